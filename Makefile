@@ -1,0 +1,47 @@
+# Two commands do everything: `make quickstart` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+
+.PHONY: help quickstart test check format bench test-gpu clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1 \t\2/p' Makefile
+
+# Torch goes first: with it in place nothing else pulls another build.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (about a minute the first time)"
+	@$(INSTALL) $(TORCH)
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(INSTALL) -e ".[dev]"
+	@touch $@
+
+quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account
+	@$(BIN)/ripe models --verify
+
+test: $(VENV)/.installed-dev  ## the whole test suite, on the CPU
+	@$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+check: $(VENV)/.installed-dev  ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.installed-dev  ## put the code into the house's style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed  ## time one deployed sample against its convolutions and matrix products alone
+	@$(BIN)/python benchmarks/cpu_sample.py
+
+test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest -m gpu
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

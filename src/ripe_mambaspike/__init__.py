@@ -1,0 +1,1 @@
+"""RIPE-MambaSpike: a compact classifier for event cameras."""

@@ -1,0 +1,25 @@
+"""What the package raises when it was given something it cannot use.
+
+Every message is one sentence that names what was given and what is wanted. The command line
+prints it and exits with 2; a program catches `RipeError`.
+"""
+
+
+class RipeError(Exception):
+    """Base of every error that is the input's fault."""
+
+
+class ConfigError(RipeError, ValueError):
+    """An unknown model or field, or a value a field cannot take."""
+
+
+class InputError(RipeError, ValueError):
+    """A tensor, file or option the network cannot work on."""
+
+
+class WeightsError(RipeError):
+    """A weight file that is missing, damaged or made for another network."""
+
+
+class VerificationError(RipeError):
+    """A converted network that does not agree with the one it was made from."""

@@ -1,0 +1,1 @@
+"""The networks: configs, the registry, and weights on disk."""

@@ -1,0 +1,53 @@
+"""What every network offers, whatever it is made of."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.models.config import ModelConfig
+
+
+class Output(NamedTuple):
+    """Everything a pass gives."""
+
+    logits: Tensor  # per step [B, T, classes]
+    rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
+    attention: Tensor | None = None  # the last stage's map [B, T, C, h, w]
+    token_indices: Tensor | None = None  # positions kept [B, k], None when all were
+
+
+class Model(nn.Module):
+    """A network with its config; `model(x)` gives per-step logits [B, T, classes]."""
+
+    config: ModelConfig
+    name: str
+
+    def __init__(self, config: ModelConfig, name: str) -> None:
+        super().__init__()
+        self.config, self.name = config, name
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def parameter_count(self) -> int:
+        """Parameters, learned and frozen, without buffers."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Class of every clip [B]: argmax of the logits' mean over the steps, taken in float32."""
+        return clip_logits(self(x)).argmax(-1)
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write `config.json` and `model.safetensors` into the folder; returns it."""
+        from ripe_mambaspike.models.pretrained import save_pretrained
+
+        return save_pretrained(self, folder)
+
+
+def clip_logits(logits: Tensor) -> Tensor:
+    """Per-step logits [B, T, classes] → the clip's [B, classes], averaged in float32: half precision makes ties."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).mean(1)

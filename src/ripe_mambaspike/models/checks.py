@@ -1,0 +1,29 @@
+"""What a network says about an input it cannot read."""
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.models.config import SMALLEST_SIDE
+
+WANTED = "events binned to (batch, steps, 2, height, width)"
+
+
+def check_input(x: Tensor, most_steps: int, dtype: torch.dtype) -> None:
+    if not isinstance(x, Tensor):
+        raise InputError(f"the input is a {type(x).__name__}; a tensor of {WANTED} is wanted")
+    shape = tuple(x.shape)
+    if x.ndim != 5 or shape[2] != 2:
+        raise InputError(f"the input has shape {shape}; {WANTED} are wanted")
+    if 0 in shape:
+        raise InputError(f"the input has shape {shape}; every size must be at least 1")
+    if shape[1] > most_steps:
+        raise InputError(f"the input has {shape[1]} time steps; the network was made for at most {most_steps}")
+    if min(shape[3:]) < SMALLEST_SIDE:
+        raise InputError(f"the input is {shape[3]}×{shape[4]}; three strides of two need at least 8×8")
+    if x.dtype != dtype and not (torch.is_autocast_enabled(x.device.type) and x.is_floating_point()):
+        raise InputError(f"the input is {_name(x.dtype)}; {_name(dtype)}, the network's own precision, is wanted")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,187 @@
+"""What a network is made of: typed, frozen, checked when made. `config.json` holds exactly these fields."""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from ripe_mambaspike.errors import ConfigError
+
+Form = Literal["training", "deployed", "dual-kernel"]
+Neuron = Literal["lif", "silif", "csilif"]
+Mixer = Literal["mamba", "transformer", "gru", "conv1d", "none", "flat"]
+Attention = Literal["ds-mpa", "low-rank", "grouped", "sigmoid", "gate", "none"]
+BridgeKind = Literal["mr-s3a", "stage3"]
+
+SMALLEST_SIDE = 8  # three strides of two
+LARGEST_COUNT = 2**20  # beyond this a size is a slip, not a wish
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What every network has."""
+
+    architecture: ClassVar[str]
+
+    classes: int = 11  # outputs of the head
+    steps: int = 16  # T, the most time steps the network can take
+    resolution: tuple[int, int] = (128, 128)  # height and width it is meant for; an int means a square
+    form: Form = "training"  # training (branches and norms), deployed (fused) or dual-kernel (accumulate-only)
+
+    def __post_init__(self) -> None:
+        for field in ("classes", "steps"):
+            self._check_count(field)
+        side = self.resolution
+        if isinstance(side, int) and not isinstance(side, bool):
+            object.__setattr__(self, "resolution", (side, side))
+        self._check_counts("resolution", 2)
+        if min(self.resolution) < SMALLEST_SIDE:
+            raise ConfigError(f"resolution is {self.resolution}; the network's three strides need at least 8 a side")
+        self._check_choice("form", Form)
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], origin: str) -> Self:
+        """A config from plain values; unknown fields are named, with the nearest known one."""
+        for name in values:
+            if name not in cls.field_names():
+                close = difflib.get_close_matches(name, cls.field_names(), 1)
+                hint = f"; did you mean '{close[0]}'?" if close else ""
+                known = ", ".join(cls.field_names())
+                raise ConfigError(f"{origin} has no field '{name}'{hint} (its fields are {known})")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
+
+    def replace(self, origin: str = "the model", **overrides: Any) -> Self:
+        return self.from_dict({**{name: getattr(self, name) for name in self.field_names()}, **overrides}, origin)
+
+    def _check_count(self, field: str, least: int = 1) -> None:
+        value = getattr(self, field)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST_COUNT:
+            raise ConfigError(f"{field} is {value!r}; a whole number from {least} to {LARGEST_COUNT} is wanted")
+
+    def _check_counts(self, field: str, length: int) -> None:
+        value = getattr(self, field)
+        if isinstance(value, list):
+            value = tuple(value)
+            object.__setattr__(self, field, value)
+        good = isinstance(value, tuple) and len(value) == length
+        if not good or not all(
+            isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= LARGEST_COUNT for v in value
+        ):
+            raise ConfigError(f"{field} is {value!r}; {length} positive whole numbers are wanted")
+
+    def _check_choice(self, field: str, kind: Any, value: Any = None) -> None:
+        value = getattr(self, field) if value is None else value
+        choices = get_args(kind)
+        if value not in choices:
+            raise ConfigError(f"{field} is {value!r}; one of {', '.join(choices)} is wanted")
+
+    def _check_flag(self, field: str) -> None:
+        if not isinstance(getattr(self, field), bool):
+            raise ConfigError(f"{field} is {getattr(self, field)!r}; true or false is wanted")
+
+
+@dataclass(frozen=True)
+class RipeConfig(ModelConfig):
+    """RIPE-MambaSpike. No parameter depends on the resolution."""
+
+    architecture: ClassVar[str] = "ripe-mambaspike"
+
+    stage_channels: tuple[int, int, int] = (32, 64, 128)  # width of the three spiking stages
+    hierarchy_widths: tuple[int, int, int] = (32, 64, 128)  # token width of the three levels
+    pool_ratios: tuple[int, int, int] = (1, 2, 2)  # tokens averaged into one before each level
+    neurons: tuple[Neuron, Neuron, Neuron] = ("csilif", "silif", "silif")  # one a stage; a single name means all three
+    attention: Attention = "ds-mpa"  # DS-MPA or a variant; none is ablation A1
+    repconv: bool = True  # all branches; without, a plain 3×3 and its norm (A2)
+    tdm: bool = True  # the temporal filter before every convolution; without, identity (A3)
+    bridge: BridgeKind = "mr-s3a"  # all three scales, or the last stage alone (A4)
+    mixer: Mixer = "mamba"  # what mixes the tokens
+    tokens: int | None = None  # keep the k most salient positions; all of them by default
+    drop_path: float = 0.1  # of the last level; it grows linearly from 0
+    head_width: int | None = None  # a widening head of this width before the classes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("stage_channels", "hierarchy_widths", "pool_ratios"):
+            self._check_counts(field, 3)
+        if isinstance(self.neurons, str):
+            object.__setattr__(self, "neurons", (self.neurons,) * 3)
+        if isinstance(self.neurons, list):
+            object.__setattr__(self, "neurons", tuple(self.neurons))
+        if not isinstance(self.neurons, tuple) or len(self.neurons) != 3:
+            raise ConfigError(
+                f"neurons is {self.neurons!r}; one name or three of {', '.join(get_args(Neuron))} are wanted"
+            )
+        for neuron in self.neurons:
+            self._check_choice("neurons", Neuron, neuron)
+        self._check_choice("attention", Attention)
+        self._check_choice("bridge", BridgeKind)
+        self._check_choice("mixer", Mixer)
+        self._check_flag("repconv")
+        self._check_flag("tdm")
+        for field in ("tokens", "head_width"):
+            if getattr(self, field) is not None:
+                self._check_count(field)
+        rate = self.drop_path
+        if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
+            raise ConfigError(f"drop_path is {rate!r}; a number from 0 up to but not 1 is wanted")
+        self._check_divisible()
+        if self.form == "dual-kernel" and not self.tdm:
+            raise ConfigError("form is 'dual-kernel' and tdm is false; two kernels need the temporal filter")
+
+    def _check_divisible(self) -> None:
+        if self.attention in ("low-rank", "grouped") and any(c % 4 for c in self.stage_channels):
+            raise ConfigError(
+                f"stage_channels is {self.stage_channels}; {self.attention} attention needs multiples of 4"
+            )
+        if self.mixer == "transformer" and any(w % 4 for w in self.hierarchy_widths):
+            raise ConfigError(
+                f"hierarchy_widths is {self.hierarchy_widths}; the transformer's four heads need multiples of 4"
+            )
+
+    def grids(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Height and width after each stage."""
+        out = []
+        for _ in self.stage_channels:
+            height, width = -(-height // 2), -(-width // 2)
+            out.append((height, width))
+        return out
+
+
+@dataclass(frozen=True)
+class MambaSpikeConfig(ModelConfig):
+    """The baseline, whose join is a dense projection of the whole feature map: made for one resolution."""
+
+    architecture: ClassVar[str] = "mamba-spike"
+
+    classes: int = 10
+    channels: tuple[int, int, int] = (32, 32, 128)  # of the three convolutions
+    width: int = 256  # of the Mamba blocks
+    blocks: int = 6
+    pooled: int | None = None  # average-pool to this many cells a side before the projection
+    conv_bias: bool = False  # of Mamba's convolution: the paper's tables leave it out, the released model has it
+    window: int = 5  # steps of the windowed rate
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_counts("channels", 3)
+        for field in ("width", "blocks", "window"):
+            self._check_count(field)
+        if self.pooled is not None:
+            self._check_count("pooled")
+        self._check_flag("conv_bias")
+        if self.form != "training":
+            raise ConfigError(f"form is {self.form!r}; Mamba-Spike has nothing to fuse, so only 'training' is known")
+
+    def grid(self) -> tuple[int, int]:
+        """Cells the projection reads."""
+        if self.pooled is not None:
+            return self.pooled, self.pooled
+        height, width = self.resolution
+        return height // 4, width // 4

@@ -1,0 +1,94 @@
+"""Mamba-Spike, the baseline: a recurrent spiking encoder, a dense projection of its whole map, a Mamba stack."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.models.base import Model, Output
+from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.config import MambaSpikeConfig
+from ripe_mambaspike.nn.mamba import Mamba
+from ripe_mambaspike.ops.neurons import recurrent_leaky_step
+from ripe_mambaspike.ops.rates import windowed_rate
+
+DECAY = 0.97
+
+
+class RecurrentSpikingConv(nn.Module):
+    """A 3×3 convolution, a pool, and a leaky neuron that also hears its own last spikes through a 1×1 kernel."""
+
+    def __init__(self, in_channels: int, channels: int, pool: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, channels, 3, padding=1)
+        self.recurrent = nn.Conv2d(channels, channels, 1)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, C_in, H, W] → spikes [B, T, C, H / pool, W / pool]."""
+        drive = self.conv(x.flatten(0, 1))
+        if self.pool > 1:
+            drive = F.max_pool2d(drive, self.pool)
+        drive = drive.unflatten(0, x.shape[:2])
+        spike = potential = torch.zeros_like(drive[:, 0])
+        spikes = []
+        for drive_t in drive.unbind(1):
+            spike, potential = recurrent_leaky_step(drive_t + self.recurrent(spike), potential, DECAY)
+            spikes.append(spike)
+        return torch.stack(spikes, 1)
+
+
+class PreNormMamba(nn.Module):
+    """`x + Mamba(LayerNorm x)`."""
+
+    def __init__(self, width: int, conv_bias: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mamba = Mamba(width, conv_bias=conv_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mamba(self.norm(x))[0]
+
+
+class MambaSpike(Model):
+    """Its head reads the mean over the steps, so the logits have a single step: [B, 1, classes]."""
+
+    config: MambaSpikeConfig
+
+    def __init__(self, config: MambaSpikeConfig, name: str) -> None:
+        super().__init__(config, name)
+        widths = (2, *config.channels)
+        height, width = config.grid()
+        self.encoder = nn.ModuleList(
+            RecurrentSpikingConv(before, after, pool)
+            for before, after, pool in zip(widths, widths[1:], (2, 2, 1), strict=False)
+        )
+        self.input_proj = nn.Linear(config.channels[-1] * height * width, config.width)
+        self.blocks = nn.ModuleList(PreNormMamba(config.width, config.conv_bias) for _ in range(config.blocks))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Events binned to [B, T, 2, H, W] → logits [B, 1, classes]."""
+        return self.run(x).logits
+
+    def run(self, x: Tensor) -> Output:
+        check_input(x, self.config.steps, self.dtype)
+        if self.config.pooled is None and tuple(x.shape[3:]) != self.config.resolution:
+            wanted = "×".join(map(str, self.config.resolution))
+            raise InputError(f"the input is {x.shape[3]}×{x.shape[4]}; this network's projection was made for {wanted}")
+        rates = []
+        for layer in self.encoder:
+            x = layer(x)
+            rates.append(x.float().mean())
+        x = windowed_rate(x, self.config.window)
+        if self.config.pooled is not None:
+            x = F.adaptive_avg_pool2d(x.flatten(0, 1), self.config.pooled).unflatten(0, x.shape[:2])
+        tokens = self.input_proj(x.flatten(2))
+        for block in self.blocks:
+            tokens = block(tokens)
+        return Output(self.head(self.norm(tokens.mean(1, keepdim=True))), torch.stack(rates))
+
+    def parts(self) -> dict[str, nn.Module]:
+        tail = nn.ModuleList((self.norm, self.head))
+        return {"encoder": self.encoder, "input_proj": self.input_proj, "blocks": self.blocks, "head": tail}

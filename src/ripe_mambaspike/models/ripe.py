@@ -1,0 +1,132 @@
+"""RIPE-MambaSpike: entry norm → three spiking stages → bridge → hierarchy → mean over tokens → head."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.models.base import Model, Output
+from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.nn.attention import ATTENTIONS
+from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.hierarchy import Hierarchy, make_head
+from ripe_mambaspike.nn.neurons import NEURONS
+from ripe_mambaspike.nn.norm import TimeAffine, TimeBatchNorm
+from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
+from ripe_mambaspike.nn.stage import SpikingStage, StageOutput, StageState
+from ripe_mambaspike.nn.tokens import TokenSelection
+
+
+class FrontEndState(NamedTuple):
+    """What the spiking part and the bridge remember between two pieces of one recording."""
+
+    step: int
+    stages: tuple[StageState, ...]
+    bridge: BridgeState
+
+
+class FrontEnd(NamedTuple):
+    """What the spiking part and the bridge give."""
+
+    tokens: Tensor  # [B, T, N, d]
+    stages: list[StageOutput]
+    state: FrontEndState
+
+
+class RipeMambaSpike(Model):
+    config: RipeConfig
+
+    def __init__(self, config: RipeConfig, name: str) -> None:
+        super().__init__(config, name)
+        widths = config.hierarchy_widths
+        self.entry = _norm(config, 2)
+        self.stages = nn.ModuleList(_stage(config, level) for level in range(3))
+        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0])
+        self.tokens = TokenSelection(config.tokens)
+        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, config.drop_path)
+        self.head = make_head(widths[-1], config.classes, config.head_width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Events binned to [B, T, 2, H, W] → per-step logits [B, T, classes]."""
+        return self.run(x).logits
+
+    def run(self, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None) -> Output:
+        """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
+        front = self.front_end(x, mode)
+        last = front.stages[-1]
+        if token_indices is None:
+            token_indices = self._select(last.spikes)
+        logits = self.classify(self.tokens(front.tokens, token_indices))
+        rates = torch.cat([stage.rates() for stage in front.stages])
+        return Output(logits, rates, last.attention, token_indices)
+
+    def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
+        """The part that can run as events come in: pieces of a recording with carried state equal one call."""
+        step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
+        check_input(x, self.config.steps - step, self.dtype)
+        current = self.entry(x, mode, step)
+        stages = []
+        for stage, state in zip(self.stages, states, strict=True):
+            out = stage(current, mode, state, step)
+            current = out.spikes
+            stages.append(out)
+        read = stages if self.config.bridge == "mr-s3a" else stages[-1:]
+        spikes = [stage.spikes for stage in read]
+        tokens, bridge_state = self.bridge(spikes, stages[-1].attention, mode, bridge_state)
+        final = FrontEndState(step + x.shape[1], tuple(stage.state for stage in stages), bridge_state)
+        return FrontEnd(tokens, stages, final)
+
+    def classify(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, T, k, d] → per-step logits [B, T, classes]."""
+        logits: Tensor = self.head(self.hierarchy(tokens).mean(2))
+        return logits
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The network in the order an event sees it."""
+        stages = {f"stage{level + 1}": stage for level, stage in enumerate(self.stages)}
+        rest = {"bridge": self.bridge, "tokens": self.tokens, "hierarchy": self.hierarchy, "head": self.head}
+        return {"entry": self.entry, **stages, **rest}
+
+    def _select(self, spikes: Tensor) -> Tensor | None:
+        positions = spikes.shape[-2] * spikes.shape[-1]
+        keep = self.config.tokens
+        if keep is not None and keep > positions:
+            raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
+        return self.tokens.indices(spikes)
+
+
+def _norm(config: RipeConfig, channels: int) -> nn.Module:
+    kind = TimeBatchNorm if config.form == "training" else TimeAffine
+    return kind(config.steps, channels)
+
+
+def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, binary_operand: bool) -> nn.Module:
+    if config.form == "training":
+        return RepConv(in_channels, channels, stride, tdm_enabled=config.tdm, branches=config.repconv)
+    if config.form == "dual-kernel" and binary_operand:
+        return DualKernelConv(in_channels, channels, stride)
+    return FusedConv(in_channels, channels, stride, tdm_enabled=config.tdm)
+
+
+def _stage(config: RipeConfig, level: int) -> SpikingStage:
+    in_channels = (2, *config.stage_channels)[level]
+    channels = config.stage_channels[level]
+    neuron = NEURONS[config.neurons[level]]
+    return SpikingStage(
+        first_conv=_conv(config, in_channels, channels, 2, binary_operand=level > 0),
+        first_norm=_norm(config, channels),
+        first_neuron=neuron(channels),
+        second_conv=_conv(config, channels, channels, 1, binary_operand=True),
+        second_norm=_norm(config, channels),
+        attention=ATTENTIONS[config.attention](channels),
+        second_neuron=neuron(channels),
+    )
+
+
+def _mixture(config: RipeConfig) -> Mixture:
+    scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
+    kind = ProjectedMixture if config.form == "training" else FoldedMixture
+    return kind(scales, config.hierarchy_widths[0])

@@ -1,0 +1,110 @@
+"""MR-S3A, the bridge: spikes of the stages as rates, pooled to the last grid, joined at a fixed token width.
+
+It reads one list of spike tensors [B, T, C_i, H_i, W_i] and the last stage's attention map, and gives tokens
+[B, T, N, d] in raster order, N = H·W of the last grid. No weight here depends on the resolution.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.norm import BatchNorm
+from ripe_mambaspike.ops.rates import RateState, cumulative_rates
+
+BridgeState = tuple[RateState, ...]
+
+
+def pooled_rates(
+    spikes: Tensor, grid: tuple[int, int], initial_state: RateState | None = None
+) -> tuple[Tensor, RateState]:
+    """Rates and their changes on the given grid: [B, T, C, H, W] → [B, T, 2C, h, w].
+
+    Pooling commutes with both, so it comes first.
+    """
+    pooled = F.adaptive_avg_pool2d(spikes.flatten(0, 1), grid).unflatten(0, spikes.shape[:2])
+    return cumulative_rates(pooled, initial_state)
+
+
+class Mixture(nn.Module):
+    """The scales and the weights they are mixed with; a single scale needs no weight."""
+
+    def __init__(self, scales: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.scales = nn.ModuleList(scales)
+        self.mix = nn.Parameter(torch.ones(len(self.scales))) if len(self.scales) > 1 else None
+
+    def shares(self, like: Tensor) -> Tensor:
+        """The softmax of the weights: positive, summing to one."""
+        return like.new_ones(1) if self.mix is None else self.mix.softmax(0)
+
+
+class RateProjection(nn.Module):
+    """A 3×3 convolution without bias and a batch norm."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2 * channels, width, 3, padding=1, bias=False)
+        self.norm = BatchNorm(width)
+
+    def forward(self, rates: Tensor, mode: Pass) -> Tensor:
+        return self.norm(self.conv(rates), mode)
+
+
+class ProjectedMixture(Mixture):
+    """The training form: one projection a scale. Rates [B·T, 2C_i, h, w] → [B·T, d, h, w]."""
+
+    def __init__(self, channels: tuple[int, ...], width: int) -> None:
+        super().__init__(RateProjection(c, width) for c in channels)
+
+    def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
+        projected = [scale(r, mode) for scale, r in zip(self.scales, rates, strict=True)]
+        return torch.stack([share * p for share, p in zip(self.shares(rates[0]), projected, strict=True)]).sum(0)
+
+
+class FoldedProjection(nn.Module):
+    """A projection whose norm has become a scale of its kernel and a bias."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, 2 * channels, 3, 3))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+
+class FoldedMixture(Mixture):
+    """The deployed form: norms and mixing weights are folded into the kernels, all scales are one convolution."""
+
+    def __init__(self, channels: tuple[int, ...], width: int) -> None:
+        super().__init__(FoldedProjection(c, width) for c in channels)
+
+    def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
+        kernels, biases = [], []
+        for share, scale in zip(self.shares(rates[0]), self.scales, strict=True):
+            kernels.append(scale.weight * (share * scale.scale)[:, None, None, None])
+            biases.append(share * scale.shift)
+        return F.conv2d(torch.cat(rates, 1), torch.cat(kernels, 1), torch.stack(biases).sum(0), padding=1)
+
+
+class Bridge(nn.Module):
+    """Pool to rates, mix the scales, normalise, add the projected attention map."""
+
+    def __init__(self, mixture: Mixture, attention_channels: int, width: int) -> None:
+        super().__init__()
+        self.mixture = mixture
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.Linear(attention_channels, width)
+
+    def forward(
+        self, spikes: list[Tensor], attention: Tensor, mode: Pass = HARD, initial_state: BridgeState | None = None
+    ) -> tuple[Tensor, BridgeState]:
+        grid = tuple(attention.shape[-2:])
+        states = initial_state or (None,) * len(spikes)
+        rated = [pooled_rates(s, grid, state) for s, state in zip(spikes, states, strict=True)]
+        mixed = self.mixture([rates.flatten(0, 1) for rates, _ in rated], mode)
+        tokens = self.norm(mixed.flatten(2).transpose(1, 2))
+        tokens = tokens + self.attention(attention.flatten(3).flatten(0, 1).transpose(1, 2))
+        return tokens.unflatten(0, attention.shape[:2]), tuple(state for _, state in rated)

@@ -1,0 +1,75 @@
+"""Mamba-1 modules: one direction, and the bidirectional block of the hierarchy."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, MambaWeights, bidirectional_mamba, mamba
+
+STATES = 16
+TAPS = 4
+EXPAND = 2
+STEP_RANGE = (1e-3, 1e-1)
+STEP_FLOOR = 1e-4
+
+
+class Mamba(nn.Module):
+    """Holds the weights of one direction, with the standard initialisation."""
+
+    def __init__(self, width: int, *, conv_bias: bool = True) -> None:
+        super().__init__()
+        inner, rank = EXPAND * width, math.ceil(width / 16)
+        self.in_proj = nn.Parameter(torch.empty(2 * inner, width))
+        self.conv = nn.Parameter(torch.empty(inner, TAPS))
+        self.conv_bias = nn.Parameter(torch.empty(inner)) if conv_bias else None
+        self.x_proj = nn.Parameter(torch.empty(rank + 2 * STATES, inner))
+        self.dt_proj = nn.Parameter(torch.empty(inner, rank))
+        self.dt_bias = nn.Parameter(torch.empty(inner))
+        self.a_log = nn.Parameter(torch.arange(1.0, STATES + 1).log().repeat(inner, 1))  # S4D-real
+        self.skip = nn.Parameter(torch.ones(inner))
+        self.out_proj = nn.Parameter(torch.empty(width, inner))
+        self._initialise(rank)
+
+    @torch.no_grad()
+    def _initialise(self, rank: int) -> None:
+        for weight in (self.in_proj, self.x_proj, self.out_proj, self.conv):
+            bound = weight.shape[1] ** -0.5
+            weight.uniform_(-bound, bound)
+        if self.conv_bias is not None:
+            self.conv_bias.uniform_(-(TAPS**-0.5), TAPS**-0.5)
+        self.dt_proj.uniform_(-(rank**-0.5), rank**-0.5)
+        low, high = map(math.log, STEP_RANGE)
+        step = torch.empty_like(self.dt_bias).uniform_(low, high).exp_().clamp_(min=STEP_FLOOR)
+        self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
+
+    def weights(self) -> MambaWeights:
+        return MambaWeights(
+            self.in_proj,
+            self.conv,
+            self.conv_bias,
+            self.x_proj,
+            self.dt_proj,
+            self.dt_bias,
+            self.a_log,
+            self.skip,
+            self.out_proj,
+        )
+
+    def forward(self, x: Tensor, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
+        return mamba(x, self.weights(), initial_state)
+
+
+class BidirectionalMamba(nn.Module):
+    """Forward and backward Mamba over the normalised tokens, merged by one Linear. [B, L, d] → [B, L, d]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.ahead, self.behind = Mamba(width), Mamba(width)
+        self.merge = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, initial_state: BidirectionalState | None = None) -> Tensor:
+        ahead, behind = self.ahead.weights(), self.behind.weights()
+        merge = (self.merge.weight, self.merge.bias)
+        return bidirectional_mamba(self.norm(x), ahead, behind, *merge, initial_state)[0]

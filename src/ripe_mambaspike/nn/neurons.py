@@ -1,0 +1,56 @@
+"""The three neurons with their learned parameters."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.ops.neurons import Fired, csilif, lif, silif
+
+STEP = 0.004  # of every learned neuron, in units of its own time constants
+
+
+class LIF(nn.Module):
+    """No parameters."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Any = None) -> tuple[Fired, Any]:
+        return lif(x, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
+
+
+class SiLIF(nn.Module):
+    """Three parameters a channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.log_rate = nn.Parameter(torch.empty(channels).uniform_(math.log(10), math.log(250)))
+        self.log_step = nn.Parameter(torch.full((channels,), math.log(STEP)))
+        self.threshold = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Any = None) -> tuple[Fired, Any]:
+        parameters = (self.log_rate, self.log_step, self.threshold)
+        return silif(x, *parameters, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
+
+
+class CSiLIF(nn.Module):
+    """Five parameters a channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.log_damping = nn.Parameter(torch.full((channels,), math.log(25)))
+        self.frequency = nn.Parameter(torch.full((channels,), math.pi))
+        self.log_step = nn.Parameter(torch.full((channels,), math.log(STEP)))
+        self.gain = nn.Parameter(torch.ones(channels))
+        self.threshold = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Any = None) -> tuple[Fired, Any]:
+        parameters = (self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
+        return csilif(x, *parameters, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
+
+
+NEURONS: dict[str, Callable[[int], nn.Module]] = {"lif": LIF, "silif": SiLIF, "csilif": CSiLIF}

@@ -1,0 +1,85 @@
+"""Batch norms that say per call whether their running statistics move, and what they deploy as."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
+
+EPSILON = 1e-5
+MOMENTUM = 0.1
+
+
+def _scale_and_shift(norm: "BatchNorm | TimeBatchNorm") -> tuple[Tensor, Tensor]:
+    """The norm with fixed statistics is `scale · x + shift`; computed in float64."""
+    mean, variance = norm.running_mean.double(), norm.running_var.double()
+    scale = norm.weight.detach().double() / torch.sqrt(variance + EPSILON)
+    return scale, norm.bias.detach().double() - mean * scale
+
+
+class _Statistics(nn.Module):
+    """γ = 1, β = 0, running mean 0 and variance 1 of the given shape."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.register_buffer("running_mean", torch.zeros(shape))
+        self.register_buffer("running_var", torch.ones(shape))
+        self.momentum = MOMENTUM
+
+    def momentum_of(self, mode: Pass) -> float:
+        return self.momentum if mode.track_statistics else 0.0
+
+
+class BatchNorm(_Statistics):
+    """Over everything but the channels: x [B', C, H, W]."""
+
+    def forward(self, x: Tensor, mode: Pass = HARD) -> Tensor:
+        momentum = self.momentum_of(mode)
+        tracked = not self.training or momentum > 0
+        mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, momentum, EPSILON)
+
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        return _scale_and_shift(self)
+
+
+class TimeBatchNorm(_Statistics):
+    """BNTT: step t has its own statistics and affine. x [B, T', C, H, W] with any T' up to T."""
+
+    def __init__(self, steps: int, channels: int) -> None:
+        super().__init__(steps, channels)
+
+    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+        steps = slice(first_step, first_step + x.shape[1])
+        return batch_norm_over_time(
+            x,
+            self.running_mean[steps],
+            self.running_var[steps],
+            self.weight[steps],
+            self.bias[steps],
+            training=self.training,
+            momentum=self.momentum_of(mode),
+            epsilon=EPSILON,
+        )
+
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        return _scale_and_shift(self)
+
+
+class TimeAffine(nn.Module):
+    """A deployed BNTT: two numbers per step and channel, no statistics."""
+
+    def __init__(self, steps: int, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(steps, channels))
+        self.shift = nn.Parameter(torch.zeros(steps, channels))
+
+    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+        steps = slice(first_step, first_step + x.shape[1])
+        return affine_over_time(x, self.scale[steps], self.shift[steps])

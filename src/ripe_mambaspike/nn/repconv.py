@@ -1,0 +1,154 @@
+"""The backbone's convolution in its three forms: many branches, one kernel, two accumulate-only kernels.
+
+Every form reads [B, T, C_in, H, W] before the temporal filter, owns that filter, and returns its last input as state.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.norm import BatchNorm
+from ripe_mambaspike.ops.tdm import shift, tdm
+
+Filtered = tuple[Tensor, Tensor]  # output, last input
+
+
+class Branch(nn.Module):
+    """A chain of bias-free convolutions, or none, and a batch norm; knows the 3×3 kernel it equals."""
+
+    def __init__(self, in_channels: int, channels: int, kernels: tuple[tuple[int, int], ...], stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        widths = [in_channels] + [channels] * len(kernels)
+        self.convs = nn.ModuleList(
+            nn.Conv2d(
+                before,
+                after,
+                kernel,
+                stride=stride if kernel is kernels[-1] else 1,
+                padding=(kernel[0] // 2, kernel[1] // 2),
+                bias=False,
+            )
+            for before, after, kernel in zip(widths, widths[1:], kernels, strict=False)
+        )
+        self.norm = BatchNorm(channels)
+
+    def forward(self, x: Tensor, mode: Pass) -> Tensor:
+        for conv in self.convs:
+            x = conv(x)
+        return self.norm(x, mode)
+
+    def kernel(self, in_channels: int) -> Tensor:
+        """The branch before its norm as one kernel [C, C_in, 3, 3], in float64."""
+        weights = [conv.weight.detach().double() for conv in self.convs]
+        first = F.pad(weights[-1], [(3 - size) // 2 for size in weights[-1].shape[:1:-1] for _ in range(2)])
+        if len(weights) == 2:
+            first = torch.einsum("omhw,mi->oihw", first, weights[0][:, :, 0, 0])
+        return first
+
+
+class Identity(Branch):
+    """The input itself, normalised."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, (), 1)
+
+    def kernel(self, in_channels: int) -> Tensor:
+        kernel = torch.zeros(in_channels, in_channels, 3, 3, dtype=torch.float64, device=self.norm.weight.device)
+        kernel[:, :, 1, 1].fill_diagonal_(1)
+        return kernel
+
+
+class AveragePool(Identity):
+    """A 3×3 mean in which the zeros of the padding count, normalised."""
+
+    def forward(self, x: Tensor, mode: Pass) -> Tensor:
+        return super().forward(F.avg_pool2d(x, 3, 1, 1, count_include_pad=True), mode)
+
+    def kernel(self, in_channels: int) -> Tensor:
+        eye = torch.eye(in_channels, dtype=torch.float64, device=self.norm.weight.device)
+        return (eye / 9)[:, :, None, None].expand(-1, -1, 3, 3)
+
+
+class _FilteredConv(nn.Module):
+    """What the forms share: the sizes, and the temporal filter before the kernel."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, tdm_enabled: bool) -> None:
+        super().__init__()
+        self.in_channels, self.channels, self.stride = in_channels, channels, stride
+        self.coefficient = nn.Parameter(torch.zeros(in_channels)) if tdm_enabled else None
+
+    def filter(self, x: Tensor, initial_state: Tensor | None) -> Filtered:
+        if self.coefficient is None:
+            return x, x[:, -1]
+        return tdm(x, self.coefficient, initial_state)
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A 3×3 kernel over every step: [B, T, C_in, H, W] → [B, T, C, H', W']."""
+        return F.conv2d(x.flatten(0, 1), weight, bias, self.stride, 1).unflatten(0, x.shape[:2])
+
+
+class RepConv(_FilteredConv):
+    """The training form: 3×3, 1×1, 1×3, 3×1, 1×1→3×3 and, where shapes allow, identity and average pool."""
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, *, tdm_enabled: bool = True, branches: bool = True
+    ) -> None:
+        super().__init__(in_channels, channels, stride, tdm_enabled)
+        chains: list[tuple[tuple[int, int], ...]] = [((3, 3),)]
+        if branches:
+            chains += [((1, 1),), ((1, 3),), ((3, 1),), ((1, 1), (3, 3))]
+        self.branches = nn.ModuleList(Branch(in_channels, channels, chain, stride) for chain in chains)
+        if branches and in_channels == channels and stride == 1:
+            self.branches.extend((Identity(channels), AveragePool(channels)))
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
+        filtered, final_state = self.filter(x, initial_state)
+        flat = filtered.flatten(0, 1)
+        out = self.branches[0](flat, mode)
+        for branch in self.branches[1:]:
+            out = out + branch(flat, mode)
+        return out.unflatten(0, x.shape[:2]), final_state
+
+    def kernel_and_bias(self) -> tuple[Tensor, Tensor]:
+        """The one kernel and bias that all branches add up to, Eqs. (fuse-W, fuse-b), in float64."""
+        kernels, biases = [], []
+        for branch in self.branches:
+            scale, shift_ = branch.norm.scale_and_shift()
+            kernels.append(branch.kernel(self.in_channels) * scale[:, None, None, None])
+            biases.append(shift_)
+        return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
+
+
+class FusedConv(_FilteredConv):
+    """The deployed form: one 3×3 kernel and bias after the temporal filter."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, *, tdm_enabled: bool = True) -> None:
+        super().__init__(in_channels, channels, stride, tdm_enabled)
+        self.weight = nn.Parameter(torch.empty(channels, in_channels, 3, 3))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
+        filtered, final_state = self.filter(x, initial_state)
+        return self.convolve(filtered, self.weight, self.bias), final_state
+
+
+class DualKernelConv(_FilteredConv):
+    """The accumulate-only form, Prop. (ac-tdm): `W_now * x_t − W_before * x_{t−1} + b` over the spikes themselves.
+
+    The coefficient stays with the kernels (W_now = W(1+λ), W_before = Wλ), so that the filter can still be read off.
+    """
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__(in_channels, channels, stride, tdm_enabled=True)
+        self.weight_now = nn.Parameter(torch.empty(channels, in_channels, 3, 3))
+        self.weight_before = nn.Parameter(torch.zeros(channels, in_channels, 3, 3))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        nn.init.kaiming_uniform_(self.weight_now, a=5**0.5)
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
+        before, final_state = shift(x, initial_state)
+        now = self.convolve(x, self.weight_now, self.bias)
+        return now - self.convolve(before, self.weight_before, None), final_state

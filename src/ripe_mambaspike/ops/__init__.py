@@ -1,0 +1,27 @@
+"""The network's operators: pure functions with their state in and out, `initial_state=None → (out, final_state)`.
+
+Glossary (symbol in the paper: word here): T steps, C channels, N = H·W positions; x input, U `potential`, S
+`spikes`, λ `coefficient`, A `attention`, γ `gain`; Δ `delta`, A `decay`, B `input_weight`, C `output_weight`.
+"""
+
+from ripe_mambaspike.ops.attention import convex_attention, ds_mpa, positive_feature
+from ripe_mambaspike.ops.mamba import bidirectional_mamba, mamba
+from ripe_mambaspike.ops.neurons import csilif, lif, silif
+from ripe_mambaspike.ops.rates import cumulative_rates
+from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.tdm import shift, tdm
+
+__all__ = [
+    "bidirectional_mamba",
+    "convex_attention",
+    "csilif",
+    "cumulative_rates",
+    "ds_mpa",
+    "lif",
+    "mamba",
+    "positive_feature",
+    "selective_scan",
+    "shift",
+    "silif",
+    "tdm",
+]

@@ -1,0 +1,104 @@
+"""Dual-stream membrane-potential attention (DS-MPA) and the operators it is studied against.
+
+Queries and keys come from the membrane potential of this step, values from the spikes of the step before; the
+positions of one step are the sequence. Tensors are [B, T, C, N] with N = H·W.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.tdm import shift
+
+EPSILON = 1e-5
+Factors = tuple[Tensor, ...]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def positive_feature(z: Tensor) -> Tensor:
+    """φ(z) = exp(min(z, 0)) + max(z, 0): ELU(z) + 1 without the cancellation that rounds it to 0 below −20.
+
+    `clamp` and `relu` split the derivative at exactly 0 into 1 + 0, so that φ'(0) = 1.
+    """
+    return torch.exp(z.clamp(max=0)) + torch.relu(z)
+
+
+def project(x: Tensor, factors: Factors) -> Tensor:
+    """x [B, T, C, N] through each factor in turn: dense [out, in], or grouped [groups, out, in]."""
+    batch, steps = x.shape[:2]
+    for factor in factors:
+        if factor.ndim == 2:
+            x = torch.bmm(factor.expand(batch * steps, -1, -1), x.flatten(0, 1)).unflatten(0, (batch, steps))
+        else:
+            groups = factor.shape[0]
+            x = (factor @ x.unflatten(2, (groups, -1))).flatten(2, 3)
+    return x
+
+
+def normaliser(query: Tensor, key: Tensor) -> Tensor:
+    """`φ(Q)·Σ_j φ(K_j) + ε` for every position. [B, T, C, N] twice → [B, T, 1, N]."""
+    return _normaliser(positive_feature(query), positive_feature(key))
+
+
+def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """`A = φ(Q)(φ(K)ᵀV) / (φ(Q)·Σφ(K) + ε)`, Eq. (dsmpa-attn): [B, T, C, N] three times → [B, T, C, N].
+
+    Each A is a convex combination of the values and zero; rounding is not allowed to leave that hull.
+    """
+    query, key = positive_feature(query), positive_feature(key)
+    mixed = key @ value.transpose(-1, -2)
+    attention = (mixed.transpose(-1, -2) @ query) / _normaliser(query, key)
+    low, high = value.detach().aminmax(dim=-1, keepdim=True)
+    return _Saturate.apply(attention, low.clamp(max=0), high.clamp(min=0))  # type: ignore[no-untyped-call, no-any-return]
+
+
+def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
+    """`A = σ(QKᵀ)V`, the unnormalised control, over blocks of queries so that N×N is never held whole."""
+    out = [value @ torch.sigmoid(key.transpose(-1, -2) @ q) for q in query.split(block, -1)]
+    return torch.cat(out, -1)
+
+
+def ds_mpa(
+    potential: Tensor,
+    spikes: Tensor,
+    features: Tensor,
+    query: Factors,
+    key: Factors,
+    value: Factors,
+    gain: Tensor,
+    *,
+    attend: Attention = convex_attention,
+    initial_state: Tensor | None = None,
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """`X + γ A X` with A from the potential and the spikes of the step before, Eq. (dsmpa-mod).
+
+    potential, spikes, features [B, T, C, N]; the factors project C → C; gain [C]; state: last spikes [B, C, N].
+    Returns ((modulated features, A), final_state). Without a state the first step has V = 0 and passes unchanged.
+    """
+    previous, final_state = shift(spikes, initial_state)
+    attention = attend(project(potential, query), project(potential, key), project(previous, value))
+    return (torch.addcmul(features, attention * gain[:, None], features), attention), final_state
+
+
+def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The cheap control: `A = σ(W U + b)` and `A X`. [B, T, C, N] twice, weight [C, C] → (gated, A)."""
+    gate = torch.sigmoid(weight @ potential + bias[:, None])
+    return gate * features, gate
+
+
+def _normaliser(query: Tensor, key: Tensor) -> Tensor:
+    return (query * key.sum(-1, keepdim=True)).sum(-2, keepdim=True) + EPSILON
+
+
+class _Saturate(torch.autograd.Function):
+    """Clamp that is the identity to gradients: what it cuts off is rounding error, not signal."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return torch.clamp(x, low, high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad, None, None

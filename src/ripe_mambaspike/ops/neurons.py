@@ -1,0 +1,135 @@
+"""The neurons, each a pure function over all steps with its state in and out.
+
+All read `x [B, T, C, ...]`, keep per-channel parameters `[C]`, reset softly inside the graph, and return
+`((spikes, potential), final_state)`; both outputs have x's shape and the potential is the one before reset.
+States are float32 or float64 whatever the input's precision.
+"""
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
+from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid
+
+Fired = tuple[Tensor, Tensor]
+
+LIF_DECAY = 0.5
+LIF_THRESHOLD = 1.0
+CSILIF_RESET = 0.5
+
+
+def lif(
+    x: Tensor, *, sharpness: float = 2.0, relaxed: bool = False, initial_state: Tensor | None = None
+) -> tuple[Fired, Tensor]:
+    """Leaky integrate-and-fire: `u ← u/2 + x`, fire at 1, subtract 1. No parameters. State u [B, C, ...]."""
+    drive = at_least_float32(x)
+    return _leaky(drive, LIF_DECAY, LIF_THRESHOLD, sharpness, relaxed, initial_state, x.dtype)
+
+
+def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
+    """β of the SiLIF: `exp(−exp(max(a, 0)) · exp(d))`."""
+    return torch.exp(-torch.exp(log_rate.clamp(min=0)) * torch.exp(log_step))
+
+
+def silif(
+    x: Tensor,
+    log_rate: Tensor,
+    log_step: Tensor,
+    threshold: Tensor,
+    *,
+    sharpness: float = 2.0,
+    relaxed: bool = False,
+    initial_state: Tensor | None = None,
+) -> tuple[Fired, Tensor]:
+    """Learnable low-pass neuron: `u ← βu + (1−β)x`, fire at v, subtract v. State u [B, C, ...]."""
+    trailing = x.ndim - 3
+    decay = per_channel(silif_decay(*map(at_least_float32, (log_rate, log_step))), trailing)
+    drive = at_least_float32(x) * (1 - decay)
+    level = per_channel(at_least_float32(threshold), trailing)
+    return _leaky(drive, decay, level, sharpness, relaxed, initial_state, x.dtype)
+
+
+def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of `α = exp((−e^ℓ + jω) e^τ)`; |α| < 1 for every real argument."""
+    step = torch.exp(log_step)
+    magnitude = torch.exp(-torch.exp(log_damping) * step)
+    return magnitude * torch.cos(frequency * step), magnitude * torch.sin(frequency * step)
+
+
+def csilif(
+    x: Tensor,
+    log_damping: Tensor,
+    frequency: Tensor,
+    log_step: Tensor,
+    gain: Tensor,
+    threshold: Tensor,
+    *,
+    sharpness: float = 2.0,
+    relaxed: bool = False,
+    initial_state: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Fired, tuple[Tensor, Tensor]]:
+    """Resonating neuron: `m ← α(m − s/2) + bx`, potential `U = 2 Re m`, fire at v.
+
+    State (Re m, Im m) after the reset, each [B, C, ...].
+    """
+    trailing = x.ndim - 3
+    parameters = (log_damping, frequency, log_step, gain, threshold)
+    log_damping, frequency, log_step, gain, threshold = map(at_least_float32, parameters)
+    pole = csilif_pole(log_damping, frequency, log_step)
+    pole_re, pole_im = (per_channel(part, trailing) for part in pole)
+    level = per_channel(threshold, trailing)
+    drive = at_least_float32(x) * per_channel(gain, trailing)
+    if initial_state is None:
+        real = imag = torch.zeros_like(drive[:, 0])
+    else:
+        real, imag = initial_state
+    spikes, potentials = [], []
+    for drive_t in drive.unbind(1):
+        real, imag = (
+            torch.addcmul(torch.addcmul(drive_t, pole_re, real), pole_im, imag, value=-1),
+            torch.addcmul(pole_re * imag, pole_im, real),
+        )
+        potential = 2 * real
+        spike = fire(potential - level, sharpness, relaxed)
+        real = torch.sub(real, spike, alpha=CSILIF_RESET)
+        spikes.append(spike)
+        potentials.append(potential)
+    return (_over_time(spikes, x.dtype), _over_time(potentials, x.dtype)), (real, imag)
+
+
+def recurrent_leaky_step(
+    drive: Tensor, potential: Tensor, decay: float, threshold: float = 1.0, slope: float = 25.0
+) -> tuple[Tensor, Tensor]:
+    """One step of the baseline's Leaky: the reset belongs to the previous step's potential, outside the graph.
+
+    drive and potential [B, C, ...]; returns (spikes, potential).
+    """
+    reset = (potential > threshold).to(potential.dtype)
+    potential = decay * potential + drive - reset * threshold
+    return fire_fast_sigmoid(potential - threshold, slope), potential
+
+
+def _leaky(
+    drive: Tensor,
+    decay: Tensor | float,
+    threshold: Tensor | float,
+    sharpness: float,
+    relaxed: bool,
+    state: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Fired, Tensor]:
+    """`u ← decay·u + drive`, fire at the threshold, subtract it."""
+    decay, threshold = (torch.as_tensor(v, dtype=drive.dtype, device=drive.device) for v in (decay, threshold))
+    left = torch.zeros_like(drive[:, 0]) if state is None else state
+    spikes, potentials = [], []
+    for drive_t in drive.unbind(1):
+        potential = torch.addcmul(drive_t, decay, left)
+        spike = fire(potential - threshold, sharpness, relaxed)
+        left = torch.addcmul(potential, spike, threshold, value=-1)
+        spikes.append(spike)
+        potentials.append(potential)
+    return (_over_time(spikes, dtype), _over_time(potentials, dtype)), left
+
+
+def _over_time(steps: list[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.stack(steps, 1).to(dtype)

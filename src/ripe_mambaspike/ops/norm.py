@@ -1,0 +1,34 @@
+"""Batch normalisation per time step, as one batch norm over T·C channels."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ripe_mambaspike.ops.shapes import per_channel
+
+
+def batch_norm_over_time(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    training: bool,
+    momentum: float = 0.1,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Step t is normalised by its own statistics over (B, H, W). x [B, T, C, H, W]; the rest [T, C].
+
+    In training the batch's statistics are used and `mean` and `variance`, when momentum > 0, move towards them.
+    """
+    tracked = (mean.flatten(), variance.flatten()) if not training or momentum > 0 else (None, None)
+    out = F.batch_norm(x.flatten(1, 2), *tracked, weight.flatten(), bias.flatten(), training, momentum, epsilon)
+    return out.view_as(x)
+
+
+def affine_over_time(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """`scale_t x_t + shift_t`, what the norm becomes once its statistics are fixed. Scale and shift [T, C]."""
+    trailing = x.ndim - 3
+    steps, channels = scale.shape
+    scale, shift = (per_channel(v.flatten(), trailing).unflatten(0, (steps, channels)) for v in (scale, shift))
+    return shift.addcmul(x, scale)

@@ -1,0 +1,191 @@
+"""The selective scan of Mamba: a linear recurrence whose decay and input weights depend on the input.
+
+    h_l = exp(Δ_l A) h_{l−1} + Δ_l B_l x_l          y_l = C_l h_l + D x_l
+
+The sequence is cut into chunks that all advance together, one position at a time; what the chunks hand to each
+other is then combined by doubling (log₂ of the number of chunks), and the positions are swept once more with the
+right starting states. So the number of tensor operations depends on the chunk length alone, never on L, and no
+quotient or logarithm of a decay is formed: nothing can overflow.
+
+Glossary: L tokens, D channels, N states a channel; a chunk has K positions, there are M of them. Inside this file
+tensors are [B, D, N, K, M] or parts of it: neighbouring numbers are the same position of neighbouring chunks, which
+is what advances together.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.shapes import at_least_float32
+
+LONGEST_CHUNK = 32
+MOST_ELEMENTS = 2**20  # of one [B, D, N, K, M] at a time: such blocks stay in the caches
+
+
+def selective_scan(
+    x: Tensor,
+    delta: Tensor,
+    decay: Tensor,
+    input_weight: Tensor,
+    output_weight: Tensor,
+    skip: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Scan x over its tokens.
+
+    x, delta [B, L, D] (delta ≥ 0); decay A [D, N] (negative); input_weight B and output_weight C [B, L, N];
+    skip D [D]; state [B, D, N]. Returns (y [B, L, D], final state [B, D, N]); computed in float32 at least,
+    y in x's precision.
+    """
+    dtype = x.dtype
+    tensors = map(at_least_float32, (x, delta, decay, input_weight, output_weight))
+    x, delta, decay, input_weight, output_weight = tensors
+    if initial_state is None:
+        initial_state = x.new_zeros(x.shape[0], *decay.shape)
+    layout = _Layout(x.shape[1], chunk or max(1, min(LONGEST_CHUNK, math.isqrt(x.shape[1]))))
+    y, final = _Scan.apply(  # type: ignore[no-untyped-call]
+        *map(layout.cut, (x, delta)),
+        decay,
+        *map(layout.cut, (input_weight, output_weight)),
+        at_least_float32(initial_state),
+    )
+    y = layout.join(y)
+    if skip is not None:
+        y = torch.addcmul(y, x, at_least_float32(skip))
+    return y.to(dtype), final
+
+
+class _Layout:
+    """How L tokens lie in M chunks of K positions."""
+
+    def __init__(self, length: int, chunk: int) -> None:
+        self.length, self.chunk = length, chunk
+        self.count = math.ceil(length / chunk)
+
+    def cut(self, x: Tensor) -> Tensor:
+        """[B, L, F] → [B, F, K, M]; positions past the end are zero, which leaves every state as it is."""
+        if padding := self.count * self.chunk - self.length:
+            x = torch.nn.functional.pad(x, (0, 0, 0, padding))
+        return x.unflatten(1, (self.count, self.chunk)).permute(0, 3, 2, 1).contiguous()
+
+    def join(self, x: Tensor) -> Tensor:
+        """The inverse of `cut`."""
+        return x.permute(0, 3, 2, 1).flatten(1, 2)[:, : self.length]
+
+
+class _Scan(torch.autograd.Function):
+    """Keeps its inputs alone for the backward pass and computes the states again there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, delta: Tensor, decay: Tensor, b: Tensor, c: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, delta, decay, b, c, state)
+        y, final = torch.empty_like(x), torch.empty_like(state)
+        room = _Room()
+        for batch, channels in _blocks(x, decay):
+            here = (batch, channels)
+            block = _Block(x[here], delta[here], decay[channels], b[batch], room)
+            states, final[here] = block.states(state[here])
+            torch.sum(states.mul_(c[batch, None]), 2, out=y[here])
+        return y, final
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor, grad_final: Tensor) -> tuple[Tensor, ...]:
+        """g_l = C_l dy_l + exp(Δ_{l+1} A) g_{l+1} is the same recurrence backwards; the rest are sums over it."""
+        x, delta, decay, b, c, state = ctx.saved_tensors
+        grad_x, grad_delta, grad_state = (torch.empty_like(t) for t in (x, delta, state))
+        grad_decay, grad_b, grad_c = (torch.zeros_like(t) for t in (decay, b, c))
+        room = _Room()
+        for batch, channels in _blocks(x, decay):
+            here = (batch, channels)
+            block = _Block(x[here], delta[here], decay[channels], b[batch], room)
+            states, _ = block.states(state[here])
+            seen = c[batch, None] * grad_y[here].unsqueeze(2)
+            grads, grad_state[here] = block.costates(seen, grad_final[here])
+
+            grad_c[batch] += (states * grad_y[here].unsqueeze(2)).sum(1)
+            grad_b[batch] += (grads * block.drive.unsqueeze(2)).sum(1)
+            grad_drive = (grads * b[batch, None]).sum(2)  # of Δ x
+            before = torch.cat((block.starts.unsqueeze(3), states[..., :-1, :]), 3)  # h_{l−1}
+            grad_exponent = grads.mul_(block.decays).mul_(before)  # of Δ A
+            grad_decay[channels] += (grad_exponent * delta[here].unsqueeze(2)).sum((0, 3, 4))
+            grad_delta[here] = (grad_exponent * decay[channels, :, None, None]).sum(2) + grad_drive * x[here]
+            grad_x[here] = grad_drive * delta[here]
+        return grad_x, grad_delta, grad_decay, grad_b, grad_c, grad_state
+
+
+class _Room:
+    """Large intermediates of equal shape, kept from block to block: fresh memory costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Tensor] = {}
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
+        shape = torch.broadcast_shapes(left.shape, right.shape)
+        if name not in self.kept or self.kept[name].shape != shape:
+            self.kept[name] = left.new_empty(shape)
+        return torch.mul(left, right, out=self.kept[name])
+
+
+class _Block:
+    """Some samples and channels: the decay and the input of every position, and the two sweeps over them."""
+
+    def __init__(self, x: Tensor, delta: Tensor, decay: Tensor, b: Tensor, room: "_Room") -> None:
+        decay = decay[..., None]
+        self.drive = delta * x
+        self.decays = room.product("decays", delta.unsqueeze(2), decay[..., None]).exp_()
+        self.inputs = room.product("inputs", b.unsqueeze(1), self.drive.unsqueeze(2))
+        self.total = torch.exp(delta.sum(2).unsqueeze(2) * decay)  # over a whole chunk [B, D, N, M]
+
+    def states(self, begin: Tensor) -> tuple[Tensor, Tensor]:
+        """All states [B, D, N, K, M] and the last, from `begin` [B, D, N]. They take the inputs' place."""
+        decays, inputs = self.decays.unbind(3), self.inputs.unbind(3)
+        local = inputs[0].clone()
+        for decay, drive in zip(decays[1:], inputs[1:], strict=True):
+            torch.addcmul(drive, decay, local, out=local)
+        self.starts, final = _hand_over(local, self.total, begin)
+        state = self.starts
+        for decay, drive in zip(decays, inputs, strict=True):
+            state = torch.addcmul(drive, decay, state, out=drive)
+        return self.inputs, final
+
+    def costates(self, seen: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+        """g_l = seen_l + decay_{l+1} g_{l+1}, in the place of `seen`, and what reaches the state before the first."""
+        steps = list(zip(self.decays.unbind(3), seen.unbind(3), strict=True))[::-1]
+        local = torch.zeros_like(self.total)
+        for decay, grad in steps:
+            local = local.add_(grad).mul_(decay)
+        carried, begin = _hand_over(local.flip(-1), self.total.flip(-1), end)
+        carried = carried.flip(-1)
+        for decay, grad in steps:
+            carried = grad.add_(carried) * decay
+        return seen, begin
+
+
+def _hand_over(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Tensor]:
+    """What every chunk starts from [.., M] and what the last one leaves, given what each leaves from zero."""
+    leaves = torch.cat((begin.unsqueeze(-1), local), -1)
+    total = torch.cat((torch.zeros_like(total[..., :1]), total), -1)
+    step = 1
+    while step < leaves.shape[-1]:
+        joined = torch.addcmul(leaves[..., step:], total[..., step:], leaves[..., :-step])
+        leaves = torch.cat((leaves[..., :step], joined), -1)
+        total = torch.cat((total[..., :step], total[..., step:] * total[..., :-step]), -1)
+        step *= 2
+    return leaves[..., :-1], leaves[..., -1]
+
+
+def _blocks(x: Tensor, decay: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Slices of the batch and of the channels that together cover x once."""
+    batch, channels = x.shape[:2]
+    fitting = max(1, MOST_ELEMENTS // (x[0, 0].numel() * decay.shape[1]))
+    width = min(fitting, channels)
+    samples = max(1, fitting // channels)
+    for first in range(0, batch, samples):
+        for channel in range(0, channels, width):
+            yield slice(first, first + samples), slice(channel, channel + width)
