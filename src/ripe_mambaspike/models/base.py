@@ -32,6 +32,14 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
+    def parts(self) -> dict[str, nn.Module]:
+        """The network's parts in the order an event sees them."""
+        return dict(self.named_children())
+
+    def run(self, x: Tensor) -> Output:
+        """A pass with all it gives."""
+        return Output(self(x), x.new_empty(0))
+
     def parameter_count(self) -> int:
         """Parameters, learned and frozen, without buffers."""
         return sum(parameter.numel() for parameter in self.parameters())

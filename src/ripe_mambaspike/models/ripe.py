@@ -31,9 +31,14 @@ class FrontEndState(NamedTuple):
 class FrontEnd(NamedTuple):
     """What the spiking part and the bridge give."""
 
-    tokens: Tensor  # [B, T, N, d]
+    features: Tensor  # the bridge's mixture [B, T, N, d]
     stages: list[StageOutput]
     state: FrontEndState
+
+    @property
+    def attention(self) -> Tensor:
+        """The last stage's map [B, T, C, h, w]."""
+        return self.stages[-1].attention
 
 
 class RipeMambaSpike(Model):
@@ -56,12 +61,11 @@ class RipeMambaSpike(Model):
     def run(self, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
         front = self.front_end(x, mode)
-        last = front.stages[-1]
         if token_indices is None:
-            token_indices = self._select(last.spikes)
-        logits = self.classify(self.tokens(front.tokens, token_indices))
+            token_indices = self.select(front.stages[-1].spikes)
+        logits = self.classify(front.features, front.attention, token_indices)
         rates = torch.cat([stage.rates() for stage in front.stages])
-        return Output(logits, rates, last.attention, token_indices)
+        return Output(logits, rates, front.attention, token_indices)
 
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
@@ -74,28 +78,29 @@ class RipeMambaSpike(Model):
             current = out.spikes
             stages.append(out)
         read = stages if self.config.bridge == "mr-s3a" else stages[-1:]
-        spikes = [stage.spikes for stage in read]
-        tokens, bridge_state = self.bridge(spikes, stages[-1].attention, mode, bridge_state)
+        grid = (current.shape[-2], current.shape[-1])
+        features, bridge_state = self.bridge.features([stage.spikes for stage in read], grid, mode, bridge_state)
         final = FrontEndState(step + x.shape[1], tuple(stage.state for stage in stages), bridge_state)
-        return FrontEnd(tokens, stages, final)
+        return FrontEnd(features, stages, final)
 
-    def classify(self, tokens: Tensor) -> Tensor:
-        """Tokens [B, T, k, d] → per-step logits [B, T, classes]."""
-        logits: Tensor = self.head(self.hierarchy(tokens).mean(2))
-        return logits
+    def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
+        """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
+        tokens = self.bridge(features, attention, token_indices)
+        return self.head(self.hierarchy(tokens).mean(2))
+
+    def select(self, spikes: Tensor) -> Tensor | None:
+        """Positions [B, k] that the last stage's spikes call for, None when all are kept."""
+        positions = spikes.shape[-2] * spikes.shape[-1]
+        keep = self.config.tokens
+        if keep is not None and keep > positions:
+            raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
+        return self.tokens(spikes)
 
     def parts(self) -> dict[str, nn.Module]:
         """The network in the order an event sees it."""
         stages = {f"stage{level + 1}": stage for level, stage in enumerate(self.stages)}
         rest = {"bridge": self.bridge, "tokens": self.tokens, "hierarchy": self.hierarchy, "head": self.head}
         return {"entry": self.entry, **stages, **rest}
-
-    def _select(self, spikes: Tensor) -> Tensor | None:
-        positions = spikes.shape[-2] * spikes.shape[-1]
-        keep = self.config.tokens
-        if keep is not None and keep > positions:
-            raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
-        return self.tokens.indices(spikes)
 
 
 def _norm(config: RipeConfig, channels: int) -> nn.Module:

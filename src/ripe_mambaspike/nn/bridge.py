@@ -1,7 +1,7 @@
 """MR-S3A, the bridge: spikes of the stages as rates, pooled to the last grid, joined at a fixed token width.
 
 It reads one list of spike tensors [B, T, C_i, H_i, W_i] and the last stage's attention map, and gives tokens
-[B, T, N, d] in raster order, N = H·W of the last grid. No weight here depends on the resolution.
+[B, T, N, d], N = H·W of the last grid. No weight here depends on the resolution.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.norm import BatchNorm
+from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.rates import RateState, cumulative_rates
 
 BridgeState = tuple[RateState, ...]
@@ -90,7 +91,7 @@ class FoldedMixture(Mixture):
 
 
 class Bridge(nn.Module):
-    """Pool to rates, mix the scales, normalise, add the projected attention map."""
+    """Pool to rates, mix the scales, normalise; then, for the positions kept, add the projected attention map."""
 
     def __init__(self, mixture: Mixture, attention_channels: int, width: int) -> None:
         super().__init__()
@@ -98,13 +99,21 @@ class Bridge(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.attention = nn.Linear(attention_channels, width)
 
-    def forward(
-        self, spikes: list[Tensor], attention: Tensor, mode: Pass = HARD, initial_state: BridgeState | None = None
+    def features(
+        self,
+        spikes: list[Tensor],
+        grid: tuple[int, int],
+        mode: Pass = HARD,
+        initial_state: BridgeState | None = None,
     ) -> tuple[Tensor, BridgeState]:
-        grid = tuple(attention.shape[-2:])
+        """The normalised mixture on the last grid, [B, T, N, d] in raster order."""
         states = initial_state or (None,) * len(spikes)
         rated = [pooled_rates(s, grid, state) for s, state in zip(spikes, states, strict=True)]
         mixed = self.mixture([rates.flatten(0, 1) for rates, _ in rated], mode)
-        tokens = self.norm(mixed.flatten(2).transpose(1, 2))
-        tokens = tokens + self.attention(attention.flatten(3).flatten(0, 1).transpose(1, 2))
-        return tokens.unflatten(0, attention.shape[:2]), tuple(state for _, state in rated)
+        features = self.norm(mixed.flatten(2).transpose(1, 2))
+        return features.unflatten(0, spikes[0].shape[:2]), tuple(state for _, state in rated)
+
+    def forward(self, features: Tensor, attention: Tensor, indices: Tensor | None = None) -> Tensor:
+        """features [B, T, N, d], attention [B, T, C, h, w], positions kept [B, k] → tokens [B, T, k, d]."""
+        attended = attention.flatten(3).transpose(2, 3)
+        return keep_tokens(features, indices) + self.attention(keep_tokens(attended, indices))

@@ -3,6 +3,8 @@
 Every form reads [B, T, C_in, H, W] before the temporal filter, owns that filter, and returns its last input as state.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ class Branch(nn.Module):
         super().__init__()
         self.stride = stride
         widths = [in_channels] + [channels] * len(kernels)
-        self.convs = nn.ModuleList(
+        convs = nn.ModuleList(
             nn.Conv2d(
                 before,
                 after,
@@ -32,6 +34,7 @@ class Branch(nn.Module):
             )
             for before, after, kernel in zip(widths, widths[1:], kernels, strict=False)
         )
+        self.convs: Sequence[nn.Conv2d] = convs  # type: ignore[assignment]
         self.norm = BatchNorm(channels)
 
     def forward(self, x: Tensor, mode: Pass) -> Tensor:
@@ -99,9 +102,10 @@ class RepConv(_FilteredConv):
         chains: list[tuple[tuple[int, int], ...]] = [((3, 3),)]
         if branches:
             chains += [((1, 1),), ((1, 3),), ((3, 1),), ((1, 1), (3, 3))]
-        self.branches = nn.ModuleList(Branch(in_channels, channels, chain, stride) for chain in chains)
+        modules = nn.ModuleList(Branch(in_channels, channels, chain, stride) for chain in chains)
         if branches and in_channels == channels and stride == 1:
-            self.branches.extend((Identity(channels), AveragePool(channels)))
+            modules.extend((Identity(channels), AveragePool(channels)))
+        self.branches: Sequence[Branch] = modules  # type: ignore[assignment]
 
     def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)

@@ -13,7 +13,7 @@ class TokenSelection(nn.Module):
         self.activity = nn.Parameter(torch.ones(()), requires_grad=False)
         self.earliness = nn.Parameter(torch.ones(()), requires_grad=False)
 
-    def indices(self, spikes: Tensor) -> Tensor | None:
+    def forward(self, spikes: Tensor) -> Tensor | None:
         """The positions kept, in raster order and the same for every step: [B, T, C, H, W] → [B, k]."""
         if self.keep is None:
             return None
@@ -23,9 +23,10 @@ class TokenSelection(nn.Module):
         score = self.activity * counts.sum(1) + self.earliness * torch.exp(-first)
         return score.topk(self.keep, dim=1).indices.sort(1).values
 
-    def forward(self, tokens: Tensor, indices: Tensor | None) -> Tensor:
-        """tokens [B, T, N, d] → [B, T, k, d]."""
-        if indices is None:
-            return tokens
-        wanted = indices[:, None, :, None].expand(-1, tokens.shape[1], -1, tokens.shape[3])
-        return tokens.gather(2, wanted)
+
+def keep_tokens(tokens: Tensor, indices: Tensor | None) -> Tensor:
+    """tokens [B, T, N, d] at the positions [B, k] → [B, T, k, d]; all of them without indices."""
+    if indices is None:
+        return tokens
+    wanted = indices[:, None, :, None].expand(-1, tokens.shape[1], -1, tokens.shape[3])
+    return tokens.gather(2, wanted)

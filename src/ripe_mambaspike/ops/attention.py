@@ -51,7 +51,7 @@ def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     mixed = key @ value.transpose(-1, -2)
     attention = (mixed.transpose(-1, -2) @ query) / _normaliser(query, key)
     low, high = value.detach().aminmax(dim=-1, keepdim=True)
-    return _Saturate.apply(attention, low.clamp(max=0), high.clamp(min=0))  # type: ignore[no-untyped-call, no-any-return]
+    return _Saturate.apply(attention, low.clamp(max=0), high.clamp(min=0))
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:

@@ -21,8 +21,10 @@ def batch_norm_over_time(
 
     In training the batch's statistics are used and `mean` and `variance`, when momentum > 0, move towards them.
     """
-    tracked = (mean.flatten(), variance.flatten()) if not training or momentum > 0 else (None, None)
-    out = F.batch_norm(x.flatten(1, 2), *tracked, weight.flatten(), bias.flatten(), training, momentum, epsilon)
+    used = not training or momentum > 0
+    running_mean, running_var = (mean.flatten(), variance.flatten()) if used else (None, None)
+    gamma, beta = weight.flatten(), bias.flatten()
+    out = F.batch_norm(x.flatten(1, 2), running_mean, running_var, gamma, beta, training, momentum, epsilon)
     return out.view_as(x)
 
 

@@ -47,7 +47,7 @@ def selective_scan(
     if initial_state is None:
         initial_state = x.new_zeros(x.shape[0], *decay.shape)
     layout = _Layout(x.shape[1], chunk or max(1, min(LONGEST_CHUNK, math.isqrt(x.shape[1]))))
-    y, final = _Scan.apply(  # type: ignore[no-untyped-call]
+    y, final = _Scan.apply(
         *map(layout.cut, (x, delta)),
         decay,
         *map(layout.cut, (input_weight, output_weight)),

@@ -41,9 +41,9 @@ def fire(distance: Tensor, sharpness: float, relaxed: bool = False) -> Tensor:
     """
     if relaxed:
         return torch.sigmoid(sharpness * distance)
-    return _StepATan.apply(distance, sharpness)  # type: ignore[no-untyped-call, no-any-return]
+    return _StepATan.apply(distance, sharpness)
 
 
 def fire_fast_sigmoid(distance: Tensor, slope: float = 25.0) -> Tensor:
     """The baseline's spike: 1 where distance > 0, gradient 1 / (1 + slope·|distance|)²."""
-    return _StepFastSigmoid.apply(distance, slope)  # type: ignore[no-untyped-call, no-any-return]
+    return _StepFastSigmoid.apply(distance, slope)

@@ -1,0 +1,150 @@
+"""What one forward pass of the deployed network computes.
+
+The convention is the one of PyTorch's counter: matrix products and convolutions, a multiply and an add are two
+operations, padded positions count, depthwise convolutions and element-wise work do not. That counter never sees the
+selective scan; here it is counted as 9 operations a token, inner channel and state, and shown with and without.
+"""
+
+import math
+from dataclasses import dataclass
+
+from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
+from ripe_mambaspike.nn.mamba import EXPAND, STATES
+from ripe_mambaspike.nn.mixers import matched_sizes
+
+SCAN_OPERATIONS = 9  # of one state update and its readout
+
+
+@dataclass(frozen=True)
+class Flops:
+    by_part: dict[str, int]  # for one sample
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_part.values())
+
+    @property
+    def without_scan(self) -> int:
+        return self.total - self.by_part["scan"]
+
+
+def count_flops(config: ModelConfig) -> Flops:
+    """Of one sample at the config's resolution and all its steps, in the deployed form."""
+    if isinstance(config, RipeConfig):
+        return Flops(_ripe(config))
+    assert isinstance(config, MambaSpikeConfig)
+    return Flops(_mamba_spike(config))
+
+
+def token_counts(config: RipeConfig) -> list[int]:
+    """Tokens a step at every level of the hierarchy."""
+    height, width = config.grids(*config.resolution)[-1]
+    count = height * width if config.tokens is None else config.tokens
+    counts = []
+    for ratio in (1, 1, 1) if config.mixer == "flat" else config.pool_ratios:
+        count = math.ceil(count / ratio)
+        counts.append(count)
+    return counts
+
+
+def conv_macs(positions: int, in_channels: int, channels: int, taps: int = 9) -> int:
+    return positions * in_channels * channels * taps
+
+
+def _ripe(config: RipeConfig) -> dict[str, int]:
+    grids = [height * width for height, width in config.grids(*config.resolution)]
+    last = grids[-1]
+    width = config.hierarchy_widths[0]
+    channels = config.stage_channels
+    read = channels if config.bridge == "mr-s3a" else channels[-1:]
+    inputs = (2, *channels)
+    backbone = sum(
+        conv_macs(grid, before, after) + conv_macs(grid, after, after)
+        for grid, before, after in zip(grids, inputs, channels, strict=False)
+    )
+    hierarchy, scan = _hierarchy(config)
+    head = config.hierarchy_widths[-1] * config.classes
+    if config.head_width is not None:
+        head = (config.hierarchy_widths[-1] + config.classes) * config.head_width
+    per_step = {
+        "backbone": backbone,
+        "attention": sum(_attention(config.attention, n, c) for n, c in zip(grids, channels, strict=True)),
+        "bridge": sum(conv_macs(last, 2 * c, width) for c in read),
+        "attention_projection": (config.tokens or last) * channels[-1] * width,
+        "head": head,
+    }
+    parts = {part: 2 * config.steps * macs for part, macs in per_step.items()}
+    return {**parts, "hierarchy": 2 * hierarchy, "scan": scan}
+
+
+def _attention(kind: str, positions: int, channels: int) -> int:
+    """Multiply-adds of one step: projections and the two contractions."""
+    square = positions * channels**2
+    contractions = 2 * square
+    return {
+        "ds-mpa": 3 * square + contractions,
+        "low-rank": 3 * square // 2 + contractions,
+        "grouped": 3 * square // 4 + contractions,
+        "sigmoid": 3 * square + 2 * positions**2 * channels,
+        "gate": square,
+        "none": 0,
+    }[kind]
+
+
+def _hierarchy(config: RipeConfig) -> tuple[int, int]:
+    """Multiply-adds of its matrix products, and operations of its scans, for all steps."""
+    counts = token_counts(config)
+    widths = config.hierarchy_widths
+    levels = (widths[-1],) * 3 if config.mixer == "flat" else widths
+    macs = scan = 0
+    arms = matched_sizes(config.mixer, widths) if config.mixer in ("transformer", "gru", "conv1d") else (0, 0, 0)
+    for level, (count, width, hidden) in enumerate(zip(counts, levels, arms, strict=True)):
+        length = count * config.steps
+        before = levels[level - 1] if level else widths[0]
+        if before != width or (level > 0 and config.mixer != "flat"):
+            macs += length * before * width
+        if config.mixer in ("mamba", "flat"):
+            macs += 2 * _mamba(length, width) + length * 2 * width * width
+            scan += 2 * _scan(length, width)
+        else:
+            macs += _arm(config.mixer, length, width, hidden)
+    return macs, scan
+
+
+def _arm(mixer: str, length: int, width: int, hidden: int) -> int:
+    return {
+        "transformer": length * (4 * width**2 + 2 * length * width + 2 * width * hidden),
+        "gru": length * (2 * 3 * hidden * (width + hidden) + 2 * hidden * width),
+        "conv1d": length * 2 * width * hidden,
+        "none": 0,
+    }[mixer]
+
+
+def _mamba(length: int, width: int) -> int:
+    """Multiply-adds of one direction's four projections."""
+    inner, rank = EXPAND * width, math.ceil(width / 16)
+    return length * (width * 2 * inner + inner * (rank + 2 * STATES) + rank * inner + inner * width)
+
+
+def _scan(length: int, width: int) -> int:
+    return SCAN_OPERATIONS * length * EXPAND * width * STATES
+
+
+def _mamba_spike(config: MambaSpikeConfig) -> dict[str, int]:
+    height, width = config.resolution
+    cells = [height * width, (height // 2) * (width // 2), (height // 4) * (width // 4)]
+    after_pool = [cells[1], cells[2], cells[2]]
+    widths = (2, *config.channels)
+    encoder = sum(
+        conv_macs(grid, before, after) + conv_macs(pooled, after, after, taps=1)
+        for grid, pooled, before, after in zip(cells, after_pool, widths, config.channels, strict=False)
+    )
+    rows, columns = config.grid()
+    steps = config.steps
+    return {
+        "encoder": 2 * steps * encoder,
+        "input_proj": 2 * steps * config.channels[-1] * rows * columns * config.width,
+        "blocks": 2 * config.blocks * _mamba(steps, config.width),
+        "scan": config.blocks * _scan(steps, config.width),
+        "head": 2 * config.width * config.classes,
+    }

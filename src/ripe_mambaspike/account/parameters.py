@@ -1,0 +1,49 @@
+"""How many numbers a network is made of, counted by building it (without memory, on PyTorch's meta device)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.config import ModelConfig, RipeConfig
+from ripe_mambaspike.models.registry import build
+
+BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    training: int
+    deployed: int
+    by_part: dict[str, int]  # of the deployed network
+    training_by_part: dict[str, int]
+    dual_kernel: int | None  # of the accumulate-only form, where there is one
+
+    @property
+    def weight_bytes(self) -> dict[str, int]:
+        """Of the deployed network."""
+        return {kind: size * self.deployed for kind, size in BYTES.items()}
+
+
+def skeleton(config: ModelConfig, form: str | None = None) -> Model:
+    """The network without its numbers: counted and walked through, never run."""
+    with torch.device("meta"):
+        return build(config.replace(form=form) if form else config, config.architecture)
+
+
+def count_parameters(config: ModelConfig) -> Parameters:
+    """Of the network in its training and its deployed form, whatever form the config names."""
+    if not isinstance(config, RipeConfig):
+        model = skeleton(config)
+        parts = _by_part(model)
+        return Parameters(model.parameter_count(), model.parameter_count(), parts, parts, None)
+    training, deployed = skeleton(config, "training"), skeleton(config, "deployed")
+    dual = skeleton(config, "dual-kernel").parameter_count() if config.tdm else None
+    return Parameters(
+        training.parameter_count(), deployed.parameter_count(), _by_part(deployed), _by_part(training), dual
+    )
+
+
+def _by_part(model: Model) -> dict[str, int]:
+    parts = model.parts()
+    return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}

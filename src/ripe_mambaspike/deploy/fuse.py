@@ -1,0 +1,107 @@
+"""From the training network to the one that is deployed, exactly.
+
+Every RepConv becomes one 3×3 kernel, every norm with running statistics a fixed scale and shift, and the bridge's
+norms a scale of its kernels. The arithmetic is done in float64 and stored in the model's precision, and the result is
+compared with the original before it is handed out.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.deploy.verify import Agreement, verify
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection
+from ripe_mambaspike.nn.norm import TimeAffine, TimeBatchNorm
+from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
+
+
+def fuse(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
+    """The deployed form of a training network, verified; the error goes to standard error unless quiet."""
+    return fuse_with_report(model, quiet=quiet)[0]
+
+
+def dual_kernel(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
+    """The accumulate-only form of a training or deployed network, verified; the error goes to standard error."""
+    return dual_kernel_with_report(model, quiet=quiet)[0]
+
+
+def fuse_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, Agreement]:
+    _expect(model, "fuse", "training")
+    return _convert(model, "deployed", quiet)
+
+
+def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, Agreement]:
+    _expect(model, "dual_kernel", "training", "deployed")
+    if model.config.form == "training":
+        model = fuse(model, quiet=quiet)
+    return _convert(model, "dual-kernel", quiet)
+
+
+def _expect(model: Any, what: str, *forms: str) -> None:
+    wanted = f"{what} wants a RIPE-MambaSpike network in its {' or '.join(forms)} form"
+    if not isinstance(model, RipeMambaSpike):
+        name = getattr(model, "name", type(model).__name__)
+        raise ConfigError(f"{wanted}; '{name}' has no branches to fuse")
+    if model.config.form not in forms:
+        raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+
+
+def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
+    assert isinstance(model, RipeMambaSpike)
+    with torch.device("meta"):
+        converted = build(model.config.replace(form=form), model.name)
+    assert isinstance(converted, RipeMambaSpike)
+    exact = _in_float64(converted, model)
+    for name, tensor in exact.items():
+        exact[name] = tensor.to(model.dtype).clone()
+    converted.load_state_dict(exact, assign=True)
+    converted.eval()
+    # Rounding the stored weights to the model's precision is not an error of the conversion: what is verified is
+    # the same conversion of the model's weights taken to float64.
+    agreement = verify(model, _exact_copy(converted, model))
+    if not quiet:
+        print(f"{model.name}: {model.config.form} → {form}, {agreement}", file=sys.stderr)
+    return converted, agreement
+
+
+def _exact_copy(converted: RipeMambaSpike, model: RipeMambaSpike) -> RipeMambaSpike:
+    with torch.device("meta"):
+        copy = build(converted.config, converted.name)
+    assert isinstance(copy, RipeMambaSpike)
+    copy.load_state_dict(_in_float64(copy, model), assign=True)
+    return copy.eval()
+
+
+def _in_float64(converted: RipeMambaSpike, model: RipeMambaSpike) -> dict[str, Tensor]:
+    """Every tensor the converted network wants, computed in float64 from the original's."""
+    source = dict(model.named_modules())
+    tensors: dict[str, Tensor] = {}
+    for name, module in converted.named_modules():
+        if (replaced := _replace(source[name], module) if name in source else None) is not None:
+            tensors.update({f"{name}.{key}": value for key, value in replaced.items()})
+    same = {name: tensor.detach().double() for name, tensor in model.state_dict().items()}
+    return {name: tensors.get(name, same.get(name)) for name in converted.state_dict()}  # type: ignore[misc]
+
+
+def _replace(old: nn.Module, new: nn.Module) -> dict[str, Tensor] | None:
+    """Tensors of a module that changes its form, None for one that keeps it."""
+    if isinstance(old, RepConv) and isinstance(new, FusedConv):
+        weight, bias = old.kernel_and_bias()
+        return {"weight": weight, "bias": bias}
+    if isinstance(old, FusedConv) and isinstance(new, DualKernelConv):
+        assert old.coefficient is not None
+        weight = old.weight.detach().double()
+        coefficient = old.coefficient.detach().double()[None, :, None, None]
+        return {"weight_now": weight * (1 + coefficient), "weight_before": weight * coefficient}
+    if isinstance(old, TimeBatchNorm) and isinstance(new, TimeAffine):
+        return dict(zip(("scale", "shift"), old.scale_and_shift(), strict=True))
+    if isinstance(old, RateProjection) and isinstance(new, FoldedProjection):
+        scale, shift = old.norm.scale_and_shift()
+        return {"weight": old.conv.weight.detach().double(), "scale": scale, "shift": shift}
+    return None

@@ -1,0 +1,99 @@
+"""Does a converted network do the same? Both run in float64 on a probe, and every spike is compared."""
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+PROBE_SIDE = 34
+PROBE_RATE = 0.4  # events a pixel, polarity and step
+
+
+class Agreement(NamedTuple):
+    """How far two networks are apart on one input."""
+
+    error: float  # largest difference of any layer's output or logit, relative to that layer's largest value
+    where: str  # the layer it was seen at
+    flips: int  # spikes present in one and absent in the other
+    spikes: int  # spikes compared that fired
+
+    def __str__(self) -> str:
+        return (
+            f"largest relative error {self.error:.1e} (at {self.where}), {self.flips} of {self.spikes:,} spikes differ"
+        )
+
+
+def probe(model: RipeMambaSpike, side: int = PROBE_SIDE, samples: int = 1, seed: int = 0) -> Tensor:
+    """Counts like those of binned events [samples, T, 2, side, side], float64; the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (samples, model.config.steps, 2, side, side)
+    return torch.poisson(torch.full(shape, PROBE_RATE, dtype=torch.float64), generator=generator)
+
+
+@torch.no_grad()
+def compare(first: RipeMambaSpike, second: RipeMambaSpike, x: Tensor) -> Agreement:
+    """Run both on x in x's precision, on copies; spikes, potentials' effects and logits are all looked at."""
+    ours, theirs = (_trace(copy.deepcopy(model).to(x).eval(), x) for model in (first, second))
+    worst, where, flips, fired = 0.0, "nowhere", 0, 0
+    for name, expected in ours.items():
+        given = theirs[name]
+        if name.endswith("spikes"):
+            flips += int((expected != given).sum())
+            fired += int(expected.sum())
+        error = float((expected - given).abs().max() / expected.abs().max().clamp(min=torch.finfo(x.dtype).tiny))
+        if not error <= worst:
+            worst, where = error, name
+    return Agreement(worst, where, flips, fired)
+
+
+def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> Agreement:
+    """Compare in float64 on the probe; raises when the two are not the same network."""
+    agreement = compare(first, second, probe(first).to(next(first.parameters()).device))
+    if not agreement.error <= TOLERANCE[torch.float64] or agreement.flips:
+        raise VerificationError(
+            f"the {second.config.form} form of '{second.name}' does not agree with its {first.config.form} form: "
+            f"{agreement}; at most {TOLERANCE[torch.float64]:.0e} and no differing spike are wanted"
+        )
+    return agreement
+
+
+def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
+    """What every layer gives for x, and what every converted layer gives for an operand of its own.
+
+    The latter is looked at because a layer behind silent neurons would otherwise go unseen.
+    """
+    trace = _trace_layers(model, x)
+    front = model.front_end(x)
+    for level, stage in enumerate(front.stages, 1):
+        trace[f"stage {level} first spikes"] = stage.inner_spikes
+        trace[f"stage {level} attention"] = stage.attention
+        trace[f"stage {level} spikes"] = stage.spikes
+    trace["bridge"] = front.features
+    trace["logits"] = model.classify(front.features, front.attention, model.select(front.stages[-1].spikes))
+    return trace
+
+
+def _trace_layers(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    steps, side = model.config.steps, 9
+
+    def operand(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64).lt(0.3).to(x)
+
+    trace: dict[str, Tensor] = {}
+    stages: Any = model.stages
+    for level, stage in enumerate(stages, 1):
+        for which, conv, norm in (
+            ("first", stage.first_conv, stage.first_norm),
+            ("second", stage.second_conv, stage.second_norm),
+        ):
+            out, _ = conv(operand(1, steps, conv.in_channels, side, side))
+            trace[f"stage {level} {which} convolution"] = norm(out)
+    channels = model.config.stage_channels if model.config.bridge == "mr-s3a" else model.config.stage_channels[-1:]
+    trace["bridge projections"] = model.bridge.mixture([operand(1, 2 * c, side, side) for c in channels])
+    return trace

@@ -1,0 +1,173 @@
+"""Weights on disk: a folder with `config.json` and `model.safetensors`. Nothing is ever unpickled.
+
+The config names the network, its form and the checksum of the weights, so that a damaged, truncated or exchanged
+file is noticed before anything is loaded. Both files are written beside their place and moved into it whole.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as pack_tensors
+from torch import Tensor
+
+from ripe_mambaspike.errors import ConfigError, WeightsError
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
+from ripe_mambaspike.models.registry import build
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+FORMAT = "ripe-mambaspike"
+VERSION = 1
+ARCHITECTURES: dict[str, type[ModelConfig]] = {c.architecture: c for c in (RipeConfig, MambaSpikeConfig)}
+
+
+def save_pretrained(model: Model, folder: str | Path) -> Path:
+    """Write the network into the folder, made when missing; files of an earlier save there are replaced."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise WeightsError(f"{folder} is a file; a folder to save the network in is wanted")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    packed = pack_tensors(tensors, {"format": "pt"})
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "architecture": model.config.architecture,
+        "name": model.name,
+        "config": model.config.to_dict(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "parameters": model.parameter_count(),
+        "weights": {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    # The config goes last: a save that was cut off leaves the old config, whose checksum tells.
+    _write_whole(folder / WEIGHTS_FILE, packed)
+    _write_whole(folder / CONFIG_FILE, (json.dumps(document, indent=2) + "\n").encode())
+    return folder
+
+
+def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
+    """The network saved in a folder, in evaluation mode. With `form` any other form than that one is refused."""
+    folder = Path(folder)
+    document = _read_config(folder)
+    origin = str(folder / CONFIG_FILE)
+    architecture = document.get("architecture")
+    if architecture not in ARCHITECTURES:
+        raise WeightsError(f"{origin} says architecture {architecture!r}; one of {', '.join(ARCHITECTURES)} is wanted")
+    config = ARCHITECTURES[architecture].from_dict(_member(document, "config", dict, origin), origin)
+    if form is not None and form not in get_args(Form):
+        raise ConfigError(f"form is {form!r}; one of {', '.join(get_args(Form))} is wanted")
+    if form is not None and form != config.form:
+        raise WeightsError(f"{folder} holds the {config.form} form; the {form} form is wanted")
+    weights = _member(document, "weights", dict, origin)
+    data = _read(folder / WEIGHTS_FILE)
+    if hashlib.sha256(data).hexdigest() != weights.get("sha256"):
+        raise WeightsError(
+            f"{folder / WEIGHTS_FILE} is not the file that {CONFIG_FILE} was saved with: its checksum differs, "
+            "so it was damaged, cut short or exchanged"
+        )
+    with torch.device("meta"):
+        model = build(config, str(document.get("name", architecture)))
+    load_weights(model, _unpack(data, folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
+    return model.eval()
+
+
+def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Put tensors into a network of the same form; anything missing, left over or of another shape is refused."""
+    own = model.state_dict()
+    missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or extra:
+        raise WeightsError(f"{origin} does not fit {_describe(model)}: {_differences(missing, extra)}")
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
+            given, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
+            raise WeightsError(f"{origin} has {name} of shape {given}; {_describe(model)} wants {wanted}")
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
+    if len(dtypes) > 1 or not all(tensor.is_floating_point() for tensor in tensors.values()):
+        raise WeightsError(f"{origin} holds {', '.join(sorted(dtypes))}; one floating-point precision is wanted")
+    model.load_state_dict(dict(tensors), assign=True)
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file."""
+    return _unpack(_read(Path(path)), Path(path))
+
+
+def _describe(model: Model) -> str:
+    return f"the {model.config.form} form of '{model.name}'"
+
+
+def _differences(missing: list[str], extra: list[str]) -> str:
+    """A sentence's end about tensor names; a file of another form is recognised by what it has."""
+    forms = {"branches": "training", "weight_now": "dual-kernel", "conv.weight": "deployed"}
+    found = next((form for mark, form in forms.items() if any(mark in name for name in extra)), None)
+    said = f"it is a {found} file, and " if found else ""
+    parts = []
+    for label, names in (("lacks", missing), ("has the unknown", extra)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            parts.append(f"{label} {names[0]}{more}")
+    return said + "it " + ", ".join(parts)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    if not folder.is_dir():
+        raise WeightsError(f"{folder} is not a folder; one with {CONFIG_FILE} and {WEIGHTS_FILE} is wanted")
+    try:
+        document = json.loads(_read(path))
+    except ValueError as error:
+        raise WeightsError(
+            f"{path} is not valid JSON ({error}); the file written by save_pretrained is wanted"
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise WeightsError(f"{path} is not a {FORMAT} config; the file written by save_pretrained is wanted")
+    if document.get("version") != VERSION:
+        raise WeightsError(f"{path} has version {document.get('version')!r}; this package reads version {VERSION}")
+    return document
+
+
+def _member(document: dict[str, Any], key: str, kind: type, origin: str) -> Any:
+    value = document.get(key)
+    if not isinstance(value, kind):
+        raise WeightsError(f"{origin} has {key} {value!r}; an object is wanted")
+    return value
+
+
+def _unpack(data: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        return load_tensors(data)
+    except (SafetensorError, ValueError, KeyError, OverflowError) as error:
+        raise WeightsError(f"{path} is not a readable safetensors file ({error})") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WeightsError(
+            f"{path} cannot be read ({error.strerror}); {path.name} of a saved network is wanted"
+        ) from error
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write beside the place, then move: the file is there whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

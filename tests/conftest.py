@@ -1,0 +1,26 @@
+"""What every test shares: one thread, a fixed seed, and a way to make uninitialised memory show."""
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def poisoned_empty(monkeypatch):
+    """From here to the end of the test, uninitialised floating memory is NaN."""
+
+    def poisoned(allocate):
+        def allocate_nan(*args, **kwargs):
+            tensor = allocate(*args, **kwargs)
+            return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+        return allocate_nan
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
