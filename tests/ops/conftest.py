@@ -145,11 +145,12 @@ class _Counter(TorchDispatchMode):
 
 @pytest.fixture
 def count_operations():
-    """How many tensor operations fn and its backward pass dispatch."""
+    """How many tensor operations fn dispatches, with or without its backward pass."""
 
-    def count(fn, inputs):
+    def count(fn, inputs, backward=True):
+        given = cast(inputs, torch.float32)
         with _Counter() as counter:
-            evaluate_in(fn, inputs, torch.float32)
+            evaluate_in(fn, given, torch.float32) if backward else fn(**given)
         return counter.count
 
     return count

@@ -94,10 +94,18 @@ OPERATORS = [
     pytest.param(convex_attention, slow_convex, qkv, id="convex"),
     pytest.param(sigmoid_attention, slow_sigmoid, qkv, id="sigmoid"),
     pytest.param(sigmoid_gate, slow_gate, gate_inputs, id="gate"),
-    pytest.param(lambda **k: fast_ds_mpa(convex_attention, **k), lambda **k: slow_ds_mpa(slow_convex, **k),
-                 ds_mpa_inputs, id="ds_mpa"),
-    pytest.param(lambda **k: fast_ds_mpa(sigmoid_attention, **k), lambda **k: slow_ds_mpa(slow_sigmoid, **k),
-                 ds_mpa_inputs, id="ds_mpa-sigmoid"),
+    pytest.param(
+        lambda **k: fast_ds_mpa(convex_attention, **k),
+        lambda **k: slow_ds_mpa(slow_convex, **k),
+        ds_mpa_inputs,
+        id="ds_mpa",
+    ),
+    pytest.param(
+        lambda **k: fast_ds_mpa(sigmoid_attention, **k),
+        lambda **k: slow_ds_mpa(slow_sigmoid, **k),
+        ds_mpa_inputs,
+        id="ds_mpa-sigmoid",
+    ),
 ]
 operators = pytest.mark.parametrize(("fn", "slow", "inputs"), OPERATORS)
 
@@ -188,9 +196,24 @@ def test_stays_in_the_hull_exactly(kind, dtype):
     assert attention.dtype == dtype
     assert (attention >= value.amin(-1, keepdim=True).clamp(max=0)).all()
     assert (attention <= value.amax(-1, keepdim=True).clamp(min=0)).all()
+    if kind == "low":
+        assert not attention.any()
     if kind == "high":
         expected = value.double().mean(-1, keepdim=True).expand_as(attention)
         torch.testing.assert_close(attention.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["low", "high", "random", "scales"])
+def test_ds_mpa_stays_in_the_hull_of_its_projected_spikes(kind, dtype):
+    potential, _, features = extremes(kind, dtype)
+    factors = [(torch.randn(8, 8, dtype=dtype),) for _ in range(3)]
+    spikes, state = (torch.rand(4, 3, 8, 33) < 0.5).to(dtype), (torch.rand(4, 8, 33) < 0.5).to(dtype)
+    (out, attention), _ = ds_mpa(potential, spikes, features, *factors, torch.ones(8, dtype=dtype), initial_state=state)
+    value = project(torch.cat((state[:, None], spikes[:, :-1]), 1), factors[2])
+    assert out.isfinite().all()
+    assert (attention >= value.amin(-1, keepdim=True).clamp(max=0)).all()
+    assert (attention <= value.amax(-1, keepdim=True).clamp(min=0)).all()
 
 
 def test_what_saturates_still_hands_the_gradient_on(monkeypatch):

@@ -102,7 +102,9 @@ def test_the_affine_form_equals_its_slow_reference_and_the_fixed_norm(agree):
     mean, variance = statistics()
 
     def slow(x, scale, shift):
-        return torch.stack([torch.stack([scale[t, c] * x[:, t, c] + shift[t, c] for c in range(C)], 1) for t in range(T)], 1)
+        return torch.stack(
+            [torch.stack([scale[t, c] * x[:, t, c] + shift[t, c] for c in range(C)], 1) for t in range(T)], 1
+        )
 
     given = inputs()
     agree(affine_over_time, slow, {"x": given["x"], "scale": given["weight"], "shift": given["bias"]})

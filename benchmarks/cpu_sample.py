@@ -1,0 +1,93 @@
+"""One deployed sample on the CPU, against its convolutions and matrix products alone.
+
+The products are recorded from a real pass, then replayed with the same operands; both are timed in turns in one run,
+so that a noisy machine disturbs them alike. Usage: python benchmarks/cpu_sample.py [--threads 2] [--repeats 15]
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ripe_mambaspike import create_model, fuse
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.calibrate import recalibrate
+
+PRODUCTS = {f"aten::{name}" for name in ("conv2d", "convolution", "linear", "matmul", "mm", "bmm", "addmm")}
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps every convolution and matrix product of a pass, with its operands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.name in PRODUCTS:
+            self.calls.append((func, args, kwargs))
+        return func(*args, **kwargs)
+
+    def replay(self) -> None:
+        for func, args, kwargs in self.calls:
+            func(*args, **kwargs)
+
+
+def in_turns(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each job, after two warm-up rounds."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for round_ in range(repeats + 2):
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            job()
+            if round_ > 1:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+@torch.inference_mode()
+def measure(threads: int, repeats: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    training = create_model("dvsgesture", seed=0)
+    recalibrate(training, [probe_events(16, 64, 64, samples=2, seed=1)])
+    model = fuse(training)
+    clip = probe_events(16, 128, 128)
+    front = model.front_end(clip)
+    with Recorder() as recorder:
+        model(clip)
+    jobs: dict[str, Callable[[], object]] = {
+        "sample": lambda: model(clip),
+        "products": recorder.replay,
+        "front_end": lambda: model.front_end(clip),
+        "classify": lambda: model.classify(front.features, front.attention),
+    }
+    milliseconds = in_turns(jobs, repeats)
+    return {
+        "job": "dvsgesture, deployed, T 16, 128×128, batch 1, float32",
+        "machine": platform.processor() or platform.machine(),
+        "threads": threads,
+        "torch": torch.__version__,
+        "products_recorded": len(recorder.calls),
+        "milliseconds": {name: round(value, 1) for name, value in milliseconds.items()},
+        "ratio": round(milliseconds["sample"] / milliseconds["products"], 2),
+        "wanted_ratio": 4.0,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    print(json.dumps(measure(arguments.threads, arguments.repeats), indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""`ripe account`: what a network costs, counted."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from ripe_mambaspike.cli.select import is_saved, read_clip, read_fields, select_model
+from ripe_mambaspike.cli.show import console, number, print_json, table
+from ripe_mambaspike.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.account.sweeps import Sweep
+
+
+@dataclass
+class Account:
+    """Count a network's parameters, operations, bytes and energy.
+
+    Energy needs spikes: they are measured on --input, or on a synthetic clip, and a network that was never trained
+    is labelled as such.
+    """
+
+    model: tyro.conf.Positional[str] = "dvsgesture"
+    """A registered network (see ripe models), or the folder of a saved one."""
+    resolution: int | None = None
+    """Side of the square input; the network's own when not given."""
+    steps: int | None = None
+    """Time steps; the network's own when not given."""
+    set: list[str] = field(default_factory=list)
+    """More fields of the network, as field=value."""
+    input: Path | None = None
+    """Binned events to measure spikes on: .npy or .npz, (steps, 2, height, width)."""
+    sweep: Literal["resolution", "steps", "width", "tokens"] | None = None
+    """Print one of the paper's cost tables beside ours instead."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        if self.sweep is not None:
+            self._show_sweep()
+        else:
+            document = self._account()
+            print_json(document) if self.json else _show(document)
+        return 0
+
+    def _fields(self) -> dict[str, Any]:
+        fields = read_fields(self.set)
+        for name in ("resolution", "steps"):
+            if getattr(self, name) is not None:
+                fields[name] = getattr(self, name)
+        return fields
+
+    def _account(self) -> dict[str, Any]:
+        from ripe_mambaspike.account.document import account
+        from ripe_mambaspike.models.probe import probe_events
+        from ripe_mambaspike.nn.calibrate import recalibrate
+
+        saved = is_saved(self.model)
+        fields = self._fields()
+        size = {name: fields.pop(name, None) for name in ("resolution", "steps")} if saved else {}
+        model = select_model(self.model, fields)
+        steps, (height, width) = model.config.steps, model.config.resolution
+        if saved:
+            steps = size["steps"] or steps
+            side = size["resolution"]
+            height, width = (side, side) if side else (height, width)
+        if self.input is not None:
+            clip = read_clip(self.input).to(model.dtype)
+            if self.resolution is not None or self.steps is not None:
+                raise InputError("--input was given together with --resolution or --steps; the file sets both")
+            measured_on = f"{self.input.name}, "
+        else:
+            clip = probe_events(steps, height, width).to(model.dtype)
+            measured_on = "a synthetic clip (a sweeping bar and noise), "
+        if not saved:
+            recalibrate(model, [probe_events(clip.shape[1], *_small(clip.shape[3], clip.shape[4]), samples=2, seed=1)])
+        measured_on += f"weights of {self.model}" if saved else "untrained weights (seed 0)"
+        return account(model, clip, measured_on)
+
+    def _show_sweep(self) -> None:
+        from ripe_mambaspike.account.sweeps import sweep
+        from ripe_mambaspike.models.config import RipeConfig
+        from ripe_mambaspike.models.registry import model_config
+
+        assert self.sweep is not None
+        if self.input is not None:
+            raise ConfigError("--input was given together with --sweep; a sweep measures no spikes")
+        config = model_config(self.model, **self._fields())
+        if not isinstance(config, RipeConfig):
+            raise ConfigError(f"--sweep was given for '{self.model}'; a RIPE-MambaSpike network is wanted")
+        made = sweep(self.sweep, config)
+        print_json(made.to_dict()) if self.json else _show_sweep(made)
+
+
+def _small(height: int, width: int) -> tuple[int, int]:
+    """Statistics depend little on the size of the clip, their cost does."""
+    return max(8, min(height, 64)), max(8, min(width, 64))
+
+
+def _show(document: dict[str, Any]) -> None:
+    out = console()
+    parameters, flops, energy = document["parameters"], document["flops"], document["energy"]
+    config = document["config"]
+    height, width = config["resolution"]
+    out.print(f"[bold]{document['model']}[/] · T {config['steps']}, {height}×{width}, {config['classes']} classes\n")
+
+    rows = [
+        (part, number(parameters["training_by_part"][part]), number(count))
+        for part, count in parameters["by_part"].items()
+    ]
+    rows.append(("[bold]total", f"[bold]{parameters['training']:,}", f"[bold]{parameters['deployed']:,}"))
+    out.print(table("Parameters", ("part", "training", "deployed"), rows))
+
+    rows = [
+        (part.replace("_", " "), number(count / 1e9), f"{100 * count / flops['total']:.1f} %")
+        for part, count in flops["by_part"].items()
+    ]
+    rows.append(("[bold]total", f"[bold]{number(flops['total'] / 1e9)}", ""))
+    rows.append(("without the scan", number(flops["without_scan"] / 1e9), ""))
+    out.print(table("GFLOPs of one sample, deployed (a multiply-add is two)", ("part", "GFLOP", "share"), rows))
+
+    sizes = ", ".join(f"{count / 1e6:.2f} MB as {kind}" for kind, count in document["weight_bytes"].items())
+    out.print(f"[bold]Weights[/]: {sizes}")
+    if "dual_kernel" in document:
+        dual = document["dual_kernel"]
+        out.print(
+            f"[bold]Dual-kernel form[/]: {dual['weights']:,} weights, {dual['more_than_deployed']:,} more than deployed"
+        )
+    out.print()
+    _show_energy(out, energy)
+
+
+def _show_energy(out: Any, energy: dict[str, Any]) -> None:
+    about = energy["assumptions"]
+    title = f"Synaptic operations of one sample, measured on {about['measured_on']}"
+    if "layers" not in energy:
+        out.print(f"[bold]Energy[/]: {energy['dense_microjoules']:.0f} µJ dense at {about['technology']}")
+        return
+    rows = [
+        (
+            layer["layer"],
+            "spikes" if layer["binary"] else "event counts",
+            f"{layer['rate']:.4f}",
+            number(layer["macs"] / 1e6),
+            "–" if layer["accumulates"] is None else number(layer["accumulates"] / 1e6),
+        )
+        for layer in energy["layers"]
+    ]
+    columns = ("convolution", "operand", "mean", "dense, M MAC", "dual kernel, M AC")
+    out.print(table(title, columns, rows, left=2))
+    out.print(
+        f"At {about['technology']} ({about['mac_picojoules']} pJ a multiply-add, {about['ac_picojoules']} pJ an "
+        f"addition), leaving out {about['left_out']}:"
+    )
+    for part in ("backbone", "network"):
+        dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_dual_kernel_microjoules"]
+        share = energy[f"eligible_share_of_{part}"]
+        out.print(
+            f"  {part}: {number(dense)} µJ dense, {number(event)} µJ as dual kernel ({100 * share:.1f} % can be "
+            "done by additions)"
+        )
+
+
+def _show_sweep(made: "Sweep") -> None:
+    out = console()
+    names = list(made.units)
+    columns = [""] + [f"{name.replace('_', ' ')}, {made.units[name]}" for name in names]
+    rows = []
+    for row in made.rows:
+        rows.append([row.setting] + [f"{number(row.ours[name])}" for name in names])
+        printed = (row.paper[name] for name in names)
+        rows.append(["[dim]  paper"] + [f"[dim]{'–' if value is None else f'{value:g}'}" for value in printed])
+    out.print(table(made.title, columns, rows))
+    for remark in made.remarks:
+        out.print(f"· {remark}")

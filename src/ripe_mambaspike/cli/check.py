@@ -1,0 +1,46 @@
+"""`ripe check`: every claim of the paper that needs no data, tried."""
+
+from dataclasses import dataclass
+
+from ripe_mambaspike.cli.show import console, print_json, progress, progress_done, table
+
+
+@dataclass
+class Check:
+    """Try every claim of the paper that needs no data, and say which hold and which differ."""
+
+    differing: bool = False
+    """Show only the claims that differ."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.studies.claims import run_claims
+
+        claims = run_claims(progress=lambda group: progress(f"checking {group} …"))
+        progress_done()
+        holding = sum(claim.verdict == "holds" for claim in claims)
+        shown = [claim for claim in claims if not self.differing or claim.verdict == "differs"]
+        if self.json:
+            summary = {"total": len(claims), "holds": holding, "differs": len(claims) - holding}
+            print_json({"summary": summary, "claims": [claim.to_dict() for claim in shown]})
+            return 0
+        out = console()
+        for group in dict.fromkeys(claim.group for claim in shown):
+            rows = [
+                (claim.statement, claim.paper, claim.ours, _mark(claim.verdict))
+                for claim in shown
+                if claim.group == group
+            ]
+            out.print(table(group, ("claim", "paper", "ours", "verdict"), rows))
+        differing = [claim for claim in shown if claim.verdict == "differs"]
+        if differing:
+            out.print("\n[bold]Why they differ[/]")
+        for claim in differing:
+            out.print(f"  [bold]{claim.id}[/] ({claim.where}): {claim.reason}")
+        out.print(f"\n{len(claims)} claims: {holding} hold, {len(claims) - holding} differ")
+        return 0
+
+
+def _mark(verdict: str) -> str:
+    return "[green]holds" if verdict == "holds" else "[yellow]differs"

@@ -1,0 +1,104 @@
+"""`ripe models`: which networks there are, and proof that each one fuses."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ripe_mambaspike.cli.select import SEED
+from ripe_mambaspike.cli.show import console, number, print_json, progress, progress_done, table
+
+
+@dataclass
+class Models:
+    """List the registered networks with their cost; with --verify build, fuse and check each one."""
+
+    verify: bool = False
+    """Build each network, fuse it, make its accumulate-only form, and compare all three in float64."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.models.registry import list_models
+
+        rows = []
+        for name in list_models():
+            progress(f"{'verifying' if self.verify else 'counting'} {name} …")
+            rows.append(_row(name, self.verify))
+        progress_done()
+        if self.json:
+            print_json({"models": rows})
+            return 0
+        out = console()
+        columns = ["network", "T", "input", "classes", "training", "deployed", "fp16, MB", "GFLOP"]
+        cells = [_cells(row) for row in rows]
+        if self.verify:
+            columns += ["fusion error", "dual-kernel error", "spikes flipped"]
+            cells = [cell + _checked(row) for cell, row in zip(cells, rows, strict=True)]
+        out.print(table("Networks", columns, cells))
+        if self.verify:
+            out.print("Errors are the largest of any layer, relative, in float64; the networks are untrained (seed 0).")
+            out.print("Next: ripe account dvsgesture · ripe check")
+        return 0
+
+
+def _row(name: str, verify: bool) -> dict[str, Any]:
+    from ripe_mambaspike.account.flops import count_flops
+    from ripe_mambaspike.account.parameters import count_parameters
+    from ripe_mambaspike.models.registry import model_config
+
+    config = model_config(name)
+    parameters, flops = count_parameters(config), count_flops(config)
+    row: dict[str, Any] = {
+        "model": name,
+        "steps": config.steps,
+        "resolution": list(config.resolution),
+        "classes": config.classes,
+        "training": parameters.training,
+        "deployed": parameters.deployed,
+        "fp16_bytes": parameters.weight_bytes["fp16"],
+        "flops": flops.total,
+    }
+    return {**row, "verified": _verify(name)} if verify else row
+
+
+def _verify(name: str) -> dict[str, Any] | None:
+    """Build, calibrate, fuse, compare; None for a network that has nothing to fuse."""
+    from ripe_mambaspike.deploy.fuse import dual_kernel_with_report, fuse_with_report
+    from ripe_mambaspike.models.probe import probe_events
+    from ripe_mambaspike.models.registry import create_model
+    from ripe_mambaspike.models.ripe import RipeMambaSpike
+    from ripe_mambaspike.nn.calibrate import recalibrate
+
+    model = create_model(name, seed=SEED)
+    if not isinstance(model, RipeMambaSpike):
+        return None
+    recalibrate(model, [probe_events(model.config.steps, 34, 34, samples=2, seed=1)])
+    fused, fusion = fuse_with_report(model, quiet=True)
+    _, dual = dual_kernel_with_report(fused, quiet=True)
+    return {
+        "fusion_error": fusion.error,
+        "dual_kernel_error": dual.error,
+        "spikes": fusion.spikes,
+        "spikes_flipped": fusion.flips + dual.flips,
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    height, width = row["resolution"]
+    return [
+        row["model"],
+        str(row["steps"]),
+        f"{height}×{width}",
+        str(row["classes"]),
+        f"{row['training']:,}",
+        f"{row['deployed']:,}",
+        f"{row['fp16_bytes'] / 1e6:.2f}",
+        number(row["flops"] / 1e9),
+    ]
+
+
+def _checked(row: dict[str, Any]) -> list[str]:
+    verified = row["verified"]
+    if verified is None:
+        return ["nothing to fuse", "–", "–"]
+    flipped = f"{verified['spikes_flipped']} of {verified['spikes']:,}"
+    return [f"{verified['fusion_error']:.1e}", f"{verified['dual_kernel_error']:.1e}", flipped]

@@ -1,0 +1,50 @@
+"""How commands print: one JSON document and nothing else, or tables for people."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 120  # of tables that do not go to a terminal
+
+
+def print_json(document: Any) -> None:
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    print()
+
+
+def console() -> Console:
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
+
+
+def progress(message: str) -> None:
+    """What is being done, for whoever waits; never on standard output."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
+
+
+def progress_done() -> None:
+    progress("")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+    """The first `left` columns are words, the others numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="left" if index < left else "right")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A value to so many significant digits, at least; a dash for none."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(0, digits - whole)}f}"

@@ -1,0 +1,33 @@
+"""Running statistics measured anew on clean data."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: Iterable[Tensor], run: Callable[[Tensor], object] | None = None) -> None:
+    """Reset every running statistic, then make it the mean over the batches. Drop-path stays off.
+
+    The model is left in the mode it was in.
+    """
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm | TimeBatchNorm)]
+    momentum = [norm.momentum for norm in norms]
+    was_training = model.training
+    model.eval()
+    for norm in norms:
+        norm.running_mean.zero_()
+        norm.running_var.fill_(1)
+        norm.train()
+    try:
+        for seen, batch in enumerate(batches, 1):
+            for norm in norms:
+                norm.momentum = 1 / seen
+            (run or model)(batch)
+    finally:
+        for norm, value in zip(norms, momentum, strict=True):
+            norm.momentum = value
+        model.train(was_training)

@@ -1,0 +1,250 @@
+"""DS-MPA: the bound, the feature map, the saturating gate it is set against, and its complexity."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from ripe_mambaspike.nn.attention import ATTENTIONS, MembraneAttention
+from ripe_mambaspike.ops.attention import EPSILON, convex_attention, positive_feature, project, sigmoid_attention
+from ripe_mambaspike.ops.tdm import shift
+from ripe_mambaspike.studies.claims.random_network import binary, generator, normal, relative_error
+from ripe_mambaspike.studies.claims.verdict import Claim, Source
+
+BOUND = Source("attention", "Proposition 2 (boundedness)")
+SECTION = Source("attention", "§3.3, Dual-Stream Membrane-Potential Attention")
+FAILURE = Source("attention", "Appendix B, failure mode of sigmoid-gated attention")
+COMPLEXITY = Source("attention", "Proposition 5 (DS-MPA complexity)")
+VARIANTS = {"ds-mpa": "full", "low-rank": "low-rank", "grouped": "grouped"}
+
+
+def attention_claims() -> list[Claim]:
+    return [*_bounds(), *_raw_spikes(), *_mixing(), *_feature_map(), *_saturation(), *_complexity()]
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Eq. (dsmpa-attn) written out over all pairs of positions, without the operator's guard against rounding."""
+    weights = positive_feature(query).transpose(-1, -2) @ positive_feature(key)  # [.., i, j]
+    return value @ weights.transpose(-1, -2) / (weights.sum(-1) + EPSILON).unsqueeze(-2)
+
+
+def excess(attention: Tensor, value: Tensor) -> float:
+    """How far the worst A lies outside the hull of its channel's values and zero; 0 when inside."""
+    low, high = value.aminmax(dim=-1, keepdim=True)
+    outside = torch.maximum(low.clamp(max=0) - attention, attention - high.clamp(min=0))
+    return float(outside.clamp(min=0).max())
+
+
+@torch.no_grad()
+def _bounds() -> list[Claim]:
+    """Three parameterisations at the three stage widths, as in Table q6-lowrank."""
+    claims, place = [], Source("attention", "Table 15 (cheaper DS-MPA parameterizations)")
+    passed = 0
+    for kind, name in VARIANTS.items():
+        for width in (32, 64, 128):
+            error, outside = _one_bound(kind, width)
+            passed += (holds := outside <= 1e-12 and error <= 1e-12)
+            claims.append(
+                place.fact(
+                    f"attention.bound.{name}.{width}",
+                    f"A lies in the hull of V and zero: {name} projections, width {width}",
+                    "inside",
+                    f"at most {outside:.1e} outside; the operator agrees to {error:.1e}",
+                    holds,
+                )
+            )
+    every = place.fact("attention.bound.all", "The bound is verified at every stage width", "9/9", f"{passed}/9", passed == 9)
+    return [*claims, every]
+
+
+def _one_bound(kind: str, width: int) -> tuple[float, float]:
+    """Error of the operator against the plain formula, and how far that formula leaves the hull."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(width)
+        module = ATTENTIONS[kind](width).double()
+    assert isinstance(module, MembraneAttention)
+    rng = generator(width)
+    potential, spikes = 4 * normal(rng, 1, 3, width, 8, 8), binary(rng, 1, 3, width, 8, 8)
+    (_, attention), _ = module(potential, spikes, torch.ones_like(spikes))
+    query, key, value = module.projections()
+    values = project(shift(spikes.flatten(3))[0], value)
+    plain = plain_attention(project(potential.flatten(3), query), project(potential.flatten(3), key), values)
+    return relative_error(attention.flatten(3), plain), excess(plain, values)
+
+
+def _raw_spikes() -> list[Claim]:
+    rng = generator(1)
+    query, key = 5 * normal(rng, 2, 2, 16, 50), 5 * normal(rng, 2, 2, 16, 50)
+    spikes = binary(rng, 2, 2, 16, 50)
+    plain = plain_attention(query, key, spikes)
+    low, high = (float(v) for v in plain.aminmax())
+    projected = plain_attention(query, key, normal(rng, 16, 16) @ spikes)
+    outside = float(projected.min()) < 0 or float(projected.max()) > 1
+    unbounded = excess(sigmoid_attention(query, key, spikes), spikes)
+    return [
+        BOUND.fact(
+            "attention.bound.binary",
+            "Unprojected binary V gives 0 ≤ A ≤ 1",
+            "[0, 1]",
+            f"[{low:.4f}, {high:.4f}]",
+            low >= 0 and high <= 1,
+        ),
+        Source("attention", "Appendix C, DS-MPA attention and per-class accuracy").fact(
+            "attention.bound.projected",
+            "With a learned projection of the spikes the bound is not [0, 1]",
+            "not [0, 1]",
+            f"[{float(projected.min()):.3f}, {float(projected.max()):.3f}]",
+            outside,
+        ),
+        FAILURE.fact(
+            "attention.sigmoid.unbounded",
+            "The sigmoid control has no such bound",
+            "not bounded by the values",
+            f"up to {unbounded:.1f} outside the hull",
+            unbounded > 0,
+        ),
+    ]
+
+
+def _mixing() -> list[Claim]:
+    """Which entries of A one entry of V reaches."""
+    rng = generator(2)
+    query, key, value = (normal(rng, 1, 1, 6, 9) for _ in range(3))
+    touched = value.clone()
+    touched[..., 2, 4] += 1
+    moved = (convex_attention(query, key, touched) - convex_attention(query, key, value))[0, 0].abs() > 1e-12
+    channels, positions = int(moved.any(1).sum()), int(moved.any(0).sum())
+    return [
+        SECTION.fact(
+            "attention.mixes-channels",
+            "DS-MPA mixes channels rather than tokens",
+            "channels, not tokens",
+            f"one value reaches {channels} of 6 channels and {positions} of 9 positions",
+            channels > 1 and positions == 1,
+            reason="A row of A is a weighted mean of the rows of V (Proposition 2), so values move between positions "
+            "and never between channels; only the weights are made from all channels.",
+        )
+    ]
+
+
+def _feature_map() -> list[Claim]:
+    deep = torch.tensor([-20.0])
+    literal, ours = float(F.elu(deep) + 1), float(positive_feature(deep))
+    z = torch.linspace(-80, 1000, 4001, requires_grad=True)
+    (slope,) = torch.autograd.grad(positive_feature(z).sum(), z)
+    wide = torch.linspace(-30, 30, 601, dtype=torch.float64)
+    error = relative_error(positive_feature(wide), F.elu(wide) + 1)
+    return [
+        SECTION.exact("attention.phi.form", "φ(z) is ELU(z) + 1, in float64", error, paper="ELU(z) + 1"),
+        SECTION.fact(
+            "attention.phi.literal",
+            "The normaliser cannot collapse, with φ written as ELU(z) + 1, at z = −20 in float32",
+            "φ > 0",
+            f"φ = {literal:.1e}",
+            literal > 0,
+            reason="expm1(z) + 1 cancels to exactly 0 in float32 from about −17 down; the true value is e^z.",
+        ),
+        SECTION.fact(
+            "attention.phi.safe",
+            "The normaliser cannot collapse, with φ written as exp(min(z, 0)) + max(z, 0)",
+            "φ > 0",
+            f"φ = {ours:.1e}",
+            ours > 0,
+        ),
+        FAILURE.fact(
+            "attention.phi.slope",
+            "φ'(z) > 0 everywhere",
+            "> 0",
+            f"at least {float(slope.min()):.1e} on [−80, 1000] in float32",
+            bool((slope > 0).all()),
+            remark="Below about −103 e^z is smaller than any float32 and the slope becomes 0.",
+        ),
+        FAILURE.fact(
+            "attention.phi.positive-slope",
+            "φ'(z) = 1 for z > 0",
+            "1",
+            f"{float(slope[z > 0].min()):g} to {float(slope[z > 0].max()):g}",
+            bool((slope[z > 0] == 1).all()),
+        ),
+    ]
+
+
+def _saturation() -> list[Claim]:
+    ends = torch.tensor([-20.0, 20.0], dtype=torch.float64, requires_grad=True)
+    (gate,) = torch.autograd.grad(torch.sigmoid(ends).sum(), ends)
+    (feature,) = torch.autograd.grad(positive_feature(ends).sum(), ends)
+    return [
+        FAILURE.fact(
+            "attention.gate.saturates",
+            "σ'(z) vanishes in both tails",
+            "→ 0",
+            f"{float(gate[0]):.1e} at −20, {float(gate[1]):.1e} at 20",
+            float(gate.max()) < 1e-8,
+        ),
+        FAILURE.fact(
+            "attention.phi.positive-tail",
+            "Where the gate saturates for large positive z, φ' does not",
+            "does not vanish",
+            f"φ' = {float(feature[1]):g} at 20",
+            float(feature[1]) > 0.1,
+        ),
+        FAILURE.fact(
+            "attention.phi.negative-tail",
+            "Gradients flow regardless of burst amplitude, also for large negative z",
+            "does not vanish",
+            f"φ' = {float(feature[0]):.1e}, σ' = {float(gate[0]):.1e} at −20",
+            float(feature[0]) > 10 * float(gate[0]),
+            reason="For negative z both slopes are e^z to first order, so φ' vanishes exactly as fast as σ' does.",
+        ),
+    ]
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the most elements of any tensor made under it."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        self.elements = max(self.elements, *sizes, 0)
+        return out
+
+
+def _attention_flops(positions: int, channels: int) -> int:
+    query, key, value = (torch.zeros(1, 1, channels, positions) for _ in range(3))
+    with FlopCounterMode(display=False) as counter:
+        convex_attention(query, key, value)
+    return int(counter.get_total_flops())
+
+
+def _complexity() -> list[Claim]:
+    base = _attention_flops(256, 32)
+    longer, wider = _attention_flops(512, 32) / base, _attention_flops(256, 64) / base
+    with _Largest() as seen:
+        convex_attention(*(torch.zeros(1, 1, 32, 1024) for _ in range(3)))
+    products = [n * c * c for n, c in ((4096, 32), (1024, 64), (256, 128))]
+    table = Source("attention", "Table 13 (DS-MPA cost, isolated)")
+    return [
+        COMPLEXITY.number("attention.linear", "Doubling N multiplies the cost by", "2 times", longer),
+        COMPLEXITY.number("attention.quadratic", "Doubling C multiplies the cost by", "4 times", wider),
+        COMPLEXITY.fact(
+            "attention.memory",
+            "No N×N matrix is made: memory is O(NC + C²)",
+            "NC + C²",
+            f"largest tensor {seen.elements:,} at N = 1024, C = 32 (N² is {1024**2:,})",
+            seen.elements <= 1024 * 32,
+        ),
+        COMPLEXITY.number("attention.ratio", "Time ratio to softmax attention at the deepest stage", "2×", 256 / 128),
+        table.fact(
+            "attention.constant",
+            "N C² is the same in all three stages",
+            "4.19 M",
+            ", ".join(f"{p / 1e6:.3f} M" for p in products),
+            len(set(products)) == 1 and round(products[0] / 1e6, 2) == 4.19,
+        ),
+    ]
