@@ -19,8 +19,10 @@ class LIF(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Any = None) -> tuple[Fired, Any]:
-        return lif(x, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
+    def forward(
+        self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
+    ) -> tuple[Fired, Any]:
+        return lif(x, **_options(mode, initial_state, keep_potential))
 
 
 class SiLIF(nn.Module):
@@ -32,7 +34,9 @@ class SiLIF(nn.Module):
         self.log_step = nn.Parameter(torch.full((channels,), math.log(STEP)))
         self.threshold = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Any = None) -> tuple[Fired, Any]:
+    def forward(
+        self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
+    ) -> tuple[Fired, Any]:
         parameters = (self.log_rate, self.log_step, self.threshold)
         return silif(x, *parameters, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
 
@@ -48,9 +52,20 @@ class CSiLIF(nn.Module):
         self.gain = nn.Parameter(torch.ones(channels))
         self.threshold = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Any = None) -> tuple[Fired, Any]:
+    def forward(
+        self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
+    ) -> tuple[Fired, Any]:
         parameters = (self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
         return csilif(x, *parameters, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
 
 
 NEURONS: dict[str, Callable[[int], nn.Module]] = {"lif": LIF, "silif": SiLIF, "csilif": CSiLIF}
+
+
+def _options(mode: Pass, initial_state: Any, keep_potential: bool) -> dict[str, Any]:
+    return {
+        "sharpness": mode.sharpness,
+        "relaxed": mode.relaxed,
+        "keep_potential": keep_potential,
+        "initial_state": initial_state,
+    }

@@ -57,6 +57,6 @@ class SpikingStage(nn.Module):
         current, second_input = self.second_conv(inner, mode, state.second_input)
         current = self.second_norm(current, mode, first_step)
         (current, attended), last_spikes = self.attention(potential, inner, current, state.attention)
-        (spikes, _), second_neuron = self.second_neuron(current, mode, state.second_neuron)
+        (spikes, _), second_neuron = self.second_neuron(current, mode, state.second_neuron, keep_potential=False)
         final = StageState(first_input, first_neuron, second_input, last_spikes, second_neuron)
         return StageOutput(spikes, inner, attended, final)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ripe_mambaspike.ops.tdm import shift
 
@@ -18,11 +19,8 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def positive_feature(z: Tensor) -> Tensor:
-    """φ(z) = exp(min(z, 0)) + max(z, 0): ELU(z) + 1 without the cancellation that rounds it to 0 below −20.
-
-    `clamp` and `relu` split the derivative at exactly 0 into 1 + 0, so that φ'(0) = 1.
-    """
-    return torch.exp(z.clamp(max=0)) + torch.relu(z)
+    """φ(z) = exp(min(z, 0)) + max(z, 0): ELU(z) + 1 without the cancellation that rounds it to 0 below −20."""
+    return _PositiveFeature.apply(z)
 
 
 def project(x: Tensor, factors: Factors) -> Tensor:
@@ -39,7 +37,7 @@ def project(x: Tensor, factors: Factors) -> Tensor:
 
 def normaliser(query: Tensor, key: Tensor) -> Tensor:
     """`φ(Q)·Σ_j φ(K_j) + ε` for every position. [B, T, C, N] twice → [B, T, 1, N]."""
-    return _normaliser(positive_feature(query), positive_feature(key))
+    return _normaliser(positive_feature(query), positive_feature(key).sum(-1, keepdim=True))
 
 
 def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -47,11 +45,7 @@ def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     Each A is a convex combination of the values and zero; rounding is not allowed to leave that hull.
     """
-    query, key = positive_feature(query), positive_feature(key)
-    mixed = key @ value.transpose(-1, -2)
-    attention = (mixed.transpose(-1, -2) @ query) / _normaliser(query, key)
-    low, high = value.detach().aminmax(dim=-1, keepdim=True)
-    return _Saturate.apply(attention, low.clamp(max=0), high.clamp(min=0))
+    return _ConvexAttention.apply(positive_feature(query), positive_feature(key), value)
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
@@ -79,7 +73,8 @@ def ds_mpa(
     """
     previous, final_state = shift(spikes, initial_state)
     attention = attend(project(potential, query), project(potential, key), project(previous, value))
-    return (torch.addcmul(features, attention * gain[:, None], features), attention), final_state
+    scaled = attention * gain[:, None].to(attention.dtype)
+    return (torch.addcmul(features, scaled, features), attention), final_state
 
 
 def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,17 +83,49 @@ def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tens
     return gate * features, gate
 
 
-def _normaliser(query: Tensor, key: Tensor) -> Tensor:
-    return (query * key.sum(-1, keepdim=True)).sum(-2, keepdim=True) + EPSILON
+def _normaliser(query: Tensor, key_sum: Tensor) -> Tensor:
+    return (query * key_sum).sum(-2, keepdim=True) + EPSILON
 
 
-class _Saturate(torch.autograd.Function):
-    """Clamp that is the identity to gradients: what it cuts off is rounding error, not signal."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        return torch.clamp(x, low, high)
+class _PositiveFeature(torch.autograd.Function):
+    """φ' is 1 above zero and φ itself below, so min(φ, 1): the output is all there is to keep."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad, None, None
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        out = z.clamp(max=0).exp_().add_(torch.relu(z))
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        return grad * out.clamp(max=1)
+
+
+class _ConvexAttention(torch.autograd.Function):
+    """The quotient over features φ(Q), φ(K) and values, with the hull's bounds held against rounding.
+
+    Gradients ignore the bounds: what they cut off is rounding error, not signal.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mixed = key @ value.transpose(-1, -2)  # [C, C] for every step
+        key_sum = key.sum(-1, keepdim=True)
+        scale = _normaliser(query, key_sum)
+        low, high = value.amin(-1, keepdim=True).clamp_(max=0), value.amax(-1, keepdim=True).clamp_(min=0)
+        attention = (mixed.transpose(-1, -2) @ query).div_(scale).clamp_(low, high)
+        ctx.save_for_backward(query, key, value, mixed, key_sum, scale, attention)
+        return attention
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value, mixed, key_sum, scale, attention = ctx.saved_tensors
+        grad_numerator = grad / scale
+        grad_scale = -(grad_numerator * attention).sum(-2, keepdim=True)
+        grad_mixed = query @ grad_numerator.transpose(-1, -2)
+        grad_key_sum = (query * grad_scale).sum(-1, keepdim=True)
+        grad_query = torch.addcmul(mixed @ grad_numerator, key_sum, grad_scale)
+        return grad_query, grad_mixed @ value + grad_key_sum, grad_mixed.transpose(-1, -2) @ key

@@ -1,8 +1,8 @@
 """The neurons, each a pure function over all steps with its state in and out.
 
 All read `x [B, T, C, ...]`, keep per-channel parameters `[C]`, reset softly inside the graph, and return
-`((spikes, potential), final_state)`; both outputs have x's shape and the potential is the one before reset.
-States are float32 or float64 whatever the input's precision.
+`((spikes, potential), final_state)`; both outputs have x's shape and the potential is the one before reset, or None
+with `keep_potential=False`. States are float32 or float64 whatever the input's precision.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
 from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid
 
-Fired = tuple[Tensor, Tensor]
+Fired = tuple[Tensor, Tensor | None]
 
 LIF_DECAY = 0.5
 LIF_THRESHOLD = 1.0
@@ -19,11 +19,17 @@ CSILIF_RESET = 0.5
 
 
 def lif(
-    x: Tensor, *, sharpness: float = 2.0, relaxed: bool = False, initial_state: Tensor | None = None
+    x: Tensor,
+    *,
+    sharpness: float = 2.0,
+    relaxed: bool = False,
+    keep_potential: bool = True,
+    initial_state: Tensor | None = None,
 ) -> tuple[Fired, Tensor]:
     """Leaky integrate-and-fire: `u ← u/2 + x`, fire at 1, subtract 1. No parameters. State u [B, C, ...]."""
-    drive = at_least_float32(x)
-    return _leaky(drive, LIF_DECAY, LIF_THRESHOLD, sharpness, relaxed, initial_state, x.dtype)
+    like = at_least_float32(x[:, 0])
+    decay, gain, threshold = (like.new_tensor(value) for value in (LIF_DECAY, 1.0, LIF_THRESHOLD))
+    return _leaky(x, decay, gain, threshold, sharpness, relaxed, keep_potential, initial_state)
 
 
 def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
@@ -39,14 +45,14 @@ def silif(
     *,
     sharpness: float = 2.0,
     relaxed: bool = False,
+    keep_potential: bool = True,
     initial_state: Tensor | None = None,
 ) -> tuple[Fired, Tensor]:
     """Learnable low-pass neuron: `u ← βu + (1−β)x`, fire at v, subtract v. State u [B, C, ...]."""
     trailing = x.ndim - 3
     decay = per_channel(silif_decay(*map(at_least_float32, (log_rate, log_step))), trailing)
-    drive = at_least_float32(x) * (1 - decay)
     level = per_channel(at_least_float32(threshold), trailing)
-    return _leaky(drive, decay, level, sharpness, relaxed, initial_state, x.dtype)
+    return _leaky(x, decay, 1 - decay, level, sharpness, relaxed, keep_potential, initial_state)
 
 
 def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,6 +72,7 @@ def csilif(
     *,
     sharpness: float = 2.0,
     relaxed: bool = False,
+    keep_potential: bool = True,
     initial_state: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Fired, tuple[Tensor, Tensor]]:
     """Resonating neuron: `m ← α(m − s/2) + bx`, potential `U = 2 Re m`, fire at v.
@@ -77,16 +84,15 @@ def csilif(
     log_damping, frequency, log_step, gain, threshold = map(at_least_float32, parameters)
     pole = csilif_pole(log_damping, frequency, log_step)
     pole_re, pole_im = (per_channel(part, trailing) for part in pole)
-    level = per_channel(threshold, trailing)
-    drive = at_least_float32(x) * per_channel(gain, trailing)
+    level, gain = per_channel(threshold, trailing), per_channel(gain, trailing)
     if initial_state is None:
-        real = imag = torch.zeros_like(drive[:, 0])
+        real = imag = torch.zeros_like(at_least_float32(x[:, 0]))
     else:
         real, imag = initial_state
     spikes, potentials = [], []
-    for drive_t in drive.unbind(1):
+    for x_t in x.unbind(1):
         real, imag = (
-            torch.addcmul(torch.addcmul(drive_t, pole_re, real), pole_im, imag, value=-1),
+            torch.addcmul(torch.addcmul(gain * x_t, pole_re, real), pole_im, imag, value=-1),
             torch.addcmul(pole_re * imag, pole_im, real),
         )
         potential = 2 * real
@@ -94,7 +100,7 @@ def csilif(
         real = torch.sub(real, spike, alpha=CSILIF_RESET)
         spikes.append(spike)
         potentials.append(potential)
-    return (_over_time(spikes, x.dtype), _over_time(potentials, x.dtype)), (real, imag)
+    return _over_time(spikes, potentials if keep_potential else None, x.dtype), (real, imag)
 
 
 def recurrent_leaky_step(
@@ -110,26 +116,27 @@ def recurrent_leaky_step(
 
 
 def _leaky(
-    drive: Tensor,
-    decay: Tensor | float,
-    threshold: Tensor | float,
+    x: Tensor,
+    decay: Tensor,
+    gain: Tensor,
+    threshold: Tensor,
     sharpness: float,
     relaxed: bool,
+    keep_potential: bool,
     state: Tensor | None,
-    dtype: torch.dtype,
 ) -> tuple[Fired, Tensor]:
-    """`u ← decay·u + drive`, fire at the threshold, subtract it."""
-    decay, threshold = (torch.as_tensor(v, dtype=drive.dtype, device=drive.device) for v in (decay, threshold))
-    left = torch.zeros_like(drive[:, 0]) if state is None else state
+    """`u ← decay·u + gain·x`, fire at the threshold, subtract it."""
+    left = torch.zeros_like(at_least_float32(x[:, 0])) if state is None else state
     spikes, potentials = [], []
-    for drive_t in drive.unbind(1):
-        potential = torch.addcmul(drive_t, decay, left)
+    for x_t in x.unbind(1):
+        potential = torch.addcmul(gain * x_t, decay, left)
         spike = fire(potential - threshold, sharpness, relaxed)
         left = torch.addcmul(potential, spike, threshold, value=-1)
         spikes.append(spike)
         potentials.append(potential)
-    return (_over_time(spikes, dtype), _over_time(potentials, dtype)), left
+    return _over_time(spikes, potentials if keep_potential else None, x.dtype), left
 
 
-def _over_time(steps: list[Tensor], dtype: torch.dtype) -> Tensor:
-    return torch.stack(steps, 1).to(dtype)
+def _over_time(spikes: list[Tensor], potentials: list[Tensor] | None, dtype: torch.dtype) -> Fired:
+    potential = None if potentials is None else torch.stack(potentials, 1).to(dtype)
+    return torch.stack(spikes, 1).to(dtype), potential

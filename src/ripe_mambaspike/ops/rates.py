@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.shapes import at_least_float32, like_input
 
 
 class RateState(NamedTuple):
@@ -27,7 +27,7 @@ def cumulative_rates(spikes: Tensor, initial_state: RateState | None = None) -> 
     else:
         before = (initial_state.total / seen).unsqueeze(1)
     change = rate - torch.cat((before, rate[:, :-1]), 1)
-    return torch.cat((rate, change), 2).to(spikes.dtype), RateState(counts[:, -1], seen + steps)
+    return like_input(torch.cat((rate, change), 2), spikes.dtype), RateState(counts[:, -1], seen + steps)
 
 
 def windowed_rate(spikes: Tensor, window: int) -> Tensor:
@@ -35,4 +35,4 @@ def windowed_rate(spikes: Tensor, window: int) -> Tensor:
     counts = at_least_float32(spikes).cumsum(1)
     older = torch.cat((torch.zeros_like(counts[:, :window]), counts[:, :-window]), 1)[:, : counts.shape[1]]
     length = torch.arange(1, spikes.shape[1] + 1, device=spikes.device, dtype=counts.dtype).clamp(max=window)
-    return ((counts - older) / length.reshape(-1, *([1] * (spikes.ndim - 2)))).to(spikes.dtype)
+    return like_input((counts - older) / length.reshape(-1, *([1] * (spikes.ndim - 2))), spikes.dtype)

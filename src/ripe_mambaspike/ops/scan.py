@@ -8,8 +8,7 @@ right starting states. So the number of tensor operations depends on the chunk l
 quotient or logarithm of a decay is formed: nothing can overflow.
 
 Glossary: L tokens, D channels, N states a channel; a chunk has K positions, there are M of them. Inside this file
-tensors are [B, D, N, K, M] or parts of it: neighbouring numbers are the same position of neighbouring chunks, which
-is what advances together.
+tensors are [K, B, D, N, M] or parts of it: what advances together, the same position of all chunks, lies together.
 """
 
 import math
@@ -22,7 +21,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 LONGEST_CHUNK = 32
-MOST_ELEMENTS = 2**20  # of one [B, D, N, K, M] at a time: such blocks stay in the caches
+MOST_ELEMENTS = 2**20  # of one [K, B, D, N, M] at a time: such blocks stay in the caches
 
 
 def selective_scan(
@@ -67,14 +66,14 @@ class _Layout:
         self.count = math.ceil(length / chunk)
 
     def cut(self, x: Tensor) -> Tensor:
-        """[B, L, F] → [B, F, K, M]; positions past the end are zero, which leaves every state as it is."""
+        """[B, L, F] → [K, B, F, M]; positions past the end are zero, which leaves every state as it is."""
         if padding := self.count * self.chunk - self.length:
             x = torch.nn.functional.pad(x, (0, 0, 0, padding))
-        return x.unflatten(1, (self.count, self.chunk)).permute(0, 3, 2, 1).contiguous()
+        return x.unflatten(1, (self.count, self.chunk)).permute(2, 0, 3, 1).contiguous()
 
     def join(self, x: Tensor) -> Tensor:
         """The inverse of `cut`."""
-        return x.permute(0, 3, 2, 1).flatten(1, 2)[:, : self.length]
+        return x.permute(1, 3, 0, 2).flatten(1, 2)[:, : self.length]
 
 
 class _Scan(torch.autograd.Function):
@@ -88,10 +87,10 @@ class _Scan(torch.autograd.Function):
         y, final = torch.empty_like(x), torch.empty_like(state)
         room = _Room()
         for batch, channels in _blocks(x, decay):
-            here = (batch, channels)
-            block = _Block(x[here], delta[here], decay[channels], b[batch], room)
-            states, final[here] = block.states(state[here])
-            torch.sum(states.mul_(c[batch, None]), 2, out=y[here])
+            here = (slice(None), batch, channels)
+            block = _Block(x[here], delta[here], decay[channels], b[:, batch], room)
+            states, final[batch, channels] = block.states(state[batch, channels])
+            torch.sum(states.mul_(c[:, batch, None]), 3, out=y[here])
         return y, final
 
     @staticmethod
@@ -102,19 +101,21 @@ class _Scan(torch.autograd.Function):
         grad_decay, grad_b, grad_c = (torch.zeros_like(t) for t in (decay, b, c))
         room = _Room()
         for batch, channels in _blocks(x, decay):
-            here = (batch, channels)
-            block = _Block(x[here], delta[here], decay[channels], b[batch], room)
-            states, _ = block.states(state[here])
-            seen = c[batch, None] * grad_y[here].unsqueeze(2)
-            grads, grad_state[here] = block.costates(seen, grad_final[here])
+            here = (slice(None), batch, channels)
+            block = _Block(x[here], delta[here], decay[channels], b[:, batch], room)
+            states, _ = block.states(state[batch, channels])
+            grad_out = grad_y[here].unsqueeze(3)
+            seen = c[:, batch, None] * grad_out
+            grads, grad_state[batch, channels] = block.costates(seen, grad_final[batch, channels])
 
-            grad_c[batch] += (states * grad_y[here].unsqueeze(2)).sum(1)
-            grad_b[batch] += (grads * block.drive.unsqueeze(2)).sum(1)
-            grad_drive = (grads * b[batch, None]).sum(2)  # of Δ x
-            before = torch.cat((block.starts.unsqueeze(3), states[..., :-1, :]), 3)  # h_{l−1}
-            grad_exponent = grads.mul_(block.decays).mul_(before)  # of Δ A
-            grad_decay[channels] += (grad_exponent * delta[here].unsqueeze(2)).sum((0, 3, 4))
-            grad_delta[here] = (grad_exponent * decay[channels, :, None, None]).sum(2) + grad_drive * x[here]
+            grad_c[:, batch] += (states * grad_out).sum(2)
+            grad_b[:, batch] += (grads * block.drive.unsqueeze(3)).sum(2)
+            grad_drive = (grads * b[:, batch, None]).sum(3)  # of Δ x
+            grad_exponent = grads.mul_(block.decays)  # of Δ A, times h_{l−1}
+            grad_exponent[0] *= block.starts
+            grad_exponent[1:] *= states[:-1]
+            grad_decay[channels] += (grad_exponent * delta[here].unsqueeze(3)).sum((0, 1, 4))
+            grad_delta[here] = (grad_exponent * decay[channels, :, None]).sum(3) + grad_drive * x[here]
             grad_x[here] = grad_drive * delta[here]
         return grad_x, grad_delta, grad_decay, grad_b, grad_c, grad_state
 
@@ -138,13 +139,13 @@ class _Block:
     def __init__(self, x: Tensor, delta: Tensor, decay: Tensor, b: Tensor, room: "_Room") -> None:
         decay = decay[..., None]
         self.drive = delta * x
-        self.decays = room.product("decays", delta.unsqueeze(2), decay[..., None]).exp_()
-        self.inputs = room.product("inputs", b.unsqueeze(1), self.drive.unsqueeze(2))
-        self.total = torch.exp(delta.sum(2).unsqueeze(2) * decay)  # over a whole chunk [B, D, N, M]
+        self.decays = room.product("decays", delta.unsqueeze(3), decay).exp_()
+        self.inputs = room.product("inputs", b.unsqueeze(2), self.drive.unsqueeze(3))
+        self.total = torch.exp(delta.sum(0).unsqueeze(2) * decay)  # over a whole chunk [B, D, N, M]
 
     def states(self, begin: Tensor) -> tuple[Tensor, Tensor]:
-        """All states [B, D, N, K, M] and the last, from `begin` [B, D, N]. They take the inputs' place."""
-        decays, inputs = self.decays.unbind(3), self.inputs.unbind(3)
+        """All states [K, B, D, N, M] and the last, from `begin` [B, D, N]. They take the inputs' place."""
+        decays, inputs = self.decays.unbind(), self.inputs.unbind()
         local = inputs[0].clone()
         for decay, drive in zip(decays[1:], inputs[1:], strict=True):
             torch.addcmul(drive, decay, local, out=local)
@@ -156,7 +157,7 @@ class _Block:
 
     def costates(self, seen: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         """g_l = seen_l + decay_{l+1} g_{l+1}, in the place of `seen`, and what reaches the state before the first."""
-        steps = list(zip(self.decays.unbind(3), seen.unbind(3), strict=True))[::-1]
+        steps = list(zip(self.decays.unbind(), seen.unbind(), strict=True))[::-1]
         local = torch.zeros_like(self.total)
         for decay, grad in steps:
             local = local.add_(grad).mul_(decay)
@@ -182,8 +183,8 @@ def _hand_over(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Ten
 
 def _blocks(x: Tensor, decay: Tensor) -> Iterator[tuple[slice, slice]]:
     """Slices of the batch and of the channels that together cover x once."""
-    batch, channels = x.shape[:2]
-    fitting = max(1, MOST_ELEMENTS // (x[0, 0].numel() * decay.shape[1]))
+    positions, batch, channels, count = x.shape
+    fitting = max(1, MOST_ELEMENTS // (positions * count * decay.shape[1]))
     width = min(fitting, channels)
     samples = max(1, fitting // channels)
     for first in range(0, batch, samples):

@@ -10,5 +10,10 @@ def per_channel(values: Tensor, trailing: int) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half-precision tensors in float32, others as they are: states are never kept in half precision."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    """x in float32 unless it is float64: sums over time are never kept in half precision or as integers."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def like_input(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the input's precision; where the input was of whole numbers, as it is."""
+    return x.to(dtype) if dtype.is_floating_point else x

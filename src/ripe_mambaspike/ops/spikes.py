@@ -12,7 +12,7 @@ class _StepATan(torch.autograd.Function):
     def forward(ctx: Any, distance: Tensor, sharpness: float) -> Tensor:
         ctx.save_for_backward(distance)
         ctx.sharpness = sharpness
-        return (distance >= 0).to(distance.dtype)
+        return torch.ge(distance, 0, out=torch.empty_like(distance))  # no detour over booleans
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -26,7 +26,7 @@ class _StepFastSigmoid(torch.autograd.Function):
     def forward(ctx: Any, distance: Tensor, slope: float) -> Tensor:
         ctx.save_for_backward(distance)
         ctx.slope = slope
-        return (distance > 0).to(distance.dtype)
+        return torch.gt(distance, 0, out=torch.empty_like(distance))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

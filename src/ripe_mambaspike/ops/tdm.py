@@ -12,10 +12,11 @@ def tdm(x: Tensor, coefficient: Tensor, initial_state: Tensor | None = None) -> 
     x [B, T, C, ...], coefficient [C], state [B, C, ...] (the last input seen).
     """
     filter_weight = per_channel(coefficient, x.ndim - 3)
-    out = x * (1 + filter_weight)
-    out[:, 1:].addcmul_(x[:, :-1], -filter_weight)
+    now, before = (1 + filter_weight).to(x.dtype), -filter_weight.to(x.dtype)
+    out = x * now
+    out[:, 1:].addcmul_(x[:, :-1], before)
     if initial_state is not None:
-        out[:, 0].addcmul_(initial_state, -filter_weight)
+        out[:, 0].addcmul_(initial_state, before)
     return out, x[:, -1]
 
 

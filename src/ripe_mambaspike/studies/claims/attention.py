@@ -16,7 +16,7 @@ from ripe_mambaspike.studies.claims.random_network import binary, generator, nor
 from ripe_mambaspike.studies.claims.verdict import Claim, Source
 
 BOUND = Source("attention", "Proposition 2 (boundedness)")
-SECTION = Source("attention", "§3.3, Dual-Stream Membrane-Potential Attention")
+SECTION = Source("attention", "§4.3, Dual-Stream Membrane-Potential Attention")
 FAILURE = Source("attention", "Appendix B, failure mode of sigmoid-gated attention")
 COMPLEXITY = Source("attention", "Proposition 5 (DS-MPA complexity)")
 VARIANTS = {"ds-mpa": "full", "low-rank": "low-rank", "grouped": "grouped"}
@@ -42,7 +42,7 @@ def excess(attention: Tensor, value: Tensor) -> float:
 @torch.no_grad()
 def _bounds() -> list[Claim]:
     """Three parameterisations at the three stage widths, as in Table q6-lowrank."""
-    claims, place = [], Source("attention", "Table 15 (cheaper DS-MPA parameterizations)")
+    claims, place = [], Source("attention", "Table 18 (cheaper DS-MPA parameterizations)")
     passed = 0
     for kind, name in VARIANTS.items():
         for width in (32, 64, 128):
@@ -57,7 +57,9 @@ def _bounds() -> list[Claim]:
                     holds,
                 )
             )
-    every = place.fact("attention.bound.all", "The bound is verified at every stage width", "9/9", f"{passed}/9", passed == 9)
+    every = place.fact(
+        "attention.bound.all", "The bound is verified at every stage width", "9/9", f"{passed}/9", passed == 9
+    )
     return [*claims, every]
 
 
@@ -228,7 +230,7 @@ def _complexity() -> list[Claim]:
     with _Largest() as seen:
         convex_attention(*(torch.zeros(1, 1, 32, 1024) for _ in range(3)))
     products = [n * c * c for n, c in ((4096, 32), (1024, 64), (256, 128))]
-    table = Source("attention", "Table 13 (DS-MPA cost, isolated)")
+    table = Source("attention", "Table 16 (DS-MPA cost, isolated)")
     return [
         COMPLEXITY.number("attention.linear", "Doubling N multiplies the cost by", "2 times", longer),
         COMPLEXITY.number("attention.quadratic", "Doubling C multiplies the cost by", "4 times", wider),

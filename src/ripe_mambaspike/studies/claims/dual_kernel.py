@@ -23,7 +23,7 @@ from ripe_mambaspike.studies.claims.random_network import (
 from ripe_mambaspike.studies.claims.verdict import Claim, Source
 
 PROPOSITION = Source("dual kernel", "Proposition 3 (dual-kernel AC inference)")
-SECTION = Source("dual kernel", "§4, accumulate-only inference")
+SECTION = Source("dual kernel", "§5, accumulate-only inference")
 
 
 def dual_kernel_claims() -> list[Claim]:
@@ -115,5 +115,7 @@ def _shares() -> list[Claim]:
     share = 100 * first / backbone
     return [
         SECTION.number("dual.first-share", "Share of the first convolution at 128²", "1.54 %", share),
-        SECTION.number("dual.eligible", "Share of backbone operations that can be accumulate-only", "98.5 %", 100 - share),
+        SECTION.number(
+            "dual.eligible", "Share of backbone operations that can be accumulate-only", "98.5 %", 100 - share
+        ),
     ]

@@ -99,7 +99,7 @@ def _compared(model: RipeMambaSpike, fused: RipeMambaSpike, statement: str) -> l
 
 def _static() -> list[Claim]:
     """Fused kernels are the same for all steps, so their count does not grow with T."""
-    place = Source("fusion", "§3.1, Reparameterized Spiking Stage")
+    place = Source("fusion", "§4.1, Reparameterized Spiking Stage")
     sizes = []
     for steps in (4, 10, 16, 32):
         config = model_config("dvsgesture", steps=steps, form="deployed")

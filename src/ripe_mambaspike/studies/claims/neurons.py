@@ -136,7 +136,7 @@ def _surrogate() -> list[Claim]:
     sigma = torch.sigmoid(4 * distance.detach())
     return [
         Source("neurons", "Eq. (atan)").exact("neurons.atan", "The spike's gradient is the ATan surrogate", worst),
-        Source("neurons", "§3.5, Training Objective").exact(
+        Source("neurons", "§4.5, Training Objective").exact(
             "neurons.relaxed",
             "The soft spike σ(α(u − v)) has its exact gradient",
             relative_error(soft, 4 * sigma * (1 - sigma)),

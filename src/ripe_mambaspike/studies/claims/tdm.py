@@ -14,7 +14,7 @@ from ripe_mambaspike.studies.claims.random_network import generator, normal, rel
 from ripe_mambaspike.studies.claims.verdict import Claim, Source
 
 SPECTRUM = Source("tdm", "Proposition 4 (TDM spectral shape)")
-SECTION = Source("tdm", "§3.2, Temporal Decoupled Modulation")
+SECTION = Source("tdm", "§4.2, Temporal Decoupled Modulation")
 LEMMA = Source("tdm", "Lemma 1 (TDM gradient decoupling)")
 LENGTH = 64
 
@@ -85,7 +85,7 @@ def _identity() -> list[Claim]:
             f"λ = 0 in {len(started)} of {len(coefficients)} convolutions",
             len(started) == len(coefficients) == 6,
         ),
-        Source("tdm", "§4, accumulate-only inference").exact(
+        Source("tdm", "§5, accumulate-only inference").exact(
             "tdm.emits",
             "From binary spikes TDM emits 0, 1, 1+λ and −λ",
             relative_error(emitted, expected),

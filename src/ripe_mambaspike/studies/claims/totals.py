@@ -10,7 +10,7 @@ from ripe_mambaspike.studies.claims.stage_counts import conv_size
 from ripe_mambaspike.studies.claims.verdict import Claim, Source
 
 ACCOUNTING = Source("parameters", "Appendix B, stage-by-stage parameter accounting")
-SECTION = Source("parameters", "§4, Parameters")
+SECTION = Source("parameters", "§5, Parameters")
 FUSION = Source("parameters", "Table 5 (train-time vs. inference-time parameters)")
 RESULTS = Source("parameters", "Table 1 (state of the art)")
 
@@ -93,7 +93,7 @@ def _whole(ten: Parameters, sixteen: Parameters) -> list[Claim]:
         ACCOUNTING.count("params.deployed.dvsgesture", "Deployed, T = 16, eleven classes", 875_122, sixteen.deployed),
         SECTION.millions("params.deployed.abstract", "The deployed footprint", "0.870 M", ten.deployed),
         SECTION.millions("params.training.dvsgesture", "DVS-Gesture at training time", "1.522 M", sixteen.training),
-        Source("parameters", "Table 14 (latency)").number(
+        Source("parameters", "Table 17 (latency)").number(
             "params.cut", "Parameters cut by fusion", "1.74×", sixteen.training / sixteen.deployed
         ),
     ]
@@ -143,8 +143,8 @@ def _others() -> list[Claim]:
     """The counts of the results table and of the widened networks."""
     wide = {"stage_channels": (64, 128, 256), "hierarchy_widths": (64, 128, 256)}
     widest = {"stage_channels": (128, 256, 512), "hierarchy_widths": (128, 256, 512)}
-    flops = Source("parameters", "Table 17 (compute cost)")
-    scaled = Source("parameters", "§5, Results")
+    flops = Source("parameters", "Table 20 (compute cost)")
+    scaled = Source("parameters", "§6, Results")
     gesture, cifar = "dvsgesture", "cifar10dvs"
 
     def deployed(name: str, **overrides: Any) -> int:
