@@ -13,6 +13,8 @@ from ripe_mambaspike.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from ripe_mambaspike.account.sweeps import Sweep
 
+CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
+
 
 @dataclass
 class Account:
@@ -55,6 +57,7 @@ class Account:
     def _account(self) -> dict[str, Any]:
         from ripe_mambaspike.account.document import account
         from ripe_mambaspike.models.probe import probe_events
+        from ripe_mambaspike.models.ripe import RipeMambaSpike
         from ripe_mambaspike.nn.calibrate import recalibrate
 
         saved = is_saved(self.model)
@@ -74,8 +77,9 @@ class Account:
         else:
             clip = probe_events(steps, height, width).to(model.dtype)
             measured_on = "a synthetic clip (a sweeping bar and noise), "
-        if not saved:
-            recalibrate(model, [probe_events(clip.shape[1], *_small(clip.shape[3], clip.shape[4]), samples=2, seed=1)])
+        if not saved and isinstance(model, RipeMambaSpike):
+            small = probe_events(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
+            recalibrate(model, [small.to(model.dtype)], run=model.front_end)
         measured_on += f"weights of {self.model}" if saved else "untrained weights (seed 0)"
         return account(model, clip, measured_on)
 
@@ -92,11 +96,6 @@ class Account:
             raise ConfigError(f"--sweep was given for '{self.model}'; a RIPE-MambaSpike network is wanted")
         made = sweep(self.sweep, config)
         print_json(made.to_dict()) if self.json else _show_sweep(made)
-
-
-def _small(height: int, width: int) -> tuple[int, int]:
-    """Statistics depend little on the size of the clip, their cost does."""
-    return max(8, min(height, 64)), max(8, min(width, 64))
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -135,9 +134,6 @@ def _show(document: dict[str, Any]) -> None:
 def _show_energy(out: Any, energy: dict[str, Any]) -> None:
     about = energy["assumptions"]
     title = f"Synaptic operations of one sample, measured on {about['measured_on']}"
-    if "layers" not in energy:
-        out.print(f"[bold]Energy[/]: {energy['dense_microjoules']:.0f} µJ dense at {about['technology']}")
-        return
     rows = [
         (
             layer["layer"],
@@ -148,18 +144,18 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         )
         for layer in energy["layers"]
     ]
-    columns = ("convolution", "operand", "mean", "dense, M MAC", "dual kernel, M AC")
+    columns = ("convolution", "operand", "mean", "dense, M MAC", "by additions, M AC")
     out.print(table(title, columns, rows, left=2))
     out.print(
         f"At {about['technology']} ({about['mac_picojoules']} pJ a multiply-add, {about['ac_picojoules']} pJ an "
         f"addition), leaving out {about['left_out']}:"
     )
     for part in ("backbone", "network"):
-        dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_dual_kernel_microjoules"]
+        dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_event_microjoules"]
         share = energy[f"eligible_share_of_{part}"]
         out.print(
-            f"  {part}: {number(dense)} µJ dense, {number(event)} µJ as dual kernel ({100 * share:.1f} % can be "
-            "done by additions)"
+            f"  {'spiking part' if part == 'backbone' else part}: {number(dense)} µJ dense, {number(event)} µJ with additions for the {100 * share:.1f} % of "
+            "it that read spikes"
         )
 
 

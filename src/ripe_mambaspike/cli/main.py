@@ -48,7 +48,7 @@ def _parse(arguments: Sequence[str]) -> Account | Check | Models | int:
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(
-                Command,  # type: ignore[arg-type]
+                Command,
                 prog="ripe",
                 description=DESCRIPTION,
                 args=list(arguments),

@@ -52,30 +52,24 @@ def _expect(model: Any, what: str, *forms: str) -> None:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
 
 
-def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
-    assert isinstance(model, RipeMambaSpike)
+def convert(model: RipeMambaSpike, form: str, dtype: torch.dtype) -> RipeMambaSpike:
+    """The other form in the given precision, not verified: for looking at a network, not for handing it out."""
     with torch.device("meta"):
         converted = build(model.config.replace(form=form), model.name)
     assert isinstance(converted, RipeMambaSpike)
-    exact = _in_float64(converted, model)
-    for name, tensor in exact.items():
-        exact[name] = tensor.to(model.dtype).clone()
-    converted.load_state_dict(exact, assign=True)
-    converted.eval()
+    tensors = {name: tensor.to(dtype, copy=True) for name, tensor in _in_float64(converted, model).items()}
+    converted.load_state_dict(tensors, assign=True)
+    return converted.eval()
+
+
+def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
+    assert isinstance(model, RipeMambaSpike)
     # Rounding the stored weights to the model's precision is not an error of the conversion: what is verified is
     # the same conversion of the model's weights taken to float64.
-    agreement = verify(model, _exact_copy(converted, model))
+    agreement = verify(model, convert(model, form, torch.float64))
     if not quiet:
         print(f"{model.name}: {model.config.form} → {form}, {agreement}", file=sys.stderr)
-    return converted, agreement
-
-
-def _exact_copy(converted: RipeMambaSpike, model: RipeMambaSpike) -> RipeMambaSpike:
-    with torch.device("meta"):
-        copy = build(converted.config, converted.name)
-    assert isinstance(copy, RipeMambaSpike)
-    copy.load_state_dict(_in_float64(copy, model), assign=True)
-    return copy.eval()
+    return convert(model, form, model.dtype), agreement
 
 
 def _in_float64(converted: RipeMambaSpike, model: RipeMambaSpike) -> dict[str, Tensor]:

@@ -26,10 +26,11 @@ class Mamba(nn.Module):
         self.x_proj = nn.Parameter(torch.empty(rank + 2 * STATES, inner))
         self.dt_proj = nn.Parameter(torch.empty(inner, rank))
         self.dt_bias = nn.Parameter(torch.empty(inner))
-        self.a_log = nn.Parameter(torch.arange(1.0, STATES + 1).log().repeat(inner, 1))  # S4D-real
+        self.a_log = nn.Parameter(torch.empty(inner, STATES))
         self.skip = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Parameter(torch.empty(width, inner))
-        self._initialise(rank)
+        if not self.in_proj.is_meta:  # a skeleton that is counted or loaded into has no numbers yet
+            self._initialise(rank)
 
     @torch.no_grad()
     def _initialise(self, rank: int) -> None:
@@ -38,6 +39,7 @@ class Mamba(nn.Module):
             weight.uniform_(-bound, bound)
         if self.conv_bias is not None:
             self.conv_bias.uniform_(-(TAPS**-0.5), TAPS**-0.5)
+        self.a_log.copy_(torch.tensor([math.log(state + 1) for state in range(STATES)]))  # S4D-real: A = −1 … −N
         self.dt_proj.uniform_(-(rank**-0.5), rank**-0.5)
         low, high = map(math.log, STEP_RANGE)
         step = torch.empty_like(self.dt_bias).uniform_(low, high).exp_().clamp_(min=STEP_FLOOR)

@@ -14,6 +14,8 @@ INTRO = Source("footprint", "§1, Introduction")
 ENERGY = Source("energy", "§5, accumulate-only inference")
 
 MAC, AC = 4.6, 0.9  # pJ at 45 nm
+RATES = (0.05, 0.2)  # of §5, measured
+OPERATING_RATES = (0.015, 0.19)  # of §4.5
 OTHERS = {"TSM": "48.6", "Swin-T": "55.6", "EvMamba": "153.0", "TimeSformer": "242.4", "C3D": "294.4"}
 
 
@@ -33,13 +35,16 @@ def _storage() -> list[Claim]:
         ("mamba-spike", "Mamba-Spike", "72.5 MB"),
     )
     claims = [
-        TABLE.number(f"footprint.{name}", f"FP16 weights, {label}", paper, _megabytes(name)) for name, label, paper in rows
+        TABLE.number(f"footprint.{name}", f"FP16 weights, {label}", paper, _megabytes(name))
+        for name, label, paper in rows
     ]
     counts = {row.method: row for row in DAILY}
     for method, paper in OTHERS.items():
         millions = counts[method].millions
         assert millions is not None
-        claims.append(TABLE.number(f"footprint.{method.lower()}", f"FP16 weights, {method}", f"{paper} MB", 2 * millions))
+        claims.append(
+            TABLE.number(f"footprint.{method.lower()}", f"FP16 weights, {method}", f"{paper} MB", 2 * millions)
+        )
     ranked = sorted(DAILY, key=lambda row: -row.accuracy)
     places = {name: 1 + next(i for i, row in enumerate(ranked) if row.method == name) for name in ("EvMamba", "C3D")}
     return [
@@ -48,7 +53,7 @@ def _storage() -> list[Claim]:
             "footprint.leading",
             "153–294 MB is what the models leading the benchmark need",
             "153–294 MB",
-            f"EvMamba (153.0 MB) is place {places['EvMamba']} and C3D (294.4 MB) place {places['C3D']} of {len(ranked)}",
+            f"EvMamba (153 MB) is place {places['EvMamba']} and C3D (294 MB) place {places['C3D']} of {len(ranked)}",
             max(places.values()) <= 4,
             reason="The upper end is C3D, the least accurate of the table; the leaders with a printed count need 56 to "
             "153 MB.",
@@ -80,7 +85,7 @@ def _weights() -> list[Claim]:
             "Weights and buffers of our deployed graph",
             "3.4 MiB",
             deployed,
-            reason="This deployed form keeps no running statistics; with those of the temporal norms and of the bridge, "
+            reason="This deployed form keeps no running statistics; with those of the temporal norms and the bridge, "
             f"which the paper's form keeps, it would be {with_statistics:.3f} MiB.",
         ),
         LATENCY.number("footprint.mib.ratio", "Times smaller in weights", "41×", 138.3 / 3.4),
@@ -123,7 +128,7 @@ def _table() -> list[Claim]:
 
 def energy_claims() -> list[Claim]:
     two = 2 * AC
-    low, high = two * 0.05, two * 0.20
+    low, high = (two * rate for rate in RATES)
     return [
         ENERGY.number("energy.pair", "Two accumulate-only convolutions cost, per synapse and rate", "1.8 pJ", two),
         ENERGY.fact(
@@ -134,9 +139,10 @@ def energy_claims() -> list[Claim]:
         ENERGY.fact(
             "energy.rates",
             "The measured rates are those of the operating point in §4.5",
-            "0.05 to 0.20",
-            "0.015 to 0.19 in §4.5",
-            (0.05, 0.20) == (0.015, 0.19),
-            reason=f"The paper prints two ranges; at the lower rate of §4.5 the pair would cost {two * 0.015:.3f} pJ.",
+            "{} to {}".format(*RATES),
+            "{} to {} in §4.5".format(*OPERATING_RATES),
+            RATES == OPERATING_RATES,
+            reason="The paper prints two ranges; at the lower rate of §4.5 the pair would cost "
+            f"{two * OPERATING_RATES[0]:.3f} pJ.",
         ),
     ]

@@ -77,7 +77,7 @@ def _network() -> list[Claim]:
 
 def _compared(model: RipeMambaSpike, fused: RipeMambaSpike, statement: str) -> list[Claim]:
     double = compare(model, fused, probe(model, side=34))
-    single = compare(model, fused, probe(model, side=34).float())
+    single = compare(model, fused, probe(model, side=16).float())
     flips, fired = double.flips + single.flips, double.spikes + single.spikes
     where = "Largest at {0.where}."
     return [

@@ -74,24 +74,27 @@ def _peak(log_damping: float, frequency: float) -> float:
     impulse[:, 0] = 1
     values = (log_damping, frequency, math.log(STEP), 1.0, 1e9)
     (_, potential), _ = csilif(impulse, *(torch.tensor([v], dtype=torch.float64) for v in values))
+    assert potential is not None
     response = torch.fft.rfft(potential[0, :, 0]).abs()
     return float(response.argmax() * 2 * math.pi / 512)
 
 
 def _recurrences() -> list[Claim]:
     rng = generator(1)
-    x = normal(rng, 1, 12, 1)
-    (spikes, potential), _ = lif(x)
+    x = 3 * normal(rng, 1, 12, 1)
+    (spikes, charged), _ = lif(x)
+    assert charged is not None
     u = s = torch.zeros((), dtype=torch.float64)
     expected = []
     for value in x[0, :, 0]:
         u = 0.5 * (u - s) + value
         s = (u >= 1).double()
         expected.append(u)
-    lif_error = relative_error(potential[0, :, 0], torch.stack(expected))
+    lif_error = relative_error(charged[0, :, 0], torch.stack(expected))
     values = (math.log(25), 40.0, math.log(STEP), 1.3, 0.7)
     parameters = [torch.tensor([v], dtype=torch.float64) for v in values]
     (fired, potential), _ = csilif(x, *parameters)
+    assert potential is not None
     alpha = torch.exp(torch.complex(-parameters[0].exp(), parameters[1]) * parameters[2].exp())[0]
     m, s = torch.zeros((), dtype=torch.complex128), torch.zeros((), dtype=torch.float64)
     expected = []

@@ -1,4 +1,4 @@
-"""Parameter counts of what the paper sets its choices against: attention variants, neuron mixes, mixers, the flat stack."""
+"""Parameter counts of what the paper sets its choices against: attention variants, neuron mixes, other mixers."""
 
 from typing import Any
 
@@ -46,7 +46,9 @@ def _attention() -> list[Claim]:
     cut = "0.827 M at a quarter of the weights is the grouped variant; low rank halves them and gives 0.843 M."
     return [
         COST.count("variants.attention.full", "DS-MPA parameters", 64_736, full),
-        COST.count("variants.attention.gate", "1×1 convolution and sigmoid gate", 21_728, attention_size(attention="gate")),
+        COST.count(
+            "variants.attention.gate", "1×1 convolution and sigmoid gate", 21_728, attention_size(attention="gate")
+        ),
         COST.count("variants.attention.none", "Attention removed", 0, attention_size(attention="none")),
         CHEAPER.count("variants.attention.low-rank", "Low-rank DS-MPA", 32_480, low_rank),
         CHEAPER.count("variants.attention.grouped", "Grouped DS-MPA", 16_352, grouped),
@@ -55,7 +57,9 @@ def _attention() -> list[Claim]:
         CHEAPER.number("variants.ratio.low-rank", "Low-rank against full", "0.50×", low_rank / full),
         CHEAPER.number("variants.ratio.grouped", "Grouped against full", "0.25×", grouped / full),
         CHEAPER.number("variants.saving.low-rank", "Low-rank total", "−3.7 %", 100 * (low_total / whole.deployed - 1)),
-        CHEAPER.number("variants.saving.grouped", "Grouped total", "−5.5 %", 100 * (grouped_total / whole.deployed - 1)),
+        CHEAPER.number(
+            "variants.saving.grouped", "Grouped total", "−5.5 %", 100 * (grouped_total / whole.deployed - 1)
+        ),
         SECTION.number("variants.share.deployed", "DS-MPA of the deployed count", "7.4 %", 100 * full / whole.deployed),
         SECTION.number("variants.share.training", "DS-MPA of the parameters", "4.3 %", 100 * full / whole.training),
         SECTION.millions(
@@ -93,7 +97,7 @@ def _neuron_mixes() -> list[Claim]:
                 f"Deployed parameters with {', '.join(mix)}",
                 "0.88 M",
                 total,
-                reason="Neurons without their five or three parameters a channel bring the count just below 0.875 M.",
+                reason="With fewer neuron parameters the count falls just below 875,000, which rounds to 0.87 M.",
             )
         )
     families = {name for mix, _ in MIXES for name in mix}
@@ -164,6 +168,8 @@ def _flat() -> list[Claim]:
     section = Source("variants", "§5, Parameters")
     return [
         section.count("variants.flat.hierarchy", "Parameters of the hierarchy's three blocks", 361_760, hierarchy),
-        section.number("variants.flat.ratio", "A flat three-block stack at d = 128 against it", "2.21×", flat / hierarchy),
+        section.number(
+            "variants.flat.ratio", "A flat three-block stack at d = 128 against it", "2.21×", flat / hierarchy
+        ),
         section.millions("variants.flat.total", "Deployed with the flat stack", "1.31 M", models[1].parameter_count()),
     ]

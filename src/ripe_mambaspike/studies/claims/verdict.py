@@ -1,6 +1,6 @@
 """What a checked claim is, and how its verdict comes from the paper's value and ours.
 
-No verdict is written by hand: every constructor compares. A reason is text, and is shown only when the comparison fails.
+No verdict is written by hand: every constructor compares. A reason is text, shown only when the comparison fails.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def rounds_to(ours: float, paper: str) -> bool:
 def with_more_digits(ours: float, paper: str, more: int = 2) -> str:
     """Our value in the paper's unit, with digits enough to see how it rounds."""
     _, decimals, unit = printed_value(paper)
-    return f"{ours:,.{decimals + more}f}{unit}"
+    return f"{ours:,.{decimals + more}f}{unit}".replace("-", "−")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,95 @@
+"""Running statistics measured anew: the mean over batches of each batch's own statistics."""
+
+import pytest
+import torch
+from torch import nn
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+
+
+class Net(nn.Module):
+    """A BNTT and a batch norm behind it; remembers in which mode it was run."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = TimeBatchNorm(3, 2), BatchNorm(2)
+        self.modes = []
+
+    def forward(self, x):
+        self.modes.append(self.training)
+        return self.second(self.first(x).flatten(0, 1).square())
+
+
+def batches(count=4):
+    return [(1 + i) * torch.randn(5, 3, 2, 4, 4, dtype=torch.float64) + i for i in range(count)]
+
+
+def batch_statistics(x, dims):
+    return x.mean(dims), x.var(dims, unbiased=True)
+
+
+def expected_statistics(data, weight, bias):
+    """Mean over the batches, of both norms, by hand."""
+    first, second = [], []
+    for x in data:
+        mean, variance = batch_statistics(x, (0, 3, 4))
+        first.append((mean, variance))
+        biased = x.var((0, 3, 4), unbiased=False)
+        out = (x - mean[..., None, None]) / (biased[..., None, None] + 1e-5).sqrt()
+        out = out * weight[..., None, None] + bias[..., None, None]
+        second.append(batch_statistics(out.flatten(0, 1).square(), (0, 2, 3)))
+    return [[torch.stack(part).mean(0) for part in zip(*seen, strict=True)] for seen in (first, second)]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_statistics_are_the_mean_over_the_batches(randomise, same, count):
+    net = randomise(Net().double())
+    data = batches(count)
+    recalibrate(net, data)
+    expected = expected_statistics(data, net.first.weight.detach(), net.first.bias.detach())
+    for norm, (mean, variance) in zip((net.first, net.second), expected, strict=True):
+        same(norm.running_mean, mean)
+        same(norm.running_var, variance)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_mode_and_momentum_are_left_as_they_were(training):
+    net = Net().double().train(training)
+    net.second.momentum = 0.3
+    recalibrate(net, batches())
+    assert net.modes == [False] * 4, "only the norms are in training while statistics are measured"
+    assert [part.training for part in net.modules()] == [training] * 3
+    assert (net.first.momentum, net.second.momentum) == (0.1, 0.3)
+
+
+def test_mode_and_momentum_come_back_after_an_error():
+    net = Net().double()
+
+    def fail(x):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        recalibrate(net, batches(), fail)
+    assert net.first.training
+    assert net.first.momentum == 0.1
+
+
+def test_a_function_to_run_is_run():
+    net = Net().double()
+    seen = []
+    recalibrate(net, batches(2), lambda x: seen.append(net(x)))
+    assert len(seen) == 2
+    assert not seen[0].requires_grad
+
+
+def test_drop_path_stays_off():
+    model = create_model("nmnist", stage_channels=(4, 4, 4), hierarchy_widths=(4, 8, 8), steps=3, drop_path=0.9)
+    data = [probe_events(3, 18, 18, samples=4, seed=s) for s in range(2)]
+    logits = []
+    recalibrate(model, data, lambda x: logits.append(model(x)))
+    recalibrate(model, data, lambda x: logits.append(model(x)))
+    assert torch.equal(torch.stack(logits[:2]), torch.stack(logits[2:]))
+    assert model.training

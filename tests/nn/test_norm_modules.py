@@ -1,0 +1,116 @@
+"""The batch norm modules against PyTorch's own, one for every step."""
+
+import pytest
+import torch
+
+from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
+
+STEPS, CHANNELS = 4, 3
+STATISTICS = ("running_mean", "running_var")
+
+
+def clip(steps=STEPS):
+    x = torch.randn(3, steps, CHANNELS, 5, 4, dtype=torch.float64)
+    return x * torch.linspace(0.5, 3, steps).reshape(-1, 1, 1, 1) + torch.arange(steps).reshape(-1, 1, 1, 1)
+
+
+def statistics(norm):
+    return {name: getattr(norm, name).clone() for name in STATISTICS}
+
+
+@pytest.fixture
+def time_norm(randomise):
+    return randomise(TimeBatchNorm(STEPS, CHANNELS).double())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_bntt_is_one_batch_norm_a_step(time_norm, twin_norm, same, training):
+    time_norm.train(training)
+    twins = [twin_norm(time_norm, step) for step in range(STEPS)]
+    for _ in range(3):
+        x = clip().requires_grad_()
+        cotangent = torch.randn_like(x)
+        out = time_norm(x)
+        expected = torch.stack([twin(x[:, t]) for t, twin in enumerate(twins)], 1)
+        same(out, expected)
+        wanted = torch.autograd.grad(expected, [x, *(p for twin in twins for p in twin.parameters())], cotangent)
+        actual = torch.autograd.grad(out, [x, time_norm.weight, time_norm.bias], cotangent)
+        same(actual[0], wanted[0])
+        same(actual[1], torch.stack(wanted[1::2]))
+        same(actual[2], torch.stack(wanted[2::2]))
+    for name in STATISTICS:
+        same(getattr(time_norm, name), torch.stack([getattr(twin, name) for twin in twins]))
+
+
+def test_bntt_starts_as_the_specification_says():
+    norm = TimeBatchNorm(STEPS, CHANNELS)
+    assert norm.weight.shape == norm.running_mean.shape == (STEPS, CHANNELS)
+    assert (norm.weight == 1).all()
+    assert (norm.bias == 0).all()
+    assert (norm.running_mean == 0).all()
+    assert (norm.running_var == 1).all()
+    assert norm.momentum == 0.1
+
+
+@pytest.mark.parametrize(("first", "steps"), [(0, 1), (0, 3), (1, 2), (3, 1)])
+def test_fewer_steps_touch_only_their_own_statistics(time_norm, twin_norm, same, first, steps):
+    twins = [twin_norm(time_norm, step) for step in range(first, first + steps)]
+    before = statistics(time_norm)
+    x = clip(steps)
+    same(time_norm(x, first_step=first), torch.stack([twin(x[:, t]) for t, twin in enumerate(twins)], 1))
+    touched = torch.zeros(STEPS, dtype=torch.bool)
+    touched[first : first + steps] = True
+    for name in STATISTICS:
+        moved = (getattr(time_norm, name) != before[name]).any(1)
+        assert torch.equal(moved, touched), name
+    assert time_norm.weight.grad is None
+
+
+@pytest.mark.parametrize("kind", ["time", "plain"])
+def test_an_untracked_pass_uses_the_batch_and_moves_nothing(randomise, same, kind):
+    norm = randomise(TimeBatchNorm(STEPS, CHANNELS) if kind == "time" else BatchNorm(CHANNELS)).double()
+    x = clip() if kind == "time" else clip().flatten(0, 1)
+    before = statistics(norm)
+    untracked = norm(x, Pass(track_statistics=False))
+    for name in STATISTICS:
+        assert torch.equal(getattr(norm, name), before[name])
+    same(untracked, norm(x))
+    assert not torch.equal(norm.running_mean, before["running_mean"])
+    norm.eval()
+    same(norm(x, Pass(track_statistics=False)), norm(x))
+    assert not torch.allclose(norm(x), untracked)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_is_pytorchs(randomise, twin_norm, same, training):
+    norm = randomise(BatchNorm(CHANNELS)).double().train(training)
+    twin = twin_norm(norm)
+    for _ in range(3):
+        x = clip().flatten(0, 1).requires_grad_()
+        cotangent = torch.randn_like(x)
+        out, expected = norm(x), twin(x)
+        same(out, expected)
+        actual = torch.autograd.grad(out, [x, *norm.parameters()], cotangent)
+        same(list(actual), list(torch.autograd.grad(expected, [x, *twin.parameters()], cotangent)))
+    same(norm.running_mean, twin.running_mean)
+    same(norm.running_var, twin.running_var)
+
+
+def test_fixed_statistics_are_a_scale_and_a_shift(time_norm, same):
+    time_norm.eval()
+    affine = TimeAffine(STEPS, CHANNELS).double()
+    with torch.no_grad():
+        for parameter, value in zip((affine.scale, affine.shift), time_norm.scale_and_shift(), strict=True):
+            parameter.copy_(value)
+    x = clip()
+    same(affine(x), time_norm(x))
+    same(affine(x[:, 1:3], first_step=1), time_norm(x)[:, 1:3])
+
+
+def test_scale_and_shift_are_computed_in_float64(randomise):
+    norm = randomise(BatchNorm(CHANNELS))
+    scale, shift = norm.scale_and_shift()
+    assert scale.dtype == shift.dtype == torch.float64
+    expected = norm.weight.double() / (norm.running_var.double() + 1e-5).sqrt()
+    torch.testing.assert_close(scale, expected.detach(), rtol=1e-15, atol=0)
