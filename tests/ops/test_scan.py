@@ -71,7 +71,7 @@ def test_blocks_of_the_batch_and_of_the_channels(agree, reproducible, monkeypatc
     """Five samples of three channels, the last block of either smaller than the others."""
     monkeypatch.setattr(scan, "MOST_ELEMENTS", fitting * 64 * 2 + 1)
     given = inputs(64, batch=5, channels=3, states=2)
-    assert len(list(scan._blocks(torch.zeros(5, 3, 8, 8), given["decay"]))) == blocks
+    assert len(list(scan._blocks(torch.zeros(8, 5, 3, 8), given["decay"]))) == blocks
     agree(selective_scan, slow_scan, given, float32=1e-5)
     reproducible(selective_scan, given)
 

@@ -182,7 +182,7 @@ def test_reason_and_remark_follow_the_verdict():
 def test_wrong_fusion_is_caught(monkeypatch):
     right = AveragePool.kernel
     monkeypatch.setattr(AveragePool, "kernel", lambda self, channels: right(self, channels) * 1.001)
-    found = {claim.id: claim for claim in run_claims(["fusion", "dual kernel"])}
+    found = {claim.id: claim for claim in run_claims(["fusion", "dual-kernel"])}
     for level in (1, 2, 3):
         assert found[f"fusion.stage{level}.conv1.float64"].verdict == "holds"  # no average pool there
         assert found[f"fusion.stage{level}.conv2.float64"].verdict == "differs"

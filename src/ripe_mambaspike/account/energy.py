@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.account.flops import count_flops
-from ripe_mambaspike.deploy.fuse import convert
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -57,8 +56,6 @@ def measure(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]
     """Run the network on binned events [B, T, 2, H, W] and count what the convolutions of its spiking part did."""
     if isinstance(model, MambaSpike):
         return _measure_baseline(model, x)
-    if model.config.form == "training" and not model.training:
-        model = convert(model, "deployed", model.dtype)  # the same spikes, several times faster
     layers = []
     operand = x
     reads = 2 if model.config.tdm else 1  # now, and one step later through the filter

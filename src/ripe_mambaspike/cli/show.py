@@ -34,7 +34,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], lef
     """The first `left` columns are words, the others numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
-        made.add_column(column, justify="left" if index < left else "right")
+        made.add_column(column, justify="left" if index < left else "right", no_wrap=index == 0 and left == 1)
     for row in rows:
         made.add_row(*row)
     return made

@@ -72,6 +72,7 @@ def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agre
     return convert(model, form, model.dtype), agreement
 
 
+@torch.no_grad()
 def _in_float64(converted: RipeMambaSpike, model: RipeMambaSpike) -> dict[str, Tensor]:
     """Every tensor the converted network wants, computed in float64 from the original's."""
     source = dict(model.named_modules())
@@ -90,12 +91,12 @@ def _replace(old: nn.Module, new: nn.Module) -> dict[str, Tensor] | None:
         return {"weight": weight, "bias": bias}
     if isinstance(old, FusedConv) and isinstance(new, DualKernelConv):
         assert old.coefficient is not None
-        weight = old.weight.detach().double()
-        coefficient = old.coefficient.detach().double()[None, :, None, None]
+        weight = old.weight.double()
+        coefficient = old.coefficient.double()[None, :, None, None]
         return {"weight_now": weight * (1 + coefficient), "weight_before": weight * coefficient}
     if isinstance(old, TimeBatchNorm) and isinstance(new, TimeAffine):
         return dict(zip(("scale", "shift"), old.scale_and_shift(), strict=True))
     if isinstance(old, RateProjection) and isinstance(new, FoldedProjection):
         scale, shift = old.norm.scale_and_shift()
-        return {"weight": old.conv.weight.detach().double(), "scale": scale, "shift": shift}
+        return {"weight": old.conv.weight.double(), "scale": scale, "shift": shift}
     return None

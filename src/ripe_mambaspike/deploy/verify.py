@@ -10,8 +10,10 @@ from torch import Tensor
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.forward_pass import Pass
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+LITERAL = Pass(literal=True)
 PROBE_SIDE = 18  # 18 → 9 → 5 → 3: odd sizes, many borders
 
 
@@ -69,7 +71,7 @@ def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
     The latter is looked at because a layer behind silent neurons would otherwise go unseen.
     """
     trace = _trace_layers(model, x)
-    front = model.front_end(x)
+    front = model.front_end(x, LITERAL)
     for level, stage in enumerate(front.stages, 1):
         trace[f"stage {level} first spikes"] = stage.inner_spikes
         trace[f"stage {level} attention"] = stage.attention
@@ -93,8 +95,8 @@ def _trace_layers(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
             ("first", stage.first_conv, stage.first_norm),
             ("second", stage.second_conv, stage.second_norm),
         ):
-            out, _ = conv(operand(1, steps, conv.in_channels, side, side))
-            trace[f"stage {level} {which} convolution"] = norm(out)
+            out, _ = conv(operand(1, steps, conv.in_channels, side, side), LITERAL)
+            trace[f"stage {level} {which} convolution"] = norm(out, LITERAL)
     channels = model.config.stage_channels if model.config.bridge == "mr-s3a" else model.config.stage_channels[-1:]
-    trace["bridge projections"] = model.bridge.mixture([operand(1, 2 * c, side, side) for c in channels])
+    trace["bridge projections"] = model.bridge.mixture([operand(1, 2 * c, side, side) for c in channels], LITERAL)
     return trace

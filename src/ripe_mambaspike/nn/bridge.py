@@ -5,6 +5,7 @@ It reads one list of spike tensors [B, T, C_i, H_i, W_i] and the last stage's at
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,18 @@ class Mixture(nn.Module):
         return like.new_ones(1) if self.mix is None else self.mix.softmax(0)
 
 
+Folded = tuple[Tensor, Tensor, Tensor]  # kernel, scale of its outputs, shift
+
+
+def folded_mixture(rates: list[Tensor], shares: Tensor, scales: Iterable[Folded]) -> Tensor:
+    """All scales in one convolution, their norms and mixing weights folded into its kernel."""
+    kernels, biases = [], []
+    for share, (kernel, scale, shift) in zip(shares, scales, strict=True):
+        kernels.append(kernel * (share * scale)[:, None, None, None])
+        biases.append(share * shift)
+    return F.conv2d(torch.cat(rates, 1), torch.cat(kernels, 1), torch.stack(biases).sum(0), padding=1)
+
+
 class RateProjection(nn.Module):
     """A 3×3 convolution without bias and a batch norm."""
 
@@ -58,6 +71,11 @@ class RateProjection(nn.Module):
     def forward(self, rates: Tensor, mode: Pass) -> Tensor:
         return self.norm(self.conv(rates), mode)
 
+    def folded(self) -> Folded:
+        """As it will be deployed: computed in float64, kept in the weights' precision."""
+        scale, shift = (value.to(self.norm.weight.dtype) for value in self.norm.scale_and_shift())
+        return self.conv.weight, scale, shift
+
 
 class ProjectedMixture(Mixture):
     """The training form: one projection a scale. Rates [B·T, 2C_i, h, w] → [B·T, d, h, w]."""
@@ -66,8 +84,12 @@ class ProjectedMixture(Mixture):
         super().__init__(RateProjection(c, width) for c in channels)
 
     def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
-        projected = [scale(r, mode) for scale, r in zip(self.scales, rates, strict=True)]
-        return torch.stack([share * p for share, p in zip(self.shares(rates[0]), projected, strict=True)]).sum(0)
+        scales = cast("list[RateProjection]", self.scales)
+        shares = self.shares(rates[0])
+        if not scales[0].norm.training and not mode.literal:
+            return folded_mixture(rates, shares, (projection.folded() for projection in scales))
+        projected = [projection(r, mode) for projection, r in zip(scales, rates, strict=True)]
+        return torch.stack([share * p for share, p in zip(shares, projected, strict=True)]).sum(0)
 
 
 class FoldedProjection(nn.Module):
@@ -88,11 +110,8 @@ class FoldedMixture(Mixture):
         super().__init__(FoldedProjection(c, width) for c in channels)
 
     def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
-        kernels, biases = [], []
-        for share, scale in zip(self.shares(rates[0]), self.scales, strict=True):
-            kernels.append(scale.weight * (share * scale.scale)[:, None, None, None])
-            biases.append(share * scale.shift)
-        return F.conv2d(torch.cat(rates, 1), torch.cat(kernels, 1), torch.stack(biases).sum(0), padding=1)
+        scales = cast("list[FoldedProjection]", self.scales)
+        return folded_mixture(rates, self.shares(rates[0]), ((s.weight, s.scale, s.shift) for s in scales))
 
 
 class Bridge(nn.Module):

@@ -5,11 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pass:
-    """A hard pass spikes; a relaxed one replaces every step by a sigmoid of the same sharpness."""
+    """A hard pass spikes; a relaxed one replaces every step by a sigmoid of the same sharpness.
+
+    In evaluation a training network computes with the kernels it will be deployed with, made on the way from its
+    branches and norms: what is evaluated is what is deployed, to the last bit. A literal pass runs every branch and
+    norm as written instead; fusion is verified against that.
+    """
 
     relaxed: bool = False
     sharpness: float = 2.0  # α of the surrogate gradient and of the relaxation
     track_statistics: bool = True  # in training, whether running statistics follow this pass
+    literal: bool = False  # in evaluation, run branches and norms one by one
 
 
 HARD = Pass()

@@ -14,8 +14,8 @@ MOMENTUM = 0.1
 def _scale_and_shift(norm: "BatchNorm | TimeBatchNorm") -> tuple[Tensor, Tensor]:
     """The norm with fixed statistics is `scale · x + shift`; computed in float64."""
     mean, variance = norm.running_mean.double(), norm.running_var.double()
-    scale = norm.weight.detach().double() / torch.sqrt(variance + EPSILON)
-    return scale, norm.bias.detach().double() - mean * scale
+    scale = norm.weight.double() / torch.sqrt(variance + EPSILON)
+    return scale, norm.bias.double() - mean * scale
 
 
 class _Statistics(nn.Module):
@@ -57,6 +57,9 @@ class TimeBatchNorm(_Statistics):
 
     def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
         steps = slice(first_step, first_step + x.shape[1])
+        if not self.training and not mode.literal:
+            scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
+            return affine_over_time(x, scale, shift)
         return batch_norm_over_time(
             x,
             self.running_mean[steps],

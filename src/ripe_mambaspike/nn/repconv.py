@@ -44,7 +44,7 @@ class Branch(nn.Module):
 
     def kernel(self, in_channels: int) -> Tensor:
         """The branch before its norm as one kernel [C, C_in, 3, 3], in float64."""
-        weights = [conv.weight.detach().double() for conv in self.convs]
+        weights = [conv.weight.double() for conv in self.convs]
         first = F.pad(weights[-1], [(3 - size) // 2 for size in weights[-1].shape[:1:-1] for _ in range(2)])
         if len(weights) == 2:
             first = torch.einsum("omhw,mi->oihw", first, weights[0][:, :, 0, 0])
@@ -109,6 +109,9 @@ class RepConv(_FilteredConv):
 
     def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
+        if not self.branches[0].norm.training and not mode.literal:
+            weight, bias = (value.to(self.branches[0].norm.weight.dtype) for value in self.kernel_and_bias())
+            return self.convolve(filtered, weight, bias), final_state
         flat = filtered.flatten(0, 1)
         out = self.branches[0](flat, mode)
         for branch in self.branches[1:]:

@@ -56,7 +56,7 @@ def silif(
 
 
 def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of `α = exp((−e^ℓ + jω) e^τ)`; |α| < 1 for every real argument."""
+    """Real and imaginary part of `α = exp((−e^ℓ + jω) e^τ)`; |α| < 1, or rounds to 1 where e^(ℓ+τ) is tiny."""
     step = torch.exp(log_step)
     magnitude = torch.exp(-torch.exp(log_damping) * step)
     return magnitude * torch.cos(frequency * step), magnitude * torch.sin(frequency * step)

@@ -33,4 +33,4 @@ def affine_over_time(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     trailing = x.ndim - 3
     steps, channels = scale.shape
     scale, shift = (per_channel(v.flatten(), trailing).unflatten(0, (steps, channels)) for v in (scale, shift))
-    return shift.addcmul(x, scale)
+    return shift.addcmul(x, scale).to(x.dtype)

@@ -6,6 +6,8 @@ for claim in run_claims():
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.studies.claims.architecture import architecture_claims
 from ripe_mambaspike.studies.claims.attention import attention_claims
@@ -27,7 +29,7 @@ __all__ = ["GROUPS", "Claim", "Verdict", "run_claims"]
 
 GROUPS: dict[str, Callable[[], list[Claim]]] = {
     "fusion": fusion_claims,
-    "dual kernel": dual_kernel_claims,
+    "dual-kernel": dual_kernel_claims,
     "tdm": tdm_claims,
     "attention": attention_claims,
     "neurons": neuron_claims,
@@ -53,5 +55,6 @@ def run_claims(groups: Sequence[str] | None = None, progress: Callable[[str], No
     for name in names:
         if progress is not None:
             progress(name)
-        claims += GROUPS[name]()
+        with torch.random.fork_rng(devices=[]):  # the caller's generator is left as it was
+            claims += GROUPS[name]()
     return claims

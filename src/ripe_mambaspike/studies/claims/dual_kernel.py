@@ -22,8 +22,8 @@ from ripe_mambaspike.studies.claims.random_network import (
 )
 from ripe_mambaspike.studies.claims.verdict import Claim, Source
 
-PROPOSITION = Source("dual kernel", "Proposition 3 (dual-kernel AC inference)")
-SECTION = Source("dual kernel", "§5, accumulate-only inference")
+PROPOSITION = Source("dual-kernel", "Proposition 3 (dual-kernel AC inference)")
+SECTION = Source("dual-kernel", "§5, accumulate-only inference")
 
 
 def dual_kernel_claims() -> list[Claim]:

@@ -3,18 +3,13 @@
 import torch
 
 from ripe_mambaspike.deploy.fuse import fuse
-from ripe_mambaspike.deploy.verify import compare, probe
+from ripe_mambaspike.deploy.verify import LITERAL, compare, probe
 from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.models.randomise import randomise
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
-from ripe_mambaspike.studies.claims.random_network import (
-    generator,
-    normal,
-    random_network,
-    randomise,
-    relative_error,
-)
+from ripe_mambaspike.studies.claims.random_network import generator, normal, random_network, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, Source
 
 PROPOSITION = Source("fusion", "Proposition 1 (branch fusion)")
@@ -58,7 +53,7 @@ def _unit_error(before: int, after: int, stride: int, dtype: torch.dtype, seed: 
     assert conv.coefficient is not None
     fused.double().load_state_dict({"coefficient": conv.coefficient, "weight": kernel, "bias": bias})
     x = normal(generator(seed), 2, 3, before, 9, 11).to(dtype)
-    return relative_error(fused.to(dtype)(x)[0], conv.to(dtype)(x)[0])
+    return relative_error(fused.to(dtype)(x)[0], conv.to(dtype)(x, LITERAL)[0])
 
 
 def _network() -> list[Claim]:

@@ -1,14 +1,11 @@
-"""Networks with nothing left at its initial value, so that an identity cannot hold by accident."""
+"""Seeded random tensors and networks for the checks."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ripe_mambaspike.models.randomise import randomise
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.attention import MembraneAttention
-from ripe_mambaspike.nn.neurons import CSiLIF, SiLIF
-from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
-from ripe_mambaspike.nn.repconv import RepConv
 
 
 def generator(seed: int) -> torch.Generator:
@@ -29,28 +26,6 @@ def binary(rng: torch.Generator, *shape: int, rate: float = 0.3) -> Tensor:
 
 def relative_error(ours: Tensor, expected: Tensor) -> float:
     return float((ours - expected).abs().max() / expected.abs().max())
-
-
-@torch.no_grad()
-def randomise(module: nn.Module, seed: int) -> None:
-    """Random statistics, affines, filter coefficients, gains and thresholds, wherever the module has them."""
-    rng = generator(seed)
-
-    def fill(tensor: Tensor, low: float, high: float) -> None:
-        tensor.copy_(uniform(rng, *tensor.shape, low=low, high=high))
-
-    for part in module.modules():
-        if isinstance(part, BatchNorm | TimeBatchNorm):
-            fill(part.weight, 0.5, 1.5)
-            fill(part.bias, -0.5, 0.5)
-            fill(part.running_mean, -0.5, 0.5)
-            fill(part.running_var, 0.5, 2.0)
-        elif isinstance(part, RepConv) and part.coefficient is not None:
-            fill(part.coefficient, -1.5, 1.5)
-        elif isinstance(part, MembraneAttention):
-            fill(part.gain, 0.5, 1.5)
-        elif isinstance(part, SiLIF | CSiLIF):
-            fill(part.threshold, 0.2, 0.6)
 
 
 def random_network(seed: int, steps: int = 4) -> RipeMambaSpike:

@@ -141,7 +141,7 @@ def _sigmas() -> list[Claim]:
 
 
 def _consistent() -> list[Claim]:
-    """Does one σ give the whole column: the seeds' own where they are printed, else any that rounds to the caption's?"""
+    """Does one σ give the whole column: the seeds' own where printed, else any that rounds to the caption's?"""
     claims = []
     for column, (dataset, sigma) in enumerate(zip(DATASETS, PRINTED_SIGMA, strict=True)):
         low, high = sigma - 0.005, sigma + 0.005

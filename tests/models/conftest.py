@@ -1,0 +1,63 @@
+"""Small networks of every kind, and events for them."""
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.models.probe import probe_events
+
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "classes": 7, "drop_path": 0.0}
+
+
+@pytest.fixture
+def small():
+    """A narrow RIPE-MambaSpike, any field of it overridden."""
+
+    def make(**overrides):
+        return create_model("nmnist", seed=overrides.pop("seed", 0), **{**SMALL, **overrides})
+
+    return make
+
+
+@pytest.fixture
+def tiny_baseline():
+    def make(**overrides):
+        fields = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 7, "resolution": (13, 18), "classes": 3}
+        return create_model("mamba-spike", seed=0, **{**fields, **overrides})
+
+    return make
+
+
+@pytest.fixture
+def events():
+    def make(height=18, width=None, steps=5, samples=2, dtype=torch.float32, seed=0):
+        return probe_events(steps, height, width or height, samples, seed).to(dtype)
+
+    return make
+
+
+@pytest.fixture
+def louder():
+    """Random statistics, affine and filters, and norms so loud that every layer fires; returns the network."""
+
+    @torch.no_grad()
+    def change(model, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(tensor, low, high):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * (high - low) + low)
+
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if name.endswith("running_mean"):
+                uniform(tensor, -0.3, 0.3)
+            elif name.endswith("running_var"):
+                uniform(tensor, 0.5, 1.5)
+            elif name.endswith("coefficient"):
+                uniform(tensor, -0.4, 0.4)
+            elif name.endswith("norm.weight") and tensor.ndim == 2:
+                uniform(tensor, 2.0, 4.0)
+            elif name.endswith("norm.bias") and tensor.ndim == 2:
+                uniform(tensor, -0.5, 1.0)
+        return model
+
+    return change

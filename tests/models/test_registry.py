@@ -1,0 +1,139 @@
+"""Networks by name: every config builds and runs, seeds hold, and what cannot be is refused in one sentence."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, list_models
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.registry import build, model_config
+
+RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
+BASELINES = ["mamba-spike", "mamba-spike-nmnist", "mamba-spike-pooled"]
+
+
+def test_the_names():
+    assert list_models() == RIPE + BASELINES
+
+
+@pytest.mark.parametrize("name", RIPE)
+@pytest.mark.parametrize("form", ["training", "deployed", "dual-kernel"])
+def test_every_network_runs(name, form):
+    if form != "training" and name.startswith("dailydvs200"):
+        pytest.skip("the widest networks run once")
+    model = create_model(name, form=form).eval()
+    with torch.no_grad():
+        out = model.run(probe_events(2, 34, 34))
+    assert out.logits.shape == (1, 2, model.config.classes)
+    assert out.logits.isfinite().all()
+    assert out.rates.shape == (6,)
+    assert out.attention.shape == (1, 2, model.config.stage_channels[-1], 5, 5)
+    assert out.token_indices is None
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_baseline_runs(name):
+    model = create_model(name).eval()
+    height, width = model.config.resolution
+    with torch.no_grad():
+        out = model.run(probe_events(2, height, width))
+    assert out.logits.shape == (1, 1, 10)
+    assert out.logits.isfinite().all()
+    assert out.rates.shape == (3,)
+
+
+@pytest.mark.parametrize("name", RIPE)
+def test_the_shipped_configs(name):
+    config = model_config(name)
+    steps = 16 if name == "dvsgesture" else 10
+    classes = {"dvsgesture": 11, "ncaltech101": 101, "cifar10dvs": 10, "nmnist": 10}.get(name, 200)
+    side = {"nmnist": 34}.get(name, 224 if name.startswith("daily") else 128)
+    assert (config.steps, config.classes, config.resolution) == (steps, classes, (side, side))
+    assert config.neurons == ("csilif", "silif", "silif")
+    assert config.pool_ratios == (1, 2, 2)
+    assert config.tokens is None
+
+
+def test_a_seed_gives_the_same_weights_and_leaves_the_generator_alone(small):
+    before = torch.get_rng_state()
+    first, second, other = small(seed=5), small(seed=5), small(seed=6)
+    assert torch.equal(torch.get_rng_state(), before)
+    states = [model.state_dict() for model in (first, second, other)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not torch.equal(states[0]["head.weight"], states[2]["head.weight"])
+
+
+def test_without_a_seed_the_global_generator_is_used(small):
+    torch.manual_seed(3)
+    first = small(seed=None)
+    torch.manual_seed(3)
+    second = small(seed=None)
+    assert torch.equal(first.head.weight, second.head.weight)
+    assert not torch.equal(second.head.weight, small(seed=None).head.weight)
+
+
+def test_overrides_reach_the_config():
+    config = model_config("dvsgesture", steps=7, resolution=40, neurons="lif", stage_channels=[4, 8, 12])
+    assert (config.steps, config.resolution, config.neurons) == (7, (40, 40), ("lif",) * 3)
+    assert config.stage_channels == (4, 8, 12)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.steps = 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stepz": 4}, ["stepz", "steps"]),
+        ({"steps": 0}, ["steps", "0"]),
+        ({"steps": 2.5}, ["steps", "2.5"]),
+        ({"steps": True}, ["steps", "True"]),
+        ({"steps": "many"}, ["steps", "many"]),
+        ({"classes": -1}, ["classes", "-1"]),
+        ({"classes": 2**40}, ["classes", str(2**40)]),
+        ({"resolution": 7}, ["resolution", "7", "8"]),
+        ({"resolution": (8, 8, 8)}, ["resolution", "(8, 8, 8)"]),
+        ({"stage_channels": (8, 8)}, ["stage_channels", "(8, 8)", "3"]),
+        ({"stage_channels": (8, 0, 8)}, ["stage_channels", "(8, 0, 8)"]),
+        ({"hierarchy_widths": "wide"}, ["hierarchy_widths", "wide"]),
+        ({"neurons": "izhikevich"}, ["neurons", "izhikevich", "csilif"]),
+        ({"neurons": ["lif", "lif"]}, ["neurons", "lif"]),
+        ({"neurons": 3}, ["neurons", "3"]),
+        ({"mixer": "rnn"}, ["mixer", "rnn", "gru"]),
+        ({"attention": "softmax"}, ["attention", "softmax", "ds-mpa"]),
+        ({"attention": None}, ["attention", "None"]),
+        ({"bridge": "none"}, ["bridge", "none", "stage3"]),
+        ({"tokens": 0}, ["tokens", "0"]),
+        ({"repconv": "yes"}, ["repconv", "yes"]),
+        ({"tdm": 1}, ["tdm", "1"]),
+        ({"drop_path": 1.0}, ["drop_path", "1.0"]),
+        ({"drop_path": float("nan")}, ["drop_path", "nan"]),
+        ({"form": "fused"}, ["form", "fused", "deployed"]),
+        ({"form": "dual-kernel", "tdm": False}, ["dual-kernel", "tdm"]),
+        ({"attention": "grouped", "stage_channels": (6, 8, 8)}, ["stage_channels", "(6, 8, 8)", "4"]),
+        ({"mixer": "transformer", "hierarchy_widths": (6, 8, 8)}, ["hierarchy_widths", "(6, 8, 8)", "4"]),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(fields, said):
+    with pytest.raises(ConfigError) as caught:
+        create_model("dvsgesture", **fields)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in said:
+        assert word in message
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match="'dvsgestures'.*did you mean 'dvsgesture'"):
+        create_model("dvsgestures")
+    with pytest.raises(ConfigError, match="'form'|form is 'deployed'"):
+        create_model("mamba-spike", form="deployed")
+    with pytest.raises(ConfigError, match="str"):
+        build("dvsgesture", "dvsgesture")
+
+
+@pytest.mark.parametrize("name", RIPE + BASELINES)
+def test_configs_survive_their_dictionary(name):
+    config = model_config(name)
+    assert type(config).from_dict(config.to_dict(), "test") == config

@@ -1,0 +1,123 @@
+"""Every field that may be overridden and every ablation: a pass there and back, every parameter reached."""
+
+import pytest
+import torch
+
+from ripe_mambaspike.nn.forward_pass import Pass
+
+VARIANTS = {
+    "default": {},
+    "steps": {"steps": 3},
+    "classes": {"classes": 23},
+    "stage_channels": {"stage_channels": (4, 8, 8)},
+    "hierarchy_widths": {"hierarchy_widths": (4, 8, 12)},
+    "equal widths": {"hierarchy_widths": (8, 8, 8)},
+    "pool_ratios": {"pool_ratios": (2, 1, 3)},
+    "lif": {"neurons": "lif"},
+    "silif": {"neurons": "silif"},
+    "csilif": {"neurons": "csilif"},
+    "mixed neurons": {"neurons": ("lif", "csilif", "silif")},
+    "transformer": {"mixer": "transformer"},
+    "gru": {"mixer": "gru"},
+    "conv1d": {"mixer": "conv1d"},
+    "no mixer": {"mixer": "none"},
+    "flat": {"mixer": "flat"},
+    "low-rank": {"attention": "low-rank"},
+    "grouped": {"attention": "grouped"},
+    "sigmoid": {"attention": "sigmoid"},
+    "gate": {"attention": "gate"},
+    "A1": {"attention": "none"},
+    "A2": {"repconv": False},
+    "A3": {"tdm": False},
+    "A4": {"bridge": "stage3"},
+    "A1-A4": {"attention": "none", "repconv": False, "tdm": False, "bridge": "stage3"},
+    "tokens": {"tokens": 4},
+    "wide head": {"head_width": 20},
+    "drop path": {"drop_path": 0.5},
+    "deployed": {"form": "deployed"},
+    "dual-kernel": {"form": "dual-kernel"},
+}
+FORMS = {"deployed", "dual-kernel"}
+UNREACHED = {"A1": {"bridge.attention.weight"}, "A1-A4": {"bridge.attention.weight"}}  # A = 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_there_and_back(small, events, variant):
+    model = small(**VARIANTS[variant])
+    steps = model.config.steps
+    logits = model.run(events(steps=steps, samples=3), Pass(relaxed=True)).logits
+    assert logits.shape == (3, steps, model.config.classes)
+    assert logits.isfinite().all()
+    (logits * torch.randn_like(logits)).sum().backward()
+    silent = UNREACHED.get(variant, set())
+    if variant == "dual-kernel":  # its kernels hold the filter already
+        silent = {name for name, _ in model.named_parameters() if name.endswith("coefficient")} - {
+            "stages.0.first_conv.coefficient"
+        }
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or (variant == "dual-kernel" and name in silent):
+            assert parameter.grad is None, name
+            continue
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        if name not in silent and variant != "drop path":
+            assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_hard_pass(small, louder, events, variant):
+    model = louder(small(**VARIANTS[variant])).eval()
+    x = events(steps=model.config.steps)
+    with torch.no_grad():
+        out = model.run(x)
+    assert out.logits.isfinite().all()
+    assert ((out.rates >= 0) & (out.rates <= 1)).all()
+    front = model.front_end(x)
+    for stage in front.stages:
+        assert set(stage.spikes.unique().tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("variant", ["default", "A4", "tokens", "no mixer", "wide head"])
+def test_the_parts_are_joined_in_order(small, louder, events, variant):
+    """Entry → three stages → bridge → tokens → hierarchy → mean over the tokens of a step → head."""
+    model = louder(small(**VARIANTS[variant])).double().eval()
+    x = events(dtype=torch.float64)
+    with torch.no_grad():
+        current, stages = model.entry(x), []
+        for stage in model.stages:
+            stages.append(stage(current))
+            current = stages[-1].spikes
+        read = stages[2:] if variant == "A4" else stages
+        features, _ = model.bridge.features([stage.spikes for stage in read], (3, 3))
+        kept = model.tokens(current) if variant == "tokens" else None
+        tokens = model.hierarchy(model.bridge(features, stages[2].attention, kept))
+        expected = model.head(torch.stack([step.mean(1) for step in tokens.unbind(1)], 1))
+        out = model.run(x)
+    torch.testing.assert_close(out.logits, expected, rtol=1e-12, atol=1e-12)
+    rates = [s.mean() for stage in stages for s in (stage.inner_spikes, stage.spikes)]
+    torch.testing.assert_close(out.rates, torch.stack(rates).float())
+    assert torch.equal(out.attention, stages[2].attention)
+
+
+@pytest.mark.parametrize(("field", "kind"), [("attention", "none"), ("tdm", False), ("repconv", False)])
+def test_an_ablation_changes_the_network(small, louder, events, field, kind):
+    with torch.no_grad():
+        whole, without = (louder(small(**f)).eval()(events()) for f in ({}, {field: kind}))
+    assert not torch.allclose(whole, without)
+
+
+def test_tokens_are_shared_between_two_passes(small, louder, events):
+    model = louder(small(tokens=4)).eval()
+    x = events()
+    with torch.no_grad():
+        hard = model.run(x)
+        relaxed = Pass(relaxed=True)
+        shared = model.run(x, relaxed, hard.token_indices)
+        own = model.run(x, relaxed)
+        front = model.front_end(x, relaxed)
+    assert hard.token_indices.shape == (2, 4)
+    assert torch.equal(shared.token_indices, hard.token_indices)
+    assert not torch.equal(own.token_indices, hard.token_indices)
+    expected = model.classify(front.features, front.attention, hard.token_indices)
+    assert torch.equal(shared.logits, expected)
+    assert not torch.equal(own.logits, expected)

@@ -1,0 +1,143 @@
+"""Tokens pooled and widened, what mixes them, and the sizes the study's arms are given."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, make_head, pool_tokens
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba
+from ripe_mambaspike.nn.mixers import ARMS, matched_sizes
+from ripe_mambaspike.ops.mamba import mamba
+
+WIDTHS, RATIOS = (8, 12, 16), (1, 2, 2)
+MIXERS = ("mamba", "transformer", "gru", "conv1d", "none", "flat")
+
+
+def size(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def slow_pool(tokens, ratio):
+    """Groups of `ratio` from the first token on; what is left over is a smaller group."""
+    columns = [tokens[:, :, i : i + ratio].mean(2) for i in range(0, tokens.shape[2], ratio)]
+    return torch.stack(columns, 2)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 25])
+def test_pooling_keeps_what_is_left_over(same, count, ratio):
+    tokens = torch.randn(2, 3, count, 4, dtype=torch.float64)
+    pooled = pool_tokens(tokens, ratio)
+    assert pooled.shape == (2, 3, -(-count // ratio), 4)
+    same(pooled, slow_pool(tokens, ratio))
+
+
+def test_an_odd_token_is_averaged_on_its_own():
+    tokens = torch.tensor([1.0, 3.0, 10.0]).reshape(1, 1, 3, 1)
+    assert pool_tokens(tokens, 2).flatten().tolist() == [2, 10]
+
+
+def test_drop_path_leaves_out_whole_samples_and_keeps_the_mean():
+    x = torch.ones(20_000, 2, 3)
+    out = drop_path(x, 0.3, training=True)
+    kept = out[:, 0, 0] != 0
+    assert torch.equal(out, kept[:, None, None] * torch.full_like(x, 1 / 0.7))
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=0.02)
+    assert torch.equal(drop_path(x, 0.3, training=False), x)
+    assert torch.equal(drop_path(x, 0.0, training=True), x)
+
+
+def test_drop_path_grows_linearly():
+    assert Hierarchy(WIDTHS, RATIOS, "mamba", 0.2).drop_rates == pytest.approx([0, 0.1, 0.2])
+
+
+def slow_block(block, x):
+    """Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)] + x; the operator itself is tested with the operators."""
+    normed = F.layer_norm(x, x.shape[-1:], block.norm.weight, block.norm.bias)
+    ahead, _ = mamba(normed, block.ahead.weights())
+    behind, _ = mamba(normed.flip(1), block.behind.weights())
+    return x + torch.cat((ahead, behind.flip(1)), -1) @ block.merge.weight.T + block.merge.bias
+
+
+@pytest.mark.parametrize("count", [9, 6, 1])
+def test_equals_the_specification(same, count):
+    hierarchy = Hierarchy(WIDTHS, RATIOS, "mamba", 0.5).double().eval()
+    tokens = torch.randn(2, 3, count, 8, dtype=torch.float64)
+    with torch.no_grad():
+        expected = F.layer_norm(tokens, (8,), hierarchy.norm.weight, hierarchy.norm.bias)
+        for level, block in enumerate(hierarchy.blocks):
+            if level:
+                change = hierarchy.transitions[level]
+                widened = slow_pool(expected, 2) @ change.widen.weight.T + change.widen.bias
+                expected = F.layer_norm(widened, widened.shape[-1:], change.norm.weight, change.norm.bias)
+            flat = slow_block(block, expected.reshape(2, -1, expected.shape[-1]))
+            expected = flat.reshape(expected.shape)
+        same(hierarchy(tokens), expected, 1e-11)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_every_mixer_runs_and_learns(mixer):
+    hierarchy = Hierarchy(WIDTHS, RATIOS, mixer, 0.0)
+    tokens = torch.randn(2, 3, 9, 8, requires_grad=True)
+    out = hierarchy(tokens)
+    assert out.shape == (2, 3, 9 if mixer == "flat" else 3, 16)
+    out.square().sum().backward()
+    for name, parameter in hierarchy.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert tokens.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "transformer", "gru"])
+def test_blocks_see_the_whole_sequence_in_both_directions(mixer):
+    hierarchy = Hierarchy(WIDTHS, RATIOS, mixer, 0.0).double().eval()
+    tokens = torch.randn(1, 4, 5, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 16, dtype=torch.float64)
+    for step in (0, 3):
+        (reach,) = torch.autograd.grad((hierarchy(tokens)[0, step] * weight).sum(), tokens)
+        assert (reach.abs().sum(-1) > 0).all()
+
+
+def test_without_blocks_each_token_stays_alone():
+    hierarchy = Hierarchy(WIDTHS, RATIOS, "none", 0.0)
+    assert len(hierarchy.blocks) == 0
+    tokens = torch.randn(1, 2, 4, 8, requires_grad=True)
+    (reach,) = torch.autograd.grad(hierarchy(tokens)[0, 0, 0].square().sum(), tokens)
+    assert (reach[0, 0].abs().sum(-1) > 0).all()
+    assert not reach[0, 1].any()
+
+
+@pytest.mark.parametrize("arm", sorted(ARMS))
+@pytest.mark.parametrize("widths", [(32, 64, 128), (96, 192, 384), (8, 16, 24)])
+def test_arms_have_the_budget_of_the_blocks_they_replace(arm, widths):
+    budget = sum(size(BidirectionalMamba(width)) for width in widths)
+    sizes = matched_sizes(arm, widths)
+    spent = sum(size(ARMS[arm](width, hidden)) for width, hidden in zip(widths, sizes, strict=True))
+    step = size(ARMS[arm](widths[0], sizes[0] + 1)) - size(ARMS[arm](widths[0], sizes[0]))
+    assert abs(spent - budget) <= step
+    assert min(sizes) >= 1
+
+
+@pytest.mark.parametrize(("width", "count"), [(32, 21_984), (64, 73_664), (128, 266_112)])
+def test_the_size_of_a_block(width, count):
+    assert size(BidirectionalMamba(width)) == count
+
+
+def test_the_mambas_start():
+    module = Mamba(256)
+    assert module.dt_proj.shape == (512, 16)
+    torch.testing.assert_close(module.a_log.exp().detach(), torch.arange(1.0, 17).expand(512, -1))
+    assert (module.skip == 1).all()
+    step = F.softplus(module.dt_bias.detach())
+    assert 1e-3 * (1 - 1e-3) <= step.min() < 2e-3
+    assert 5e-2 < step.max() <= 1e-1 * (1 + 1e-3)
+
+
+def test_the_wide_head():
+    assert isinstance(make_head(8, 3, None), nn.Linear)
+    head = make_head(8, 3, 32).double()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    hidden = F.layer_norm(x @ head[0].weight.T + head[0].bias, (32,), head[1].weight, head[1].bias)
+    gelu = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
+    torch.testing.assert_close(head(x), gelu @ head[3].weight.T + head[3].bias)
