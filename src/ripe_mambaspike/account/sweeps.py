@@ -16,6 +16,7 @@ SweepName = Literal["resolution", "steps", "width", "tokens"]
 @dataclass(frozen=True)
 class Row:
     setting: str
+    position: float  # of the setting on an axis
     paper: dict[str, float | None]  # as printed
     ours: dict[str, float]
 
@@ -44,7 +45,7 @@ def sweep(name: SweepName, config: RipeConfig) -> Sweep:
         raise ConfigError("a sweep wants a RIPE-MambaSpike network; Mamba-Spike is a column of the resolution sweep")
     made = SWEEPS[name](config)
     if config != model_config("dvsgesture"):
-        rows = [Row(row.setting, dict.fromkeys(row.paper), row.ours) for row in made.rows]
+        rows = [Row(row.setting, row.position, dict.fromkeys(row.paper), row.ours) for row in made.rows]
         return Sweep(made.name, made.title, made.units, rows, ["The paper gives these tables for dvsgesture alone."])
     return made
 
@@ -79,7 +80,7 @@ def _resolution(config: RipeConfig) -> Sweep:
             "projection_share": 100 * join / baseline.deployed,
         }
         theirs = (deployed, gflops, gflops if side > 48 else None, None, total, projection, share)
-        rows.append(Row(f"{side}×{side}", dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(Row(f"{side}×{side}", side, dict(zip(ours, theirs, strict=True)), ours))
     units = {**COST_UNITS, "mamba_spike": "M", "its_projection": "M", "projection_share": "%"}
     odd = "At 34×34 the grid has 25 tokens; the odd one is kept here and was dropped in the paper's count (0.7756)."
     return Sweep("resolution", "Cost against the sensor's resolution", units, rows, [COUNTER, PRUNED, odd])
@@ -99,7 +100,8 @@ def _steps(config: RipeConfig) -> Sweep:
         cost = _cost(config.replace(steps=steps))
         ours = {**cost, "gmacs": cost["gflops"] / 2}
         pruned = gflops if steps != 16 else None
-        rows.append(Row(f"T {steps}", dict(zip(ours, (deployed, gflops, pruned, None, gmacs), strict=True)), ours))
+        theirs = (deployed, gflops, pruned, None, gmacs)
+        rows.append(Row(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
     fits_nothing = "The paper's T-sweep MACs fit no part of the network; they are linear in T, as ours are."
     units = {**COST_UNITS, "gmacs": "G"}
     return Sweep("steps", "Cost against the number of time steps", units, rows, [COUNTER, PRUNED, fits_nothing])
@@ -111,7 +113,8 @@ def _width(config: RipeConfig) -> Sweep:
     for widths, (deployed, gflops) in paper.items():
         ours = _cost(config.replace(stage_channels=widths, hierarchy_widths=widths))
         pruned = gflops if widths[0] > 32 else None
-        rows.append(Row(str(list(widths)), dict(zip(ours, (deployed, gflops, pruned, None), strict=True)), ours))
+        theirs = (deployed, gflops, pruned, None)
+        rows.append(Row(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
     return Sweep("width", "Cost against the stages' and levels' width", COST_UNITS, rows, [COUNTER, PRUNED])
 
 
@@ -125,7 +128,8 @@ def _tokens(config: RipeConfig) -> Sweep:
         cost = _cost(config.replace(tokens=keep))
         ours = {name: value for name, value in cost.items() if name != "gflops_64_tokens"}
         setting = f"k {keep}" if keep else f"all {height * width}"
-        rows.append(Row(setting, dict(zip(ours, (0.875, gflops, None), strict=True)), ours))
+        theirs = (0.875, gflops, None)
+        rows.append(Row(setting, keep or height * width, dict(zip(ours, theirs, strict=True)), ours))
     units = {name: unit for name, unit in COST_UNITS.items() if name != "gflops_64_tokens"}
     return Sweep("tokens", "Cost against the tokens kept a step", units, rows, [COUNTER])
 

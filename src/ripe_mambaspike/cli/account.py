@@ -36,10 +36,14 @@ class Account:
     """Binned events to measure spikes on: .npy or .npz, (steps, 2, height, width)."""
     sweep: Literal["resolution", "steps", "width", "tokens"] | None = None
     """Print one of the paper's cost tables beside ours instead."""
+    plot: Path | None = None
+    """With --sweep, also draw it into this .png, .svg or .pdf file."""
     json: bool = False
     """Print one JSON document."""
 
     def run(self) -> int:
+        if self.plot is not None and self.sweep is None:
+            raise ConfigError("--plot was given without --sweep; there is nothing to draw")
         if self.sweep is not None:
             self._show_sweep()
         else:
@@ -95,6 +99,10 @@ class Account:
         if not isinstance(config, RipeConfig):
             raise ConfigError(f"--sweep was given for '{self.model}'; a RIPE-MambaSpike network is wanted")
         made = sweep(self.sweep, config)
+        if self.plot is not None:
+            from ripe_mambaspike.account.plots import plot_sweep
+
+            plot_sweep(made, self.plot)
         print_json(made.to_dict()) if self.json else _show_sweep(made)
 
 
@@ -150,12 +158,12 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         f"At {about['technology']} ({about['mac_picojoules']} pJ a multiply-add, {about['ac_picojoules']} pJ an "
         f"addition), leaving out {about['left_out']}:"
     )
-    for part in ("backbone", "network"):
+    for part, label in (("backbone", "spiking part"), ("network", "network")):
         dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_event_microjoules"]
-        share = energy[f"eligible_share_of_{part}"]
+        share = 100 * energy[f"eligible_share_of_{part}"]
         out.print(
-            f"  {'spiking part' if part == 'backbone' else part}: {number(dense)} µJ dense, {number(event)} µJ with additions for the {100 * share:.1f} % of "
-            "it that read spikes"
+            f"  {label}: {number(dense)} µJ dense, {number(event)} µJ with additions for the {share:.1f} % of it that "
+            "read spikes"
         )
 
 

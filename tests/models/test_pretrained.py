@@ -1,0 +1,152 @@
+"""Weights on disk: what is read is what was written, bit for bit, or the old save is still whole."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from ripe_mambaspike import dual_kernel, from_pretrained, fuse
+from ripe_mambaspike.errors import WeightsError
+from ripe_mambaspike.models import pretrained
+
+FILES = ["config.json", "model.safetensors"]
+
+
+def names(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def same_bits(first, second):
+    ours, theirs = first.state_dict(), second.state_dict()
+    assert list(ours) == list(theirs)
+    for name, tensor in ours.items():
+        assert tensor.dtype == theirs[name].dtype, name
+        assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.fixture
+def in_form(small, tiny_baseline, louder):
+    def make(form):
+        if form == "mamba-spike":
+            return tiny_baseline()
+        model = louder(small(tokens=4))
+        if form == "training":
+            return model
+        return (fuse if form == "deployed" else dual_kernel)(model, quiet=True)
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("form", ["training", "deployed", "dual-kernel", "mamba-spike"])
+def test_round_trip(in_form, events, tmp_path, form, dtype):
+    model = in_form(form).to(dtype).eval()
+    assert model.save_pretrained(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert names(tmp_path / "a" / "b") == FILES
+    loaded = from_pretrained(tmp_path / "a" / "b")
+    same_bits(model, loaded)
+    assert (loaded.config, loaded.name, type(loaded)) == (model.config, model.name, type(model))
+    assert loaded.dtype == dtype
+    assert not loaded.training
+    size = model.config.resolution if form == "mamba-spike" else (18, 18)
+    x = events(*size, dtype=dtype)
+    with torch.no_grad():
+        assert torch.equal(model(x), loaded(x))
+
+
+def test_frozen_scalars_stay_frozen_and_the_rest_learns(small, tmp_path):
+    model = small(tokens=4)
+    loaded = from_pretrained(model.save_pretrained(tmp_path))
+    expected = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    assert {name: parameter.requires_grad for name, parameter in loaded.named_parameters()} == expected
+    assert [name for name, learned in expected.items() if not learned] == ["tokens.activity", "tokens.earliness"]
+
+
+def test_what_is_loaded_can_be_trained_fused_and_saved(small, louder, events, tmp_path):
+    loaded = from_pretrained(louder(small()).save_pretrained(tmp_path / "training")).train()
+    loaded(events()).square().sum().backward()
+    assert all(p.grad is not None for p in loaded.parameters() if p.requires_grad)
+    again = from_pretrained(fuse(loaded, quiet=True).save_pretrained(tmp_path / "deployed"), form="deployed")
+    assert again.config.form == "deployed"
+
+
+def test_a_network_without_tdm_or_conv_bias(small, tiny_baseline, tmp_path):
+    for number, model in enumerate((small(tdm=False), small(bridge="stage3"), tiny_baseline(conv_bias=True))):
+        same_bits(model, from_pretrained(model.save_pretrained(tmp_path / str(number))))
+
+
+def test_a_later_save_replaces_an_earlier_one(small, tmp_path):
+    small(seed=1).save_pretrained(tmp_path)
+    newer = small(seed=2, steps=3)
+    newer.save_pretrained(tmp_path)
+    same_bits(from_pretrained(tmp_path), newer)
+    assert names(tmp_path) == FILES
+
+
+def test_the_config_says_what_the_file_holds(small, tmp_path):
+    model = small()
+    document = json.loads((model.save_pretrained(tmp_path) / "config.json").read_text())
+    assert document["architecture"] == "ripe-mambaspike"
+    assert document["config"] == model.config.to_dict()
+    assert document["parameters"] == model.parameter_count()
+    assert document["dtype"] == "float32"
+
+
+def test_files_can_be_read_by_others(small, tmp_path):
+    small().save_pretrained(tmp_path)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
+
+
+def test_shared_memory_does_not_end_in_the_file(small, tmp_path):
+    model = small()
+    model.head.weight.data = torch.randn(24, 7).T  # not contiguous
+    same_bits(model, from_pretrained(model.save_pretrained(tmp_path)))
+
+
+def test_a_file_in_the_folders_place_is_refused(small, tmp_path):
+    (tmp_path / "taken").write_text("hello")
+    with pytest.raises(WeightsError, match="taken"):
+        small().save_pretrained(tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "hello"
+
+
+def fail(*args, **kwargs):
+    raise OSError("no space left on device")
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace", "chmod", "fdopen"])
+def test_a_failing_write_leaves_the_old_save(small, tmp_path, monkeypatch, broken):
+    old = small(seed=1)
+    old.save_pretrained(tmp_path)
+    monkeypatch.setattr(*((os, broken) if broken in ("fsync", "fdopen") else (Path, broken)), fail)
+    with pytest.raises(OSError, match="no space"):
+        small(seed=2).save_pretrained(tmp_path)
+    monkeypatch.undo()
+    assert names(tmp_path) == FILES
+    same_bits(from_pretrained(tmp_path), old)
+
+
+def test_a_failing_first_write_leaves_nothing_half_written(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        small().save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists() or names(tmp_path / "new") == []
+
+
+def test_a_save_cut_off_between_its_files_is_noticed(small, tmp_path, monkeypatch):
+    small(seed=1).save_pretrained(tmp_path)
+    write = pretrained._write_whole
+
+    def only_weights(path, data):
+        if path.name == "config.json":
+            fail()
+        write(path, data)
+
+    monkeypatch.setattr(pretrained, "_write_whole", only_weights)
+    with pytest.raises(OSError, match="no space"):
+        small(seed=2).save_pretrained(tmp_path)
+    assert names(tmp_path) == FILES
+    with pytest.raises(WeightsError, match=r"model\.safetensors.*checksum"):
+        from_pretrained(tmp_path)
