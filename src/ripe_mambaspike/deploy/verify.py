@@ -26,9 +26,8 @@ class Agreement(NamedTuple):
     spikes: int  # spikes compared that fired
 
     def __str__(self) -> str:
-        return (
-            f"largest relative error {self.error:.1e} (at {self.where}), {self.flips} of {self.spikes:,} spikes differ"
-        )
+        where = f" (at {self.where})" if self.error else ""
+        return f"largest relative error {self.error:.1e}{where}, {self.flips} of {self.spikes:,} spikes differ"
 
 
 def probe(model: RipeMambaSpike, side: int | None = None, samples: int = 1, seed: int = 0) -> Tensor:

@@ -21,7 +21,8 @@ class TokenSelection(nn.Module):
         fired = counts > 0
         first = torch.where(fired.any(1), fired.float().argmax(1).float(), torch.inf)  # steps from 0
         score = self.activity * counts.sum(1) + self.earliness * torch.exp(-first)
-        return score.topk(self.keep, dim=1).indices.sort(1).values
+        best = score.sort(1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
+        return best.sort(1).values
 
 
 def keep_tokens(tokens: Tensor, indices: Tensor | None) -> Tensor:

@@ -1,0 +1,81 @@
+"""Networks in which every layer fires and no number is at its start, and how far two of them are apart."""
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
+
+
+@torch.no_grad()
+def make_loud(model, seed=0):
+    """Random statistics, affine, filters and mixing weights, with norms so loud that all six layers spike."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(tensor, low, high):
+        tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * (high - low) + low)
+
+    for part in model.modules():
+        if isinstance(part, BatchNorm | TimeBatchNorm):
+            uniform(part.running_mean, -0.3, 0.3)
+            uniform(part.running_var, 0.5, 1.5)
+            loud = 3.0 if isinstance(part, TimeBatchNorm) else 1.0
+            uniform(part.weight, 0.5 * loud, 1.5 * loud)
+            uniform(part.bias, -0.3, 0.6)
+        if getattr(part, "coefficient", None) is not None:
+            uniform(part.coefficient, -0.4, 0.4)
+        if getattr(part, "mix", None) is not None:
+            uniform(part.mix, -1, 1)
+        if hasattr(part, "threshold"):
+            uniform(part.threshold, 0.6, 1.2)
+    return model
+
+
+@pytest.fixture
+def loud():
+    def make(name="nmnist", *, seed=0, **overrides):
+        return make_loud(create_model(name, seed=seed, **{**SMALL, **overrides}), seed)
+
+    return make
+
+
+@pytest.fixture
+def registered():
+    """A registered network at its own size, but for the two widest."""
+
+    def make(name, seed=0):
+        narrow = SMALL | {"head_width": 64} if name.startswith("dailydvs200") else {}
+        return make_loud(create_model(name, seed=seed, **narrow), seed)
+
+    return make
+
+
+@torch.no_grad()
+def outputs(model, x):
+    """What a network gives at every place that can be looked at: {place: tensor}, spikes among them."""
+    model = model.to(x.dtype).eval()
+    front = model.front_end(x)
+    seen = {"bridge": front.features, "logits": model(x)}
+    for level, stage in enumerate(front.stages, 1):
+        seen[f"stage {level} attention"] = stage.attention
+        seen[f"stage {level} first spikes"] = stage.inner_spikes
+        seen[f"stage {level} spikes"] = stage.spikes
+    return seen
+
+
+@pytest.fixture
+def apart():
+    """(largest relative error of any output, spikes that differ, lowest rate of the six layers)."""
+
+    def measure(first, second, dtype, side=34, samples=2):
+        x = probe_events(first.config.steps, side, side, samples, seed=3).to(dtype)
+        ours, theirs = outputs(first, x), outputs(second, x)
+        errors = [((ours[k] - theirs[k]).abs().max() / ours[k].abs().max().clamp(min=1e-30)).item() for k in ours]
+        spikes = [name for name in ours if name.endswith("spikes")]
+        flips = sum(int((ours[name] != theirs[name]).sum()) for name in spikes)
+        return max(errors), flips, min(ours[name].float().mean().item() for name in spikes)
+
+    return measure

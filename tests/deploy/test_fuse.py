@@ -1,0 +1,159 @@
+"""Fusion and the dual kernel: the same network, in float64 almost to the bit and in float32 to rounding."""
+
+import copy
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, dual_kernel, fuse
+from ripe_mambaspike.deploy.fuse import dual_kernel_with_report, fuse_with_report
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.pretrained import load_weights
+from ripe_mambaspike.nn.bridge import RateProjection
+from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+from ripe_mambaspike.nn.repconv import Branch, DualKernelConv, FusedConv, RepConv
+
+RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
+CONVERT = {"deployed": fuse, "dual-kernel": dual_kernel}
+FORMS = pytest.mark.parametrize("form", CONVERT)
+
+
+@FORMS
+@pytest.mark.parametrize("name", RIPE)
+def test_every_config_is_exact(registered, apart, name, form):
+    model = registered(name).double()
+    converted = CONVERT[form](model, quiet=True)
+    assert converted.config == model.config.replace(form=form)
+    assert converted.dtype == torch.float64
+    error, flips, rate = apart(model, converted, torch.float64)
+    assert rate > 0.01, "a silent layer proves nothing"
+    assert error <= 1e-12
+    assert flips == 0
+
+
+@FORMS
+@pytest.mark.parametrize("name", RIPE)
+def test_every_config_to_float32_rounding(registered, apart, name, form):
+    model = registered(name, seed=1)
+    converted = CONVERT[form](model, quiet=True)
+    assert converted.dtype == torch.float32
+    error, flips, rate = apart(model, converted, torch.float32)
+    assert rate > 0.01
+    assert flips == 0
+    assert error <= 1e-6
+
+
+@FORMS
+def test_the_original_is_left_as_it_was(loud, form):
+    model = loud().train()
+    before = copy.deepcopy(model.state_dict())
+    grads = [p.requires_grad for p in model.parameters()]
+    converted = CONVERT[form](model, quiet=True)
+    after = model.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert model.training
+    assert not converted.training
+    assert [p.requires_grad for p in model.parameters()] == grads
+    assert model.config.form == "training"
+
+
+def test_the_converted_network_shares_no_memory(loud):
+    model = loud().double()
+    converted = fuse(model, quiet=True)
+    dual = dual_kernel(converted, quiet=True)
+    places = [{t.data_ptr() for t in network.state_dict().values()} for network in (model, converted, dual)]
+    assert not places[0] & places[1]
+    assert not places[1] & places[2]
+
+
+@FORMS
+def test_nothing_of_the_training_form_is_left(loud, form):
+    converted = CONVERT[form](loud(tokens=4), quiet=True)
+    gone = (BatchNorm, TimeBatchNorm, Branch, RepConv, RateProjection)
+    assert not [name for name, part in converted.named_modules() if isinstance(part, gone)]
+    assert not list(converted.buffers())
+    assert not converted.tokens.activity.requires_grad
+    convs = [conv for stage in converted.stages for conv in (stage.first_conv, stage.second_conv)]
+    kinds = [FusedConv] * 6 if form == "deployed" else [FusedConv] + [DualKernelConv] * 5
+    assert [type(conv) for conv in convs] == kinds
+
+
+def test_two_kernels_by_hand(loud):
+    model = loud().double()
+    deployed = fuse(model, quiet=True)
+    dual = dual_kernel(model, quiet=True)
+    for a, b in zip(deployed.stages, dual.stages, strict=True):
+        scale = a.second_conv.coefficient[:, None, None]
+        torch.testing.assert_close(b.second_conv.weight_now, a.second_conv.weight * (1 + scale), rtol=1e-14, atol=0)
+        torch.testing.assert_close(b.second_conv.weight_before, a.second_conv.weight * scale, rtol=1e-14, atol=0)
+    again = dual_kernel(deployed, quiet=True)
+    for (name, first), second in zip(dual.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(first, second), name
+
+
+def test_a_fused_network_can_be_built_and_filled(loud, apart):
+    fused = fuse(loud(), quiet=True)
+    direct = create_model("nmnist", **{k: getattr(fused.config, k) for k in fused.config.field_names()})
+    load_weights(direct, fused.state_dict(), "memory")
+    assert apart(fused, direct, torch.float32)[:2] == (0, 0)
+
+
+def test_a_bfloat16_network(loud, apart):
+    model = loud().bfloat16()
+    fused = fuse(model, quiet=True)
+    assert {t.dtype for t in fused.state_dict().values()} == {torch.bfloat16}
+    with torch.no_grad():
+        assert fused(torch.ones(1, 5, 2, 18, 18, dtype=torch.bfloat16)).isfinite().all()
+
+
+def test_the_report(loud):
+    _, fusion = fuse_with_report(loud(), quiet=True)
+    _, dual = dual_kernel_with_report(loud(), quiet=True)
+    for report in (fusion, dual):
+        assert 0 < report.error <= 1e-12
+        assert report.flips == 0
+        assert report.spikes > 1000
+
+
+@FORMS
+def test_the_error_goes_to_standard_error(loud, capsys, form):
+    CONVERT[form](loud())
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert len(lines) == (1 if form == "deployed" else 2)
+    assert "training → deployed" in lines[0]
+    assert f"→ {form}" in lines[-1]
+    assert "error" in lines[-1]
+    assert "0 of" in lines[-1]
+    CONVERT[form](loud(), quiet=True)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "")
+
+
+def test_the_wrong_form_is_refused(loud):
+    deployed = fuse(loud(), quiet=True)
+    dual = dual_kernel(deployed, quiet=True)
+    for convert, model, word in (
+        (fuse, deployed, "deployed"),
+        (fuse, dual, "dual-kernel"),
+        (dual_kernel, dual, "dual"),
+    ):
+        with pytest.raises(ConfigError, match=f"'nmnist' is in its {word}"):
+            convert(model)
+
+
+@FORMS
+def test_the_baseline_has_nothing_to_fuse(form):
+    model = create_model("mamba-spike-nmnist")
+    with pytest.raises(ConfigError, match="'mamba-spike-nmnist'"):
+        CONVERT[form](model)
+    with pytest.raises(ConfigError, match="Linear"):
+        CONVERT[form](torch.nn.Linear(2, 2))
+
+
+def test_without_the_filter_there_are_no_two_kernels(loud):
+    fuse(loud(tdm=False), quiet=True)
+    with pytest.raises(ConfigError, match="tdm"):
+        dual_kernel(loud(tdm=False), quiet=True)

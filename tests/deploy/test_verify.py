@@ -1,0 +1,147 @@
+"""A conversion that is wrong is not handed out."""
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, dual_kernel, fuse
+from ripe_mambaspike.deploy import fuse as fusing
+from ripe_mambaspike.deploy.verify import compare, probe, verify
+from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.nn import repconv
+from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+
+SILENT = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
+
+
+def corrupt_kernel(monkeypatch, owner, name, factor=1 + 1e-9):
+    true = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: true(*args) * factor)
+
+
+@pytest.mark.parametrize("owner", [repconv.Branch, repconv.Identity, repconv.AveragePool])
+def test_a_wrong_branch(loud, monkeypatch, owner):
+    model = loud()
+    corrupt_kernel(monkeypatch, owner, "kernel")
+    with pytest.raises(VerificationError, match=r"deployed form of 'nmnist'.*training form.*1e-12"):
+        fuse(model, quiet=True)
+
+
+@pytest.mark.parametrize("owner", [BatchNorm, TimeBatchNorm])
+def test_a_wrong_norm(loud, monkeypatch, owner):
+    true = owner.scale_and_shift
+
+    def wrong(norm):
+        scale, shift = true(norm)
+        return scale, shift + 1e-9
+
+    monkeypatch.setattr(owner, "scale_and_shift", wrong)
+    with pytest.raises(VerificationError):
+        fuse(loud(), quiet=True)
+
+
+def corrupt_tensor(monkeypatch, pattern, change):
+    """Change one tensor of the conversion, by the end of its name."""
+    true = fusing._in_float64
+
+    def wrong(converted, model):
+        tensors = true(converted, model)
+        for name in tensors:
+            if name.endswith(pattern):
+                tensors[name] = change(tensors[name].clone())
+        return tensors
+
+    monkeypatch.setattr(fusing, "_in_float64", wrong)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "entry.scale",
+        "stages.0.first_conv.weight",
+        "stages.1.second_conv.bias",
+        "stages.2.first_conv.coefficient",
+        "stages.2.second_norm.shift",
+        "stages.2.attention.value.0",
+        "stages.1.second_neuron.threshold",
+        "bridge.mixture.scales.0.scale",
+        "bridge.mixture.scales.2.shift",
+        "bridge.mixture.mix",
+        "bridge.norm.weight",
+        "bridge.attention.weight",
+        "hierarchy.blocks.1.behind.a_log",
+        "head.bias",
+    ],
+)
+def test_a_wrong_tensor_anywhere(loud, monkeypatch, pattern):
+    model = loud()
+    corrupt_tensor(monkeypatch, pattern, lambda t: t + 1e-4 * torch.arange(t.numel()).reshape(t.shape))
+    with pytest.raises(VerificationError):
+        fuse(model, quiet=True)
+
+
+@pytest.mark.parametrize("pattern", ["weight_now", "weight_before"])
+def test_a_wrong_kernel_of_two(loud, monkeypatch, pattern):
+    fused = fuse(loud(), quiet=True)
+    corrupt_tensor(monkeypatch, f"stages.2.second_conv.{pattern}", lambda t: t * (1 + 1e-9))
+    with pytest.raises(VerificationError, match="dual-kernel"):
+        dual_kernel(fused, quiet=True)
+
+
+@pytest.mark.parametrize("pattern", ["stages.2.second_conv.weight", "stages.1.first_norm.scale", "scales.1.weight"])
+def test_a_wrong_layer_behind_silent_neurons(monkeypatch, pattern):
+    model = create_model("nmnist", seed=0, **SILENT)
+    with torch.no_grad():
+        for stage in model.stages:
+            stage.first_norm.weight.zero_()
+    x = probe(model)
+    assert not any(s.inner_spikes.any() for s in model.double().eval().front_end(x).stages)
+    corrupt_tensor(monkeypatch, pattern, lambda t: t * (1 + 1e-9))
+    with pytest.raises(VerificationError):
+        fuse(model, quiet=True)
+
+
+@pytest.mark.parametrize("name", ["head.weight", "stages.0.first_conv.coefficient", "bridge.mixture.mix"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_no_numbers(loud, name, value):
+    model = loud()
+    with torch.no_grad():
+        dict(model.named_parameters())[name].view(-1)[0] = value
+    with pytest.raises(VerificationError):
+        fuse(model, quiet=True)
+
+
+def test_statistics_that_are_no_numbers(loud):
+    model = loud()
+    model.stages[2].second_conv.branches[0].norm.running_var[0] = -3
+    with pytest.raises(VerificationError):
+        fuse(model, quiet=True)
+
+
+def test_comparing_a_network_with_itself_and_with_another(loud):
+    model, other = loud(), loud(seed=1)
+    x = probe(model, 21, samples=2)
+    same = compare(model, model, x)
+    assert (same.error, same.flips) == (0, 0)
+    assert same.spikes > 100
+    apart = compare(model, other, x)
+    assert apart.error > 0.01
+    assert apart.flips > 0
+    with pytest.raises(VerificationError, match="spikes differ"):
+        verify(model, other)
+
+
+def test_the_comparison_counts_flips(loud):
+    """Raising one channel's threshold of the last neuron takes its spikes away, and nothing else is a spike."""
+    model, other = loud(), loud()
+    x = probe(model)
+    with torch.no_grad():
+        other.stages[2].second_neuron.threshold[3] = 1e6
+    lost = model.double().eval().front_end(x).stages[2].spikes[:, :, 3].sum().item()
+    assert lost > 0
+    assert compare(model, other, x).flips == lost
+
+
+def test_the_probe_is_wide_enough_for_the_tokens(loud):
+    assert probe(loud(tokens=16)).shape == (1, 5, 2, 32, 32)
+    assert probe(loud()).shape == (1, 5, 2, 18, 18)
+    assert probe(loud()).dtype == torch.float64

@@ -1,0 +1,66 @@
+"""What the README shows works: its Python runs, its commands run, its numbers are those the commands print."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.account.parameters import count_parameters
+from ripe_mambaspike.models.registry import model_config
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHELL = [
+    line.split("  #")[0].strip()
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+IN_TABLE = re.findall(r"\| `(ripe [^`]*)` \|", README)
+COMMANDS = sorted({line for line in SHELL + IN_TABLE if line.startswith("ripe ")})
+
+
+def run(arguments, folder):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
+def test_python(code, tmp_path):
+    done = run([sys.executable, "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command(command, tmp_path):
+    done = run([sys.executable, "-m", "ripe_mambaspike", *shlex.split(command)[1:]], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_there_is_something_to_run():
+    assert len(PYTHON) >= 2
+    assert len(COMMANDS) >= 8
+
+
+@pytest.mark.parametrize("name", ["dvsgesture", "cifar10dvs", "ncaltech101", "dailydvs200", "dailydvs200-lite"])
+def test_parameter_table(name):
+    counted = count_parameters(model_config(name))
+    assert f"{counted.training:,} → {counted.deployed:,}" in README
+
+
+def test_operations_in_the_table():
+    flops = count_flops(model_config("dvsgesture"))
+    assert f"{flops.total / 1e9:.3f} GFLOP ({flops.without_scan / 1e9:.3f} without the scan)" in README
+
+
+def test_claims_in_the_table():
+    from ripe_mambaspike.studies.claims import run_claims
+
+    claims = run_claims()
+    holds = sum(claim.verdict == "holds" for claim in claims)
+    assert f"{len(claims)} tried: {holds} hold, {len(claims) - holds} differ" in README
