@@ -21,7 +21,7 @@ class TokenSelection(nn.Module):
         fired = counts > 0
         first = torch.where(fired.any(1), fired.float().argmax(1).float(), torch.inf)  # steps from 0
         score = self.activity * counts.sum(1) + self.earliness * torch.exp(-first)
-        best = score.sort(1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
+        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
         return best.sort(1).values
 
 

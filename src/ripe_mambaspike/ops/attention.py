@@ -112,7 +112,7 @@ class _ConvexAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = key @ value.transpose(-1, -2)  # [C, C] for every step
-        key_sum = key.sum(-1, keepdim=True)
+        key_sum = key.sum(-1, keepdim=True).to(key.dtype)
         scale = _normaliser(query, key_sum)
         low, high = value.amin(-1, keepdim=True).clamp_(max=0), value.amax(-1, keepdim=True).clamp_(min=0)
         attention = (mixed.transpose(-1, -2) @ query).div_(scale).clamp_(low, high)
@@ -123,7 +123,7 @@ class _ConvexAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value, mixed, key_sum, scale, attention = ctx.saved_tensors
-        grad_numerator = grad / scale
+        grad_numerator = (grad / scale).to(query.dtype)  # autocast may have left the scale in float32
         grad_scale = -(grad_numerator * attention).sum(-2, keepdim=True)
         grad_mixed = query @ grad_numerator.transpose(-1, -2)
         grad_key_sum = (query * grad_scale).sum(-1, keepdim=True)

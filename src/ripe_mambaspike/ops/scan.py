@@ -21,7 +21,8 @@ from torch import Tensor
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 LONGEST_CHUNK = 32
-MOST_ELEMENTS = 2**20  # of one [K, B, D, N, M] at a time: such blocks stay in the caches
+MOST_ELEMENTS = 2**20  # of one [K, B, D, N, M] at a time: such blocks stay in a CPU's caches
+MOST_ELEMENTS_ELSEWHERE = 2**27  # on other devices few large blocks are better
 
 
 def selective_scan(
@@ -184,7 +185,8 @@ def _hand_over(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Ten
 def _blocks(x: Tensor, decay: Tensor) -> Iterator[tuple[slice, slice]]:
     """Slices of the batch and of the channels that together cover x once."""
     positions, batch, channels, count = x.shape
-    fitting = max(1, MOST_ELEMENTS // (positions * count * decay.shape[1]))
+    most = MOST_ELEMENTS if x.device.type == "cpu" else MOST_ELEMENTS_ELSEWHERE
+    fitting = max(1, most // (positions * count * decay.shape[1]))
     width = min(fitting, channels)
     samples = max(1, fitting // channels)
     for first in range(0, batch, samples):

@@ -1,0 +1,137 @@
+"""Operations: the specification's numbers, and PyTorch's own counter on the real deployed network."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.account.flops import count_flops, token_counts
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.registry import list_models, model_config
+from ripe_mambaspike.nn.mixers import matched_sizes
+
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "form": "deployed"}
+
+
+def giga(**overrides):
+    """GFLOPs without the scan, to four digits after the point."""
+    return round(count_flops(model_config("dvsgesture", **overrides)).without_scan / 1e9, 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, 8.9884),
+        ({"tokens": 64}, 8.2303),
+        ({"tokens": 128}, 8.4830),
+        ({"steps": 4}, 2.2471),
+        ({"steps": 8}, 4.4942),
+        ({"steps": 32}, 17.9769),
+        ({"resolution": 48}, 1.2640),
+        ({"resolution": 224}, 27.5270),
+        ({"stage_channels": (64, 128, 256), "hierarchy_widths": (64, 128, 256)}, 35.6013),
+        ({"stage_channels": (128, 256, 512), "hierarchy_widths": (128, 256, 512)}, 141.7005),
+    ],
+    ids=str,
+)
+def test_the_specifications_table(overrides, expected):
+    assert giga(**overrides) == expected
+
+
+def test_at_34_the_odd_token_is_kept():
+    assert 0.7756 < giga(resolution=34) < 0.7756 * 1.02
+    assert token_counts(model_config("dvsgesture", resolution=34)) == [25, 13, 7]
+
+
+def test_parts():
+    flops = count_flops(model_config("dvsgesture"))
+    rounded = {part: round(count / 1e9, 3) for part, count in flops.by_part.items()}
+    assert rounded["backbone"] == 4.907
+    assert rounded["attention"] == 2.013
+    assert rounded["bridge"] == 1.057
+    assert rounded["hierarchy"] == 0.977
+    assert rounded["attention_projection"] == 0.034
+    assert round(flops.by_part["scan"] / 1e9, 4) == 0.2265
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_parts_add_up(name):
+    flops = count_flops(model_config(name))
+    assert flops.total == sum(flops.by_part.values())
+    assert flops.without_scan == flops.total - flops.by_part["scan"]
+    assert all(isinstance(count, int) and count > 0 for count in flops.by_part.values())
+
+
+@pytest.mark.parametrize("overrides", [{}, {"tokens": 7}, {"mixer": "flat"}], ids=str)
+def test_the_scan_is_nine_operations_a_token_channel_and_state(overrides):
+    config = model_config("nmnist", **{**SMALL, **overrides})
+    widths = (24, 24, 24) if config.mixer == "flat" else (8, 16, 24)
+    counts = {"tokens": (7, 4, 2), "mixer": (25, 25, 25)}.get(next(iter(overrides), ""), (25, 13, 7))
+    expected = sum(2 * 9 * 5 * count * 2 * width * 16 for count, width in zip(counts, widths, strict=True))
+    assert count_flops(config).by_part["scan"] == expected
+
+
+def counted_by_pytorch(model, height, width):
+    x = probe_events(model.config.steps, height, width)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        model.eval()(x)
+    return counter.get_total_flops()
+
+
+def counted_here(model, height, width):
+    return count_flops(model.config.replace(resolution=(height, width))).without_scan
+
+
+@pytest.mark.parametrize(("name", "size"), [("dvsgesture", (34, 34)), ("dvsgesture", (48, 48)), ("nmnist", (34, 34))])
+def test_shipped_networks_equal_pytorchs_counter(name, size):
+    model = create_model(name, form="deployed")
+    assert counted_by_pytorch(model, *size) == counted_here(model, *size)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"attention": "low-rank"},
+        {"attention": "grouped"},
+        {"attention": "sigmoid"},
+        {"attention": "gate"},
+        {"attention": "none"},
+        {"bridge": "stage3"},
+        {"tdm": False},
+        {"tokens": 7},
+        {"tokens": 20},
+        {"mixer": "transformer"},
+        {"mixer": "gru"},
+        {"mixer": "none"},
+        {"mixer": "flat"},
+        {"head_width": 30},
+        {"pool_ratios": (2, 1, 3)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(34, 34), (40, 29)])
+def test_variants_equal_pytorchs_counter(fields, size):
+    model = create_model("nmnist", **SMALL, **fields)
+    assert counted_by_pytorch(model, *size) == counted_here(model, *size)
+
+
+def test_the_depthwise_convolution_of_the_conv_arm_is_left_out():
+    model = create_model("nmnist", **SMALL, mixer="conv1d")
+    hidden = matched_sizes("conv1d", (8, 16, 24))
+    depthwise = sum(2 * 7 * 5 * count * h for count, h in zip((25, 13, 7), hidden, strict=True))
+    assert counted_by_pytorch(model, 34, 34) == counted_here(model, 34, 34) + depthwise
+
+
+@pytest.mark.parametrize("fields", [{}, {"pooled": 3}, {"conv_bias": True}], ids=str)
+def test_the_baseline_equals_pytorchs_counter(fields):
+    small = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 7, "resolution": (38, 35)}
+    model = create_model("mamba-spike", **small, **fields)
+    assert counted_by_pytorch(model, 38, 35) == counted_here(model, 38, 35)
+
+
+def test_what_training_adds_is_not_counted():
+    names = ("training", "deployed", "dual-kernel")
+    assert len({giga(form=form) for form in names}) == 1
+    assert giga(repconv=False) == giga()
