@@ -67,6 +67,11 @@ def test_ties_and_silence_still_give_k_distinct_positions_in_raster_order():
             assert not left or scores[kept].min() >= scores[left].max()
 
 
+def test_of_equals_the_first_are_kept():
+    assert chosen(trains(), 3).tolist() == [[0, 1, 2]]
+    assert chosen(trains((1, 0, 0), (1, 0, 3), (1, 1, 5)), 2).tolist() == [[0, 3]]
+
+
 @pytest.mark.parametrize("keep", [1, 5, 12])
 def test_the_scores_are_the_specifications(keep):
     spikes = (torch.rand(8, 5, 3, 4, 3) < 0.12).float()

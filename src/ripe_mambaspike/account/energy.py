@@ -15,9 +15,11 @@ from torch import Tensor
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.ops.tdm import shift
 
 MAC_PICOJOULES = 4.6  # one multiply-add at 45 nm (Horowitz 2014)
 AC_PICOJOULES = 0.9  # one addition
+PIECE = 2**20  # numbers of the input that are run at a time
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,20 @@ def measure(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]
     """Run the network on binned events [B, T, 2, H, W] and count what the convolutions of its spiking part did."""
     if isinstance(model, MambaSpike):
         return _measure_baseline(model, x)
-    layers = []
-    operand = x
+    widths = model.config.stage_channels
+    tallies = [_Tally(f"stage{level}.{which}_conv") for level in (1, 2, 3) for which in ("first", "second")]
+    state = None
+    # In pieces with carried state: a long or large clip need not fit into memory whole.
+    for piece in x.split(max(1, PIECE // x[:, 0].numel()), dim=1):
+        front = model.front_end(piece, initial_state=state)
+        state = front.state
+        operand = piece
+        for level, (stage, channels) in enumerate(zip(front.stages, widths, strict=True)):
+            tallies[2 * level].add(operand, channels, stride=2)
+            tallies[2 * level + 1].add(stage.inner_spikes, channels)
+            operand = stage.spikes
     reads = 2 if model.config.tdm else 1  # now, and one step later through the filter
-    for level, (stage, channels) in enumerate(
-        zip(model.front_end(x).stages, model.config.stage_channels, strict=True), 1
-    ):
-        binary = level > 1
-        layers += [
-            _activity(f"stage{level}.first_conv", operand, channels, stride=2, binary=binary, reads=reads),
-            _activity(f"stage{level}.second_conv", stage.inner_spikes, channels, reads=reads),
-        ]
-        operand = stage.spikes
-    return layers
+    return [tally.activity(binary=index > 0, reads=reads) for index, tally in enumerate(tallies)]
 
 
 def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: str) -> dict[str, Any]:
@@ -103,26 +106,39 @@ def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: st
 def _measure_baseline(model: MambaSpike, x: Tensor) -> list[ConvActivity]:
     layers = []
     for index, layer in enumerate(model.encoder, 1):
+        conv, recurrent = _Tally(f"encoder{index}.conv"), _Tally(f"encoder{index}.recurrent")
         spikes = layer(x)
-        channels = spikes.shape[2]
-        layers.append(_activity(f"encoder{index}.conv", x, channels, binary=index > 1, reads=1))
-        before = torch.cat((torch.zeros_like(spikes[:, :1]), spikes[:, :-1]), 1)
-        layers.append(_activity(f"encoder{index}.recurrent", before, channels, side=1, reads=1))
+        conv.add(x, spikes.shape[2])
+        recurrent.add(shift(spikes)[0], spikes.shape[2], side=1)
+        layers += [conv.activity(binary=index > 1, reads=1), recurrent.activity(binary=True, reads=1)]
         x = spikes
     return layers
 
 
-def _activity(
-    name: str, operand: Tensor, channels: int, *, stride: int = 1, side: int = 3, binary: bool = True, reads: int
-) -> ConvActivity:
-    samples, steps, in_channels, height, width = operand.shape
-    fan = fan_out(height, width, stride, side).to(operand.device)
-    macs = int(fan.sum()) * in_channels * channels * steps
-    accumulates = None
-    if binary:
-        reached = (operand.double().sum(2) * fan).sum((0, 2, 3)) * channels / samples  # a step
-        accumulates = float(sum(reached[: steps - read].sum() for read in range(reads)))
-    return ConvActivity(name, binary, float(operand.double().mean()), macs, accumulates)
+class _Tally:
+    """Adds up what one convolution's operand does, piece by piece."""
+
+    def __init__(self, layer: str) -> None:
+        self.layer = layer
+        self.macs = 0
+        self.total = 0.0  # of the operand
+        self.count = 0
+        self.reached: list[float] = []  # weights that the spikes of each step reach
+
+    def add(self, operand: Tensor, channels: int, stride: int = 1, side: int = 3) -> None:
+        samples, steps, in_channels, height, width = operand.shape
+        fan = fan_out(height, width, stride, side).to(operand.device)
+        self.macs += int(fan.sum()) * in_channels * channels * steps
+        counts = operand.sum(2, dtype=torch.float64)
+        self.total += float(counts.sum())
+        self.count += operand.numel()
+        self.reached += ((counts * fan).sum((0, 2, 3)) * channels / samples).tolist()
+
+    def activity(self, *, binary: bool, reads: int) -> ConvActivity:
+        """A spike of step t is read at t, t + 1, … as long as there are steps."""
+        steps = len(self.reached)
+        accumulates = sum(sum(self.reached[: steps - late]) for late in range(reads)) if binary else None
+        return ConvActivity(self.layer, binary, self.total / self.count, self.macs, accumulates)
 
 
 def _micro(picojoules: float) -> float:

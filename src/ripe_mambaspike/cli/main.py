@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from ripe_mambaspike import __version__
 from ripe_mambaspike.cli.account import Account
 from ripe_mambaspike.cli.check import Check
 from ripe_mambaspike.cli.models import Models
@@ -20,20 +21,26 @@ Command = (
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Models, tyro.conf.subcommand("models")]
 )
+COMMANDS = ("account", "check", "models")
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras."
 WANTED = {"INT": "a whole number", "FLOAT": "a number", "STR": "a text", "PATH": "a path"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it went well, 2 when it was given something it cannot use."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words == ["--version"]:
+        print(f"ripe {__version__}")
+        return 0
     try:
-        command = _parse(sys.argv[1:] if arguments is None else arguments)
-        if isinstance(command, int):
-            return command
-        return command.run()
+        command = _parse(words)
+        return command if isinstance(command, int) else command.run()
     except RipeError as error:
-        print(f"ripe: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            return _refuse("there is not enough memory for this; a smaller resolution or fewer steps are wanted")
+        raise
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -42,8 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _parse(arguments: Sequence[str]) -> Account | Check | Models | int:
+def _refuse(sentence: str) -> int:
+    print(f"ripe: {sentence}", file=sys.stderr)
+    return 2
+
+
+def _parse(words: list[str]) -> Account | Check | Models | int:
     """The command asked for, or an exit code when help was wanted or the words make none."""
+    if not words or not (words[0] in COMMANDS or words[0].startswith("-")):
+        given = f"there is no command '{words[0]}'" if words else "no command was given"
+        return _refuse(f"{given}; one of {', '.join(COMMANDS)} is wanted")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -51,26 +66,28 @@ def _parse(arguments: Sequence[str]) -> Account | Check | Models | int:
                 Command,
                 prog="ripe",
                 description=DESCRIPTION,
-                args=list(arguments),
+                args=words,
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
             )
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        print(f"ripe: {_sentence(said.getvalue())}", file=sys.stderr)
-        return 2
+        return _refuse(_sentence(said.getvalue()))
 
 
 def _sentence(box: str) -> str:
     """The parser draws a box around several lines; a user wants the first thing it says."""
-    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     said = []
-    for line in lines[1:]:
-        if not line or line.startswith("──") or set(line) <= {"─"}:
+    for line in [line.strip("│╭╮╰╯ ") for line in box.splitlines()][1:]:
+        if not line or set(line) <= {"─"}:
             break
         said.append(line)
     text = " ".join(said)
     if match := re.search(r"Error parsing (\S+): no type matching (\S+) could be instantiated from \['(.*?)'\]", text):
         option, kind, value = match.groups()
         return f"{option} is '{value}'; {WANTED.get(kind.split('|')[-1], kind)} is wanted"
+    if match := re.search(r"invalid choice '(.*?)' for argument '(\S+)'. Expected one of \((.*)\)", text):
+        value, option, listed = match.groups()
+        choices = sorted(choice for choice in re.findall(r"'(.*?)'", listed) if choice != "None")
+        return f"{option} is '{value}'; one of {', '.join(choices)} is wanted"
     return (text[:1].lower() + text[1:]).rstrip(".") + " (see ripe --help)"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from ripe_mambaspike.errors import ConfigError, InputError
 
@@ -34,7 +35,7 @@ def is_saved(model: str) -> bool:
     """Whether the word names a folder rather than a registered network."""
     from ripe_mambaspike.models.registry import list_models
 
-    return model not in list_models() and ("/" in model or Path(model).exists())
+    return model not in list_models() and ("/" in model or (model != "" and Path(model).exists()))
 
 
 def select_model(model: str, fields: dict[str, Any]) -> "Model":
@@ -63,8 +64,10 @@ def read_clip(path: Path) -> "Tensor":
             if len(loaded.files) != 1:
                 raise InputError(f"{path} holds {len(loaded.files)} arrays; {wanted}")
             loaded = loaded[loaded.files[0]]
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as an array ({error}); {wanted}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or 'not an array file'}); {wanted}") from error
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise InputError(f"{path} is not an array file; {wanted}") from error
     if loaded.ndim not in (4, 5) or loaded.dtype.kind not in "fiub":
         raise InputError(f"{path} holds {loaded.dtype} of shape {loaded.shape}; {wanted}")
     clip = torch.from_numpy(loaded.astype(np.float32))

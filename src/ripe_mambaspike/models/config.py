@@ -14,7 +14,8 @@ Attention = Literal["ds-mpa", "low-rank", "grouped", "sigmoid", "gate", "none"]
 BridgeKind = Literal["mr-s3a", "stage3"]
 
 SMALLEST_SIDE = 8  # three strides of two
-LARGEST_COUNT = 2**20  # beyond this a size is a slip, not a wish
+LARGEST = {"classes": 2**20, "steps": 4096, "resolution": 4096, "tokens": 2**20}  # beyond, a slip and not a wish
+LARGEST_WIDTH = 16384
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,18 @@ class ModelConfig:
 
     def _check_count(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST_COUNT:
-            raise ConfigError(f"{field} is {value!r}; a whole number from {least} to {LARGEST_COUNT} is wanted")
+        most = LARGEST.get(field, LARGEST_WIDTH)
+        if not _is_count(value, least, most):
+            raise ConfigError(f"{field} is {value!r}; a whole number from {least} to {most} is wanted")
 
     def _check_counts(self, field: str, length: int) -> None:
         value = getattr(self, field)
         if isinstance(value, list):
             value = tuple(value)
             object.__setattr__(self, field, value)
-        good = isinstance(value, tuple) and len(value) == length
-        if not good or not all(
-            isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= LARGEST_COUNT for v in value
-        ):
-            raise ConfigError(f"{field} is {value!r}; {length} positive whole numbers are wanted")
+        most = LARGEST.get(field, LARGEST_WIDTH)
+        if not isinstance(value, tuple) or len(value) != length or not all(_is_count(v, 1, most) for v in value):
+            raise ConfigError(f"{field} is {value!r}; {length} whole numbers from 1 to {most} are wanted")
 
     def _check_choice(self, field: str, kind: Any, value: Any = None) -> None:
         value = getattr(self, field) if value is None else value
@@ -85,6 +85,10 @@ class ModelConfig:
     def _check_flag(self, field: str) -> None:
         if not isinstance(getattr(self, field), bool):
             raise ConfigError(f"{field} is {getattr(self, field)!r}; true or false is wanted")
+
+
+def _is_count(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,10 @@ class RipeConfig(ModelConfig):
         for field in ("tokens", "head_width"):
             if getattr(self, field) is not None:
                 self._check_count(field)
+        height, width = self.grids(*self.resolution)[-1]
+        if self.tokens is not None and self.tokens > height * width:
+            size = "×".join(map(str, self.resolution))
+            raise ConfigError(f"tokens is {self.tokens}; at {size} the last grid has only {height * width} positions")
         rate = self.drop_path
         if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
             raise ConfigError(f"drop_path is {rate!r}; a number from 0 up to but not 1 is wanted")

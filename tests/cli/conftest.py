@@ -1,0 +1,54 @@
+"""The command in this process: what it returned and what it printed where."""
+
+from typing import NamedTuple
+
+import pytest
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.cli.main import main
+
+SMALL = ("stage_channels=[8, 12, 16]", "hierarchy_widths=[8, 16, 24]")
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ripe(capsys):
+    def run(*words):
+        code = main([str(word) for word in words])
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def small_words():
+    """Words that make a network small and quick to measure."""
+    return ("--steps", "4", "--resolution", "18", "--set", *SMALL)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18}
+    return create_model("nmnist", seed=0, **fields).save_pretrained(tmp_path / "net")
+
+
+@pytest.fixture
+def refused(ripe):
+    """Exit code 2, one line on standard error that names the words, nothing on standard output."""
+
+    def check(words, *named):
+        said = ripe(*words)
+        assert said.code == 2, said
+        assert said.out == ""
+        assert said.err.endswith("\n")
+        assert len(said.err.splitlines()) == 1, said.err
+        assert "Traceback" not in said.err
+        for name in named:
+            assert str(name) in said.err, said.err
+
+    return check

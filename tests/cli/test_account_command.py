@@ -1,0 +1,143 @@
+"""`ripe account`: one JSON document, or tables that hold the same numbers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike import create_model, fuse
+from ripe_mambaspike.models.probe import probe_events
+
+SWEEPS = ("resolution", "steps", "width", "tokens")
+
+
+def read(said):
+    """The one JSON document of standard output."""
+    assert said.code == 0, said.err
+    assert said.err == ""
+    return json.loads(said.out, parse_constant=pytest.fail)
+
+
+def test_the_keys_and_totals_of_the_default(ripe):
+    document = read(ripe("account", "--json"))
+    assert document["model"] == "dvsgesture"
+    assert document["parameters"]["training"] == 1_521_586
+    assert document["parameters"]["deployed"] == 875_122
+    assert sum(document["parameters"]["by_part"].values()) == 875_122
+    assert round(document["flops"]["without_scan"] / 1e9, 4) == 8.9884
+    assert document["flops"]["total"] == sum(document["flops"]["by_part"].values())
+    assert document["weight_bytes"] == {"fp32": 3_500_488, "fp16": 1_750_244, "int8": 875_122}
+    assert document["energy"]["synaptic_operations"] > 0
+    assert document["dual_kernel"] == {"weights": 875_122 + 285_696, "more_than_deployed": 285_696}
+
+
+def test_options_reach_the_network(ripe, small_words):
+    words = (*small_words, "attention=grouped", "mixer=none", "neurons=[lif, lif, silif]")
+    document = read(ripe("account", "nmnist", *words, "--json"))
+    config = document["config"]
+    assert (config["steps"], config["resolution"]) == (4, [18, 18])
+    assert (config["attention"], config["mixer"], config["neurons"]) == ("grouped", "none", ["lif", "lif", "silif"])
+    assert document["flops"]["by_part"]["scan"] == 0
+
+
+def test_the_same_words_give_the_same_bytes(ripe, small_words):
+    first, second = (ripe("account", "nmnist", *small_words, "--json").out for _ in range(2))
+    assert first == second
+
+
+def test_untrained_weights_are_called_so(ripe, small_words):
+    about = read(ripe("account", "nmnist", *small_words, "--json"))["energy"]["assumptions"]["measured_on"]
+    assert "untrained" in about
+    assert "synthetic" in about
+
+
+@pytest.mark.parametrize("name", ["mamba-spike-nmnist", "mamba-spike-pooled"])
+def test_the_baselines(ripe, name):
+    document = read(ripe("account", name, "--resolution", "34", "--steps", "3", "--json"))
+    assert document["parameters"]["training"] == document["parameters"]["deployed"]
+    assert "dual_kernel" not in document
+    assert document["energy"]["network_dense_microjoules"] > 0
+    assert ripe("account", name, "--resolution", "34", "--steps", "3").code == 0
+
+
+def test_people_see_the_totals(ripe, small_words):
+    document = read(ripe("account", "nmnist", *small_words, "--json"))
+    said = ripe("account", "nmnist", *small_words)
+    assert said.code == 0
+    for total in ("training", "deployed"):
+        assert f"{document['parameters'][total]:,}" in said.out
+    assert f"{document['dual_kernel']['weights']:,}" in said.out
+    assert f"{document['flops']['total'] / 1e9:.4f}" in said.out
+    assert f"{document['flops']['without_scan'] / 1e9:.4f}" in said.out
+    for part in document["parameters"]["by_part"]:
+        assert part in said.out
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweeps(ripe, name):
+    document = read(ripe("account", "--sweep", name, "--json"))
+    assert document["sweep"] == name
+    assert len(document["rows"]) >= 3
+    said = ripe("account", "--sweep", name)
+    assert said.code == 0
+    for row in document["rows"]:
+        assert row["setting"] in said.out
+        assert f"{row['ours']['gflops']:.4g}" in said.out
+
+
+def test_a_sweep_of_another_network(ripe):
+    document = read(ripe("account", "cifar10dvs", "--sweep", "tokens", "--json"))
+    assert all(value is None for row in document["rows"] for value in row["paper"].values())
+
+
+def test_a_saved_network(ripe, saved):
+    document = read(ripe("account", saved, "--json"))
+    assert document["config"]["stage_channels"] == [8, 12, 16]
+    assert str(saved) in document["energy"]["assumptions"]["measured_on"]
+    smaller = read(ripe("account", saved, "--steps", "2", "--resolution", "34", "--json"))
+    assert smaller["config"]["resolution"] == [34, 34]
+    assert smaller["parameters"] == document["parameters"]
+    assert ripe("account", saved).code == 0
+
+
+@pytest.mark.parametrize("form", ["deployed", "bfloat16"])
+def test_saved_in_another_form_or_precision(ripe, tmp_path, form):
+    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18}
+    model = create_model("nmnist", seed=0, **fields)
+    model = fuse(model, quiet=True) if form == "deployed" else model.bfloat16()
+    document = read(ripe("account", model.save_pretrained(tmp_path / "net"), "--json"))
+    assert document["parameters"]["training"] > document["parameters"]["deployed"]
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "batch", "uint8"])
+def test_measured_on_a_file(ripe, saved, tmp_path, kind):
+    clip = probe_events(3, 20, 26)[0].numpy()
+    path = tmp_path / ("clip.npz" if kind == "npz" else "clip.npy")
+    clip = clip[None] if kind == "batch" else clip.astype(np.uint8) if kind == "uint8" else clip
+    np.savez(path, clip) if kind == "npz" else np.save(path, clip)
+    document = read(ripe("account", saved, "--input", path, "--json"))
+    energy = document["energy"]
+    assert path.name in energy["assumptions"]["measured_on"]
+    assert energy["layers"][0]["rate"] == pytest.approx(clip.mean())
+    assert document["config"]["resolution"] == [20, 26]
+
+
+def test_a_file_for_a_registered_network(ripe, tmp_path):
+    np.save(tmp_path / "clip.npy", probe_events(3, 18, 18)[0].numpy())
+    document = read(ripe("account", "nmnist", "--input", tmp_path / "clip.npy", "--json"))
+    assert document["energy"]["layers"][1]["macs"] > 0
+
+
+def test_the_installed_command():
+    words = [sys.executable, "-m", "ripe_mambaspike", "account", "nmnist", "--json"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["parameters"]["deployed"] == 869_593
+    done = subprocess.run([*words[:3], "nothing"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,123 @@
+"""Words a command cannot use: exit code 2, one sentence that names them, nothing on standard output."""
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike.models.probe import probe_events
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("account", "dvsgestures"), ["dvsgestures", "dvsgesture"]),
+        (("account", "nope"), ["nope"]),
+        (("account", "nmnist", "--set", "stepz=3"), ["stepz", "steps"]),
+        (("account", "nmnist", "--set", "steps"), ["steps", "field=value"]),
+        (("account", "nmnist", "--set", "=3"), ["=3"]),
+        (("account", "nmnist", "--set", "steps=[3"), ["steps=[3"]),
+        (("account", "nmnist", "--set", "mixer=rnn"), ["mixer", "rnn"]),
+        (("account", "nmnist", "--set", "neurons=lif,lif"), ["neurons", "lif,lif"]),
+        (("account", "nmnist", "--set", "tokens=0"), ["tokens", "0"]),
+        (("account", "nmnist", "--set", "tokens=26"), ["26", "25"]),
+        (("account", "nmnist", "--resolution", "4"), ["resolution", "4", "8"]),
+        (("account", "nmnist", "--resolution", "0"), ["resolution", "0"]),
+        (("account", "nmnist", "--resolution", "-34"), ["resolution", "-34"]),
+        (("account", "nmnist", "--resolution", "abc"), ["--resolution", "abc"]),
+        (("account", "nmnist", "--resolution", "34.5"), ["--resolution", "34.5"]),
+        (("account", "nmnist", "--steps", "0"), ["steps", "0"]),
+        (("account", "nmnist", "--steps", "-3"), ["steps", "-3"]),
+        (("account", "nmnist", "--steps", "many"), ["--steps", "many"]),
+        (("account", "--sweep", "depth"), ["--sweep", "depth"]),
+        (("account", "mamba-spike", "--sweep", "steps"), ["mamba-spike"]),
+        (("account", "--sweep", "steps", "--set", "classes=0"), ["classes", "0"]),
+        (("account", "nmnist", "extra"), ["extra"]),
+        (("account", "nmnist", "--colour"), ["--colour"]),
+        (("models", "--colour", "red"), ["--colour"]),
+        (("mdels",), ["mdels"]),
+        ((), []),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else None,
+)
+@pytest.mark.parametrize("json", [False, True], ids=["text", "json"])
+def test_words(refused, words, named, json):
+    if json and words and words[0] in ("account", "models"):
+        words = (*words[:1], "--json", *words[1:])
+    refused(words, *named)
+
+
+def test_folders(refused, saved, tmp_path):
+    refused(("account", tmp_path / "nowhere"), tmp_path / "nowhere")
+    refused(("account", tmp_path), "config.json")
+    refused(("account", saved / "config.json"), "config.json")
+    refused(("account", saved, "--set", "classes=3"), "classes", saved)
+    refused(("account", saved, "--steps", "5"), "5", "4")
+    refused(("account", saved, "--resolution", "4"), "4", "8")
+
+
+@pytest.mark.parametrize("option", ["steps", "resolution"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_sizes_of_a_saved_network(refused, saved, option, value):
+    refused(("account", saved, f"--{option}", value), option, value)
+
+
+def test_a_corrupt_folder(refused, saved):
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    refused(("account", saved, "--json"), path)
+    (saved / "config.json").write_text("{")
+    refused(("account", saved), saved / "config.json")
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"hello\nworld", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x01\x00\x10\x00{'descr':\n\n\n\n\n", b"PK\x03\x04 no zip"],
+    ids=["empty", "text", "cut header", "broken header", "broken zip"],
+)
+def test_unreadable_input(refused, saved, tmp_path, data):
+    path = write(tmp_path / "clip.npy", data)
+    refused(("account", saved, "--input", path), path)
+
+
+def test_input_that_is_not_there(refused, saved, tmp_path):
+    refused(("account", saved, "--input", tmp_path / "none.npy"), tmp_path / "none.npy")
+    refused(("account", saved, "--input", tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("array", "named"),
+    [
+        (np.zeros(3), ["(3,)"]),
+        (np.zeros((3, 3, 18, 18)), ["3, 18, 18"]),
+        (np.zeros((11, 2, 18, 18)), ["11"]),
+        (np.zeros((3, 2, 18, 5)), ["18", "5"]),
+        (np.zeros((0, 2, 18, 18)), ["0"]),
+        (np.zeros((3, 2, 18, 18), complex), ["complex128"]),
+        (np.array([["a"]]), ["U1"]),
+        (np.array([{"a": 1}], dtype=object), ["clip.npy"]),
+        (np.full((3, 2, 18, 18), np.nan), ["clip.npy"]),
+    ],
+    ids=["flat", "channels", "steps", "small", "empty", "complex", "text", "pickle", "nan"],
+)
+@pytest.mark.parametrize("network", ["saved", "registered"])
+def test_input_of_another_kind(refused, saved, tmp_path, array, named, network):
+    path = tmp_path / "clip.npy"
+    np.save(path, array)
+    model = saved if network == "saved" else "nmnist"
+    refused(("account", model, "--input", path), *named)
+
+
+def test_two_arrays_in_one_file(refused, saved, tmp_path):
+    clip = probe_events(3, 18, 18)[0].numpy()
+    np.savez(tmp_path / "clips.npz", a=clip, b=clip)
+    refused(("account", saved, "--input", tmp_path / "clips.npz"), "clips.npz", "2")
+
+
+def test_options_that_exclude_each_other(refused, saved, tmp_path):
+    np.save(tmp_path / "clip.npy", probe_events(3, 18, 18)[0].numpy())
+    refused(("account", saved, "--input", tmp_path / "clip.npy", "--steps", "2"), "--input", "--steps")
+    refused(("account", "--sweep", "steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")

@@ -1,0 +1,65 @@
+"""`ripe models`, and help."""
+
+import json
+
+import pytest
+
+from ripe_mambaspike import list_models
+from ripe_mambaspike.cli import models as command
+
+TOTALS = {"dvsgesture": (1_521_586, 875_122), "dailydvs200": (13_823_895, 8_038_359)}
+
+
+def test_the_list_as_json(ripe):
+    said = ripe("models", "--json")
+    assert (said.code, said.err) == (0, "")
+    rows = {row["model"]: row for row in json.loads(said.out)["models"]}
+    assert list(rows) == list_models()
+    for name, (training, deployed) in TOTALS.items():
+        assert (rows[name]["training"], rows[name]["deployed"]) == (training, deployed)
+        assert rows[name]["fp16_bytes"] == 2 * deployed
+    assert rows["nmnist"]["resolution"] == [34, 34]
+    assert "verified" not in rows["nmnist"]
+
+
+def test_the_list_for_people(ripe):
+    said = ripe("models")
+    assert said.code == 0
+    for name in list_models():
+        assert name in said.out
+    for totals in TOTALS.values():
+        for total in totals:
+            assert f"{total:,}" in said.out
+
+
+@pytest.mark.parametrize("name", ["nmnist", "mamba-spike-nmnist"])
+def test_verifying(ripe, monkeypatch, name):
+    monkeypatch.setattr("ripe_mambaspike.models.registry.list_models", lambda: [name])
+    said = ripe("models", "--verify", "--json")
+    assert said.code == 0
+    (row,) = json.loads(said.out)["models"]
+    if name == "nmnist":
+        assert 0 < row["verified"]["fusion_error"] <= 1e-12
+        assert 0 < row["verified"]["dual_kernel_error"] <= 1e-12
+        assert row["verified"]["spikes_flipped"] == 0
+        assert row["verified"]["spikes"] > 0
+    else:
+        assert row["verified"] is None
+    assert name in ripe("models", "--verify").out
+
+
+def test_a_network_that_does_not_verify_is_an_error(refused, monkeypatch):
+    from ripe_mambaspike.errors import VerificationError
+
+    def fail(name):
+        raise VerificationError(f"the deployed form of '{name}' does not agree")
+
+    monkeypatch.setattr(command, "_verify", fail)
+    refused(("models", "--verify"), "dvsgesture")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["account", "--help"], ["models", "-h"]])
+def test_help(ripe, words):
+    said = ripe(*words)
+    assert (said.code, said.err) == (0, "")
+    assert "ripe" in said.out
