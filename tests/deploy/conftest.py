@@ -5,6 +5,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
@@ -55,10 +56,13 @@ def registered():
 
 @torch.no_grad()
 def outputs(model, x):
-    """What a network gives at every place that can be looked at: {place: tensor}, spikes among them."""
-    model = model.to(x.dtype).eval()
-    front = model.front_end(x)
-    seen = {"bridge": front.features, "logits": model(x)}
+    """What a network gives at every place that can be looked at: {place: tensor}, spikes among them.
+
+    The pass is literal: a training network runs every branch and norm, not the kernels it will be deployed with.
+    """
+    model, mode = model.to(x.dtype).eval(), Pass(literal=True)
+    front = model.front_end(x, mode)
+    seen = {"bridge": front.features, "logits": model.run(x, mode).logits}
     for level, stage in enumerate(front.stages, 1):
         seen[f"stage {level} attention"] = stage.attention
         seen[f"stage {level} first spikes"] = stage.inner_spikes

@@ -9,12 +9,15 @@ from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse import dual_kernel_with_report, fuse_with_report
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.pretrained import load_weights
+from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.bridge import RateProjection
+from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import Branch, DualKernelConv, FusedConv, RepConv
 
 RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 CONVERT = {"deployed": fuse, "dual-kernel": dual_kernel}
+LITERAL = Pass(literal=True)
 FORMS = pytest.mark.parametrize("form", CONVERT)
 
 
@@ -34,13 +37,50 @@ def test_every_config_is_exact(registered, apart, name, form):
 @FORMS
 @pytest.mark.parametrize("name", RIPE)
 def test_every_config_to_float32_rounding(registered, apart, name, form):
-    model = registered(name, seed=1)
+    """Seed 0: none of its potentials lies so near its threshold that rounding decides; see the next test."""
+    model = registered(name, seed=0)
     converted = CONVERT[form](model, quiet=True)
     assert converted.dtype == torch.float32
     error, flips, rate = apart(model, converted, torch.float32)
     assert rate > 0.01
     assert flips == 0
     assert error <= 1e-6
+
+
+def first_half(stage, operand):
+    """Spikes and potential of a stage's first neuron, every branch and norm run as written."""
+    out, _ = stage.first_conv(operand, LITERAL)
+    return stage.first_neuron(stage.first_norm(out, LITERAL), LITERAL)[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_float32_flip_lies_within_rounding_of_its_threshold(registered, seed):
+    """Seed 1 has two, in stage 2: of equal operands, only a spike that rounding decides may differ."""
+    model = registered("nmnist", seed).eval()
+    fused, exact = fuse(model, quiet=True), copy.deepcopy(model).double()
+    operand = model.entry(probe_events(10, 34, 34, samples=2, seed=3), LITERAL)
+    for ours, theirs, wide in zip(model.stages, fused.stages, exact.stages, strict=True):
+        spikes, potential = first_half(ours, operand)
+        flipped = spikes != first_half(theirs, operand)[0]
+        first = flipped & (flipped.cumsum(1) == 1)  # what follows a flip has another state
+        margin = (first_half(wide, operand.double())[1] - wide.first_neuron.threshold[:, None, None]).abs()
+        assert flipped.sum() <= 1e-4 * spikes.sum()
+        assert (margin[first] <= 2e-6 * potential.abs().max()).all()
+        operand = ours(operand, LITERAL).spikes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("fields", [{}, {"repconv": False}, {"tdm": False}, {"bridge": "stage3"}], ids=str)
+def test_what_is_evaluated_is_what_is_deployed_to_the_last_bit(loud, dtype, fields):
+    model = loud(**fields).to(dtype).eval()
+    fused = fuse(model, quiet=True)
+    x = probe_events(5, 21, 18, samples=2).to(dtype)
+    with torch.no_grad():
+        ours, theirs = model.run(x), fused.run(x)
+    assert torch.equal(ours.logits, theirs.logits)
+    assert torch.equal(ours.attention, theirs.attention)
+    assert torch.equal(ours.rates, theirs.rates)
 
 
 @FORMS

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, pooled_rates
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
 
 B, T, WIDTH = 2, 4, 5
 CHANNELS = (3, 4, 6)
@@ -90,14 +90,18 @@ def slow_bridge(bridge, given, attention, grid, twin_norm):
     return tokens + columns @ bridge.attention.weight.T + bridge.attention.bias
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("training", "mode"),
+    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    ids=["training", "eval", "literal"],
+)
 @pytest.mark.parametrize("scales", [3, 1])
-def test_equals_the_specification(randomise, twin_norm, same, scales, training):
+def test_equals_the_specification(randomise, twin_norm, same, scales, training, mode):
     bridge = made(randomise, CHANNELS[-scales:]).train(training)
     given, attention = spikes()[-scales:], torch.randn(B, T, CHANNELS[-1], *SIZES[-1], dtype=torch.float64)
     with torch.no_grad():
         expected = slow_bridge(bridge, given, attention, SIZES[-1], twin_norm)
-        features, _ = bridge.features(given, SIZES[-1])
+        features, _ = bridge.features(given, SIZES[-1], mode)
         same(bridge(features, attention), expected, 1e-11)
 
 
@@ -106,7 +110,7 @@ def test_the_folded_form_is_exact(randomise, same, scales):
     channels = CHANNELS[-scales:]
     bridge = made(randomise, channels).eval()
     given = spikes()[-scales:]
-    features, _ = bridge.features(given, SIZES[-1])
+    features, _ = bridge.features(given, SIZES[-1], Pass(literal=True))
     deployed, _ = folded(bridge, channels).features(given, SIZES[-1])
     same(deployed, features, 1e-12)
 

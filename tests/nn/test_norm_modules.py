@@ -3,11 +3,16 @@
 import pytest
 import torch
 
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
 
 STEPS, CHANNELS = 4, 3
 STATISTICS = ("running_mean", "running_var")
+WAYS = pytest.mark.parametrize(
+    ("training", "mode"),
+    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    ids=["training", "eval", "literal"],
+)
 
 
 def clip(steps=STEPS):
@@ -24,14 +29,14 @@ def time_norm(randomise):
     return randomise(TimeBatchNorm(STEPS, CHANNELS).double())
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_bntt_is_one_batch_norm_a_step(time_norm, twin_norm, same, training):
+@WAYS
+def test_bntt_is_one_batch_norm_a_step(time_norm, twin_norm, same, training, mode):
     time_norm.train(training)
     twins = [twin_norm(time_norm, step) for step in range(STEPS)]
     for _ in range(3):
         x = clip().requires_grad_()
         cotangent = torch.randn_like(x)
-        out = time_norm(x)
+        out = time_norm(x, mode)
         expected = torch.stack([twin(x[:, t]) for t, twin in enumerate(twins)], 1)
         same(out, expected)
         wanted = torch.autograd.grad(expected, [x, *(p for twin in twins for p in twin.parameters())], cotangent)
@@ -82,14 +87,14 @@ def test_an_untracked_pass_uses_the_batch_and_moves_nothing(randomise, same, kin
     assert not torch.allclose(norm(x), untracked)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_is_pytorchs(randomise, twin_norm, same, training):
+@WAYS
+def test_batch_norm_is_pytorchs(randomise, twin_norm, same, training, mode):
     norm = randomise(BatchNorm(CHANNELS)).double().train(training)
     twin = twin_norm(norm)
     for _ in range(3):
         x = clip().flatten(0, 1).requires_grad_()
         cotangent = torch.randn_like(x)
-        out, expected = norm(x), twin(x)
+        out, expected = norm(x, mode), twin(x)
         same(out, expected)
         actual = torch.autograd.grad(out, [x, *norm.parameters()], cotangent)
         same(list(actual), list(torch.autograd.grad(expected, [x, *twin.parameters()], cotangent)))
@@ -99,13 +104,15 @@ def test_batch_norm_is_pytorchs(randomise, twin_norm, same, training):
 
 def test_fixed_statistics_are_a_scale_and_a_shift(time_norm, same):
     time_norm.eval()
+    literal = Pass(literal=True)
     affine = TimeAffine(STEPS, CHANNELS).double()
     with torch.no_grad():
         for parameter, value in zip((affine.scale, affine.shift), time_norm.scale_and_shift(), strict=True):
             parameter.copy_(value)
     x = clip()
-    same(affine(x), time_norm(x))
-    same(affine(x[:, 1:3], first_step=1), time_norm(x)[:, 1:3])
+    same(affine(x), time_norm(x, literal))
+    same(affine(x[:, 1:3], first_step=1), time_norm(x, literal)[:, 1:3])
+    same(time_norm(x[:, 1:3], first_step=1), time_norm(x, literal)[:, 1:3])
 
 
 def test_scale_and_shift_are_computed_in_float64(randomise):

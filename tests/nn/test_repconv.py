@@ -4,10 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 
 SHAPES = pytest.mark.parametrize(
     ("in_channels", "channels", "stride", "branches"), [(2, 6, 2, 5), (4, 4, 1, 7), (4, 4, 2, 5), (3, 5, 1, 5)]
+)
+WAYS = pytest.mark.parametrize(
+    ("training", "mode"),
+    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    ids=["training", "eval", "literal"],
 )
 SIZES = pytest.mark.parametrize("size", [(9, 7), (8, 6), (5, 5), (1, 2)])
 
@@ -41,14 +47,14 @@ def test_number_of_branches_and_parameters(in_channels, channels, stride, branch
 
 @SHAPES
 @SIZES
-@pytest.mark.parametrize("training", [True, False])
+@WAYS
 def test_equals_the_sum_of_its_branches(
-    randomise, twin_repconv, same, in_channels, channels, stride, branches, size, training
+    randomise, twin_repconv, same, in_channels, channels, stride, branches, size, training, mode
 ):
     conv = randomise(RepConv(in_channels, channels, stride).double()).train(training)
     twins = twin_repconv(conv)
     x = clip(in_channels, size).requires_grad_()
-    out, state = conv(x)
+    out, state = conv(x, mode)
     filtered = slow_tdm(x, conv.coefficient)
     expected = over_steps(filtered, lambda flat: sum(twin(flat) for twin in twins))
     same(out, expected)
@@ -70,7 +76,11 @@ def test_the_kernel_is_exact(randomise, same, in_channels, channels, stride, bra
     assert kernel.shape == (channels, in_channels, 3, 3)
     x = clip(in_channels, size)
     filtered = slow_tdm(x, conv.coefficient)
-    same(conv(x)[0], over_steps(filtered, lambda flat: F.conv2d(flat, kernel, bias, stride, 1)), 1e-13)
+    same(
+        conv(x, Pass(literal=True))[0],
+        over_steps(filtered, lambda flat: F.conv2d(flat, kernel, bias, stride, 1)),
+        1e-13,
+    )
 
 
 def test_the_kernel_of_a_float32_network_is_computed_in_float64(randomise):
@@ -84,10 +94,11 @@ def test_the_kernel_of_a_float32_network_is_computed_in_float64(randomise):
 
 def average_branch(conv):
     """What the pooling branch alone adds for a map of ones: all the others are silenced by γ = 0."""
+    mode = Pass(literal=True)
     with torch.no_grad():
         for branch in list(conv.branches)[:-1]:
             branch.norm.weight.zero_()
-        return conv(torch.ones(1, 1, 1, 4, 4))[0][0, 0, 0]
+        return conv(torch.ones(1, 1, 1, 4, 4), mode)[0][0, 0, 0]
 
 
 def test_the_average_pool_counts_zeros():
@@ -112,7 +123,7 @@ def test_without_the_filter_there_is_no_coefficient(randomise, same):
     assert conv.coefficient is None
     kernel, bias = conv.kernel_and_bias()
     x = clip(4, (5, 6))
-    same(conv(x)[0], over_steps(x, lambda flat: F.conv2d(flat, kernel, bias, 1, 1)))
+    same(conv(x, Pass(literal=True))[0], over_steps(x, lambda flat: F.conv2d(flat, kernel, bias, 1, 1)))
 
 
 @pytest.mark.parametrize("stride", [1, 2])

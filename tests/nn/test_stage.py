@@ -86,7 +86,9 @@ def slow_stage(stage, kind, x, mode, twin_repconv, twin_norm):
     return [torch.stack(part, 1) for part in zip(*out, strict=True)]
 
 
-MODES = pytest.mark.parametrize("mode", [HARD, Pass(relaxed=True, sharpness=3.0)], ids=["hard", "relaxed"])
+MODES = pytest.mark.parametrize(
+    "mode", [HARD, Pass(relaxed=True, sharpness=3.0), Pass(literal=True)], ids=["hard", "relaxed", "literal"]
+)
 KINDS = pytest.mark.parametrize("kind", ["lif", "silif", "csilif"])
 
 
