@@ -121,7 +121,7 @@ def test_a_failing_write_leaves_the_old_save(small, tmp_path, monkeypatch, broke
     old = small(seed=1)
     old.save_pretrained(tmp_path)
     monkeypatch.setattr(*((os, broken) if broken in ("fsync", "fdopen") else (Path, broken)), fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(WeightsError, match="no space"):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
     assert names(tmp_path) == FILES
@@ -130,7 +130,7 @@ def test_a_failing_write_leaves_the_old_save(small, tmp_path, monkeypatch, broke
 
 def test_a_failing_first_write_leaves_nothing_half_written(small, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(WeightsError, match="no space"):
         small().save_pretrained(tmp_path / "new")
     assert not (tmp_path / "new").exists() or names(tmp_path / "new") == []
 
@@ -145,7 +145,7 @@ def test_a_save_cut_off_between_its_files_is_noticed(small, tmp_path, monkeypatc
         write(path, data)
 
     monkeypatch.setattr(pretrained, "_write_whole", only_weights)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(WeightsError, match="no space"):
         small(seed=2).save_pretrained(tmp_path)
     assert names(tmp_path) == FILES
     with pytest.raises(WeightsError, match=r"model\.safetensors.*checksum"):

@@ -20,8 +20,10 @@ def account(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
     parameters = count_parameters(config)
     flops = count_flops(config.replace(steps=x.shape[1]))
     assert isinstance(model, RipeMambaSpike | MambaSpike)
+    was_training = model.training
     with torch.no_grad():
         energy = energy_report(model.eval(), x, measured_on)
+    model.train(was_training)
     document: dict[str, Any] = {
         "model": model.name,
         "config": config.to_dict(),

@@ -60,27 +60,25 @@ class Account:
 
     def _account(self) -> dict[str, Any]:
         from ripe_mambaspike.account.document import account
+        from ripe_mambaspike.models.checks import check_input
         from ripe_mambaspike.models.probe import probe_events
         from ripe_mambaspike.models.ripe import RipeMambaSpike
         from ripe_mambaspike.nn.calibrate import recalibrate
 
         saved = is_saved(self.model)
         fields = self._fields()
-        size = {name: fields.pop(name, None) for name in ("resolution", "steps")} if saved else {}
+        size = {name: fields.pop(name) for name in ("resolution", "steps") if saved and name in fields}
         model = select_model(self.model, fields)
-        steps, (height, width) = model.config.steps, model.config.resolution
-        if saved:
-            steps = size["steps"] or steps
-            side = size["resolution"]
-            height, width = (side, side) if side else (height, width)
         if self.input is not None:
-            clip = read_clip(self.input).to(model.dtype)
             if self.resolution is not None or self.steps is not None:
                 raise InputError("--input was given together with --resolution or --steps; the file sets both")
+            clip = read_clip(self.input).to(model.dtype)
             measured_on = f"{self.input.name}, "
         else:
-            clip = probe_events(steps, height, width).to(model.dtype)
+            wanted = model.config.replace(**size)
+            clip = probe_events(wanted.steps, *wanted.resolution).to(model.dtype)
             measured_on = "a synthetic clip (a sweeping bar and noise), "
+        check_input(clip, model.config.steps, model.dtype)
         if not saved and isinstance(model, RipeMambaSpike):
             small = probe_events(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
             recalibrate(model, [small.to(model.dtype)], run=model.front_end)

@@ -70,5 +70,7 @@ def read_clip(path: Path) -> "Tensor":
         raise InputError(f"{path} is not an array file; {wanted}") from error
     if loaded.ndim not in (4, 5) or loaded.dtype.kind not in "fiub":
         raise InputError(f"{path} holds {loaded.dtype} of shape {loaded.shape}; {wanted}")
+    if not np.isfinite(loaded).all():
+        raise InputError(f"{path} holds values that are not finite; {wanted}")
     clip = torch.from_numpy(loaded.astype(np.float32))
     return clip if clip.ndim == 5 else clip.unsqueeze(0)

@@ -48,7 +48,7 @@ def compare(first: RipeMambaSpike, second: RipeMambaSpike, x: Tensor) -> Agreeme
             flips += int((expected != given).sum())
             fired += int(expected.sum())
         error = float((expected - given).abs().max() / expected.abs().max().clamp(min=torch.finfo(x.dtype).tiny))
-        if not error <= worst:
+        if not error <= worst and not math.isnan(worst):  # what is not a number stays the worst
             worst, where = error, name
     return Agreement(worst, where, flips, fired)
 

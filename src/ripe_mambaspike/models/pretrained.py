@@ -47,10 +47,15 @@ def save_pretrained(model: Model, folder: str | Path) -> Path:
         "parameters": model.parameter_count(),
         "weights": {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()},
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    # The config goes last: a save that was cut off leaves the old config, whose checksum tells.
-    _write_whole(folder / WEIGHTS_FILE, packed)
-    _write_whole(folder / CONFIG_FILE, (json.dumps(document, indent=2) + "\n").encode())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # The config goes last: a save that was cut off leaves the old config, whose checksum tells.
+        _write_whole(folder / WEIGHTS_FILE, packed)
+        _write_whole(folder / CONFIG_FILE, (json.dumps(document, indent=2) + "\n").encode())
+    except OSError as error:
+        raise WeightsError(
+            f"{folder} cannot be written ({error.strerror or error}); a folder with room for the network is wanted"
+        ) from error
     return folder
 
 
@@ -60,9 +65,13 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     document = _read_config(folder)
     origin = str(folder / CONFIG_FILE)
     architecture = document.get("architecture")
-    if architecture not in ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise WeightsError(f"{origin} says architecture {architecture!r}; one of {', '.join(ARCHITECTURES)} is wanted")
-    config = ARCHITECTURES[architecture].from_dict(_member(document, "config", dict, origin), origin)
+    fields = _member(document, "config", dict, origin)
+    try:
+        config = ARCHITECTURES[architecture].from_dict(fields, origin)
+    except ConfigError as error:
+        raise error if origin in str(error) else ConfigError(f"{origin}: {error}") from error
     if form is not None and form not in get_args(Form):
         raise ConfigError(f"form is {form!r}; one of {', '.join(get_args(Form))} is wanted")
     if form is not None and form != config.form:
@@ -93,7 +102,7 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> No
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
     if len(dtypes) > 1 or not all(tensor.is_floating_point() for tensor in tensors.values()):
         raise WeightsError(f"{origin} holds {', '.join(sorted(dtypes))}; one floating-point precision is wanted")
-    model.load_state_dict(dict(tensors), assign=True)
+    model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -124,7 +133,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise WeightsError(f"{folder} is not a folder; one with {CONFIG_FILE} and {WEIGHTS_FILE} is wanted")
     try:
         document = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(
             f"{path} is not valid JSON ({error}); the file written by save_pretrained is wanted"
         ) from error

@@ -1,10 +1,12 @@
 """Running statistics measured anew on clean data."""
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
 
@@ -14,6 +16,10 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor], run: Callable[[Tens
 
     The model is left in the mode it was in.
     """
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("recalibrate was given no batches; at least one is wanted")
     norms = [module for module in model.modules() if isinstance(module, BatchNorm | TimeBatchNorm)]
     momentum = [norm.momentum for norm in norms]
     was_training = model.training
@@ -23,7 +29,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor], run: Callable[[Tens
         norm.running_var.fill_(1)
         norm.train()
     try:
-        for seen, batch in enumerate(batches, 1):
+        for seen, batch in enumerate(chain((first,), batches), 1):
             for norm in norms:
                 norm.momentum = 1 / seen
             (run or model)(batch)

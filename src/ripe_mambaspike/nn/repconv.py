@@ -145,11 +145,14 @@ class FusedConv(_FilteredConv):
 class DualKernelConv(_FilteredConv):
     """The accumulate-only form, Prop. (ac-tdm): `W_now * x_t − W_before * x_{t−1} + b` over the spikes themselves.
 
-    The coefficient stays with the kernels (W_now = W(1+λ), W_before = Wλ), so that the filter can still be read off.
+    The coefficient stays with the kernels (W_now = W(1+λ), W_before = Wλ), so that the filter can still be read off;
+    nothing computes with it.
     """
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__(in_channels, channels, stride, tdm_enabled=True)
+        assert self.coefficient is not None
+        self.coefficient.requires_grad_(False)
         self.weight_now = nn.Parameter(torch.empty(channels, in_channels, 3, 3))
         self.weight_before = nn.Parameter(torch.zeros(channels, in_channels, 3, 3))
         self.bias = nn.Parameter(torch.zeros(channels))

@@ -97,16 +97,17 @@ def _pruned(paper: str, overrides: dict[str, Any]) -> str:
             "Of 25 tokens a step the paper's pooling drops the odd one at each level, which gives "
             f"{_odd_dropped():.4f} G; here it is kept and averaged on its own."
         )
-    kept = as_counted(config(**overrides, tokens=KEPT))
+    height, width = config(**overrides).grids(*config(**overrides).resolution)[-1]
+    kept = as_counted(config(**overrides, tokens=min(KEPT, height * width)))
     if not rounds_to(kept, paper):
         return f"All tokens are said to be scanned; with 64 a step it would be {kept:.4f} G, which does not fit either."
     return f"All tokens are said to be scanned, but the row was counted with 64 a step, which gives {kept:.4f} G."
 
 
 def _odd_dropped() -> float:
-    """At 34²: 25 tokens, then 12 and 6. Between 25 and 26 only the first level changes, by one token."""
-    few, own, more = (as_counted(config(resolution=34, tokens=tokens)) for tokens in (24, 25, 26))
-    return few + more - own
+    """At 34²: 25 tokens, then 12 and 6. Between 25 and 26 only the first level changes, by one token, at any size."""
+    own, more = (as_counted(config(tokens=tokens)) for tokens in (25, 26))
+    return as_counted(config(resolution=34, tokens=24)) + more - own
 
 
 def _scaling() -> list[Claim]:
