@@ -1,7 +1,8 @@
 """One deployed sample on the CPU, against its convolutions and matrix products alone.
 
 The products are recorded from a real pass, then replayed with the same operands; both are timed in turns in one run,
-so that a noisy machine disturbs them alike. Usage: python benchmarks/cpu_sample.py [--threads 2] [--repeats 15]
+so that a noisy machine disturbs them alike. With --keep-memory freed memory is kept for the next tensor, as the
+command line does. Usage: python benchmarks/cpu_sample.py [--threads 2] [--repeats 15] [--keep-memory]
 """
 
 import argparse
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.ops.memory import keep_freed_memory
 
 PRODUCTS = {f"aten::{name}" for name in ("conv2d", "convolution", "linear", "matmul", "mm", "bmm", "addmm")}
 
@@ -53,8 +55,9 @@ def in_turns(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
 
 
 @torch.inference_mode()
-def measure(threads: int, repeats: int) -> dict[str, Any]:
+def measure(threads: int, repeats: int, keep_memory: bool) -> dict[str, Any]:
     torch.set_num_threads(threads)
+    kept = keep_memory and keep_freed_memory()
     training = create_model("dvsgesture", seed=0)
     recalibrate(training, [probe_events(16, 64, 64, samples=2, seed=1)])
     model = fuse(training)
@@ -74,6 +77,7 @@ def measure(threads: int, repeats: int) -> dict[str, Any]:
         "machine": platform.processor() or platform.machine(),
         "threads": threads,
         "torch": torch.__version__,
+        "freed_memory_kept": kept,
         "products_recorded": len(recorder.calls),
         "milliseconds": {name: round(value, 1) for name, value in milliseconds.items()},
         "ratio": round(milliseconds["sample"] / milliseconds["products"], 2),
@@ -85,8 +89,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--keep-memory", action="store_true")
     arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.threads, arguments.repeats), indent=2, ensure_ascii=False))
+    measured = measure(arguments.threads, arguments.repeats, arguments.keep_memory)
+    print(json.dumps(measured, indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

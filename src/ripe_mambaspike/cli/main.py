@@ -34,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         command = _parse(words)
-        return command if isinstance(command, int) else command.run()
+        if isinstance(command, int):
+            return command
+        from ripe_mambaspike.ops.memory import keep_freed_memory
+
+        keep_freed_memory()
+        return command.run()
     except RipeError as error:
         return _refuse(str(error))
     except (MemoryError, RuntimeError) as error:
