@@ -24,6 +24,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account
 	@$(BIN)/ripe models --verify
+	@$(BIN)/ripe account dvsgesture
 
 test: $(VENV)/.installed-dev  ## the whole test suite, on the CPU
 	@$(BIN)/python -m pytest -n 2 -m "not gpu"

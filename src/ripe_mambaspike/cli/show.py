@@ -46,5 +46,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return "–"
     if isinstance(value, int):
         return f"{value:,}"
+    if 0 < abs(value) < 1e-3:
+        return f"{value:.1e}"
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     return f"{value:,.{max(0, digits - whole)}f}"
