@@ -9,7 +9,8 @@ from ripe_mambaspike.models.config import SMALLEST_SIDE
 WANTED = "events binned to (batch, steps, 2, height, width)"
 
 
-def check_input(x: Tensor, most_steps: int, dtype: torch.dtype) -> None:
+def check_input(x: Tensor, most_steps: int, dtype: torch.dtype, seen: int = 0) -> None:
+    """Raise unless a network of this precision can read x, after `seen` steps of the same recording."""
     if not isinstance(x, Tensor):
         raise InputError(f"the input is a {type(x).__name__}; a tensor of {WANTED} is wanted")
     shape = tuple(x.shape)
@@ -17,8 +18,9 @@ def check_input(x: Tensor, most_steps: int, dtype: torch.dtype) -> None:
         raise InputError(f"the input has shape {shape}; {WANTED} are wanted")
     if 0 in shape:
         raise InputError(f"the input has shape {shape}; every size must be at least 1")
-    if shape[1] > most_steps:
-        raise InputError(f"the input has {shape[1]} time steps; the network was made for at most {most_steps}")
+    if seen + shape[1] > most_steps:
+        after = f" after {seen} seen" if seen else ""
+        raise InputError(f"the input has {shape[1]} time steps{after}; the network was made for at most {most_steps}")
     if min(shape[3:]) < SMALLEST_SIDE:
         raise InputError(f"the input is {shape[3]}×{shape[4]}; three strides of two need at least 8×8")
     if x.dtype != dtype and not (torch.is_autocast_enabled(x.device.type) and x.is_floating_point()):

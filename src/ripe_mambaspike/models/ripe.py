@@ -70,7 +70,7 @@ class RipeMambaSpike(Model):
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
-        check_input(x, self.config.steps - step, self.dtype)
+        check_input(x, self.config.steps, self.dtype, seen=step)
         current = self.entry(x, mode, step)
         stages = []
         for stage, state in zip(self.stages, states, strict=True):
