@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 
 from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
+from ripe_mambaspike.nn.hierarchy import plan_levels
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
-from ripe_mambaspike.nn.mixers import matched_sizes
+from ripe_mambaspike.nn.mixers import ARMS, matched_sizes
 
 SCAN_OPERATIONS = 9  # of one state update and its readout
 
@@ -41,8 +42,8 @@ def token_counts(config: RipeConfig) -> list[int]:
     height, width = config.grids(*config.resolution)[-1]
     count = height * width if config.tokens is None else config.tokens
     counts = []
-    for ratio in (1, 1, 1) if config.mixer == "flat" else config.pool_ratios:
-        count = math.ceil(count / ratio)
+    for level in plan_levels(config.hierarchy_widths, config.pool_ratios, config.mixer):
+        count = math.ceil(count / level.ratio)
         counts.append(count)
     return counts
 
@@ -93,21 +94,18 @@ def _attention(kind: str, positions: int, channels: int) -> int:
 
 def _hierarchy(config: RipeConfig) -> tuple[int, int]:
     """Multiply-adds of its matrix products, and operations of its scans, for all steps."""
-    counts = token_counts(config)
-    widths = config.hierarchy_widths
-    levels = (widths[-1],) * 3 if config.mixer == "flat" else widths
+    levels = plan_levels(config.hierarchy_widths, config.pool_ratios, config.mixer)
+    arms = matched_sizes(config.mixer, config.hierarchy_widths) if config.mixer in ARMS else (0, 0, 0)
     macs = scan = 0
-    arms = matched_sizes(config.mixer, widths) if config.mixer in ("transformer", "gru", "conv1d") else (0, 0, 0)
-    for level, (count, width, hidden) in enumerate(zip(counts, levels, arms, strict=True)):
+    for count, level, hidden in zip(token_counts(config), levels, arms, strict=True):
         length = count * config.steps
-        before = levels[level - 1] if level else widths[0]
-        if before != width or (level > 0 and config.mixer != "flat"):
-            macs += length * before * width
+        if level.transition:
+            macs += length * level.before * level.width
         if config.mixer in ("mamba", "flat"):
-            macs += 2 * _mamba(length, width) + length * 2 * width * width
-            scan += 2 * _scan(length, width)
+            macs += 2 * _mamba(length, level.width) + length * 2 * level.width * level.width
+            scan += 2 * _scan(length, level.width)
         else:
-            macs += _arm(config.mixer, length, width, hidden)
+            macs += _arm(config.mixer, length, level.width, hidden)
     return macs, scan
 
 

@@ -1,5 +1,7 @@
 """The sequence part: blocks at growing widths over shrinking token grids, and the head that reads them."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,25 @@ def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
     return x * kept / (1 - rate)
 
 
+class Level(NamedTuple):
+    """One level's width, the width before it, the tokens averaged on the way, and whether the way has weights."""
+
+    before: int
+    width: int
+    ratio: int
+    transition: bool
+
+
+def plan_levels(widths: tuple[int, ...], ratios: tuple[int, ...], mixer: str) -> list[Level]:
+    """`flat` widens to the last width at once and never pools; it is the study's flat stack."""
+    if mixer == "flat":
+        last = widths[-1]
+        rest = [Level(last, last, 1, False) for _ in widths[1:]]
+        return [Level(widths[0], last, 1, widths[0] != last), *rest]
+    before = (widths[0], *widths[:-1])
+    return [Level(*sizes, index > 0) for index, sizes in enumerate(zip(before, widths, ratios, strict=True))]
+
+
 class Transition(nn.Module):
     """Pool, widen, normalise."""
 
@@ -42,26 +63,20 @@ class Transition(nn.Module):
 
 
 class Hierarchy(nn.Module):
-    """Tokens [B, T, k, d_1] through every level: [B, T, k', d_last]. Blocks see the whole T·k sequence.
-
-    `flat` widens to the last level's width at once and never pools; it is the study's flat stack.
-    """
+    """Tokens [B, T, k, d_1] through every level: [B, T, k', d_last]. Blocks see the whole T·k sequence."""
 
     def __init__(self, widths: tuple[int, ...], ratios: tuple[int, ...], mixer: str, drop_rate: float) -> None:
         super().__init__()
+        levels = plan_levels(widths, ratios, mixer)
         self.norm = nn.LayerNorm(widths[0])
-        levels = widths
-        if mixer == "flat":
-            levels, ratios = (widths[-1],) * len(widths), (1,) * len(widths)
-        self.first_ratio = ratios[0]
-        before_levels = (widths[0], *levels[:-1])
+        self.first_ratio = levels[0].ratio
         self.transitions = nn.ModuleList(
-            Transition(before, after, ratio) if before != after or (level > 0 and mixer != "flat") else nn.Identity()
-            for level, (before, after, ratio) in enumerate(zip(before_levels, levels, ratios, strict=True))
+            Transition(level.before, level.width, level.ratio) if level.transition else nn.Identity()
+            for level in levels
         )
-        self.blocks = nn.ModuleList(make_blocks(mixer, levels))
+        self.blocks = nn.ModuleList(make_blocks(mixer, tuple(level.width for level in levels)))
         last = max(1, len(levels) - 1)
-        self.drop_rates = [drop_rate * level / last for level in range(len(levels))]
+        self.drop_rates = [drop_rate * index / last for index in range(len(levels))]
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = pool_tokens(self.norm(tokens), self.first_ratio)

@@ -38,7 +38,7 @@ class SiLIF(nn.Module):
         self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
     ) -> tuple[Fired, Any]:
         parameters = (self.log_rate, self.log_step, self.threshold)
-        return silif(x, *parameters, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
+        return silif(x, *parameters, **_options(mode, initial_state, keep_potential))
 
 
 class CSiLIF(nn.Module):
@@ -56,7 +56,7 @@ class CSiLIF(nn.Module):
         self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
     ) -> tuple[Fired, Any]:
         parameters = (self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
-        return csilif(x, *parameters, sharpness=mode.sharpness, relaxed=mode.relaxed, initial_state=initial_state)
+        return csilif(x, *parameters, **_options(mode, initial_state, keep_potential))
 
 
 NEURONS: dict[str, Callable[[int], nn.Module]] = {"lif": LIF, "silif": SiLIF, "csilif": CSiLIF}

@@ -4,18 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
-
-
-def _scale_and_shift(norm: "BatchNorm | TimeBatchNorm") -> tuple[Tensor, Tensor]:
-    """The norm with fixed statistics is `scale · x + shift`; computed in float64."""
-    mean, variance = norm.running_mean.double(), norm.running_var.double()
-    scale = norm.weight.double() / torch.sqrt(variance + EPSILON)
-    return scale, norm.bias.double() - mean * scale
 
 
 class _Statistics(nn.Module):
@@ -35,6 +29,12 @@ class _Statistics(nn.Module):
     def momentum_of(self, mode: Pass) -> float:
         return self.momentum if mode.track_statistics else 0.0
 
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """With its statistics fixed the norm is `scale · x + shift`; computed in float64."""
+        mean, variance = self.running_mean.double(), self.running_var.double()
+        scale = self.weight.double() / torch.sqrt(variance + EPSILON)
+        return scale, self.bias.double() - mean * scale
+
 
 class BatchNorm(_Statistics):
     """Over everything but the channels: x [B', C, H, W]."""
@@ -44,9 +44,6 @@ class BatchNorm(_Statistics):
         tracked = not self.training or momentum > 0
         mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
         return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, momentum, EPSILON)
-
-    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        return _scale_and_shift(self)
 
 
 class TimeBatchNorm(_Statistics):
@@ -60,6 +57,11 @@ class TimeBatchNorm(_Statistics):
         if not self.training and not mode.literal:
             scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
             return affine_over_time(x, scale, shift)
+        if self.training and x.shape[0] * x.shape[3] * x.shape[4] == 1:
+            raise InputError(
+                "one sample whose grid has shrunk to 1×1 was given in training; a norm over time needs more samples "
+                "or a larger input"
+            )
         return batch_norm_over_time(
             x,
             self.running_mean[steps],
@@ -70,9 +72,6 @@ class TimeBatchNorm(_Statistics):
             momentum=self.momentum_of(mode),
             epsilon=EPSILON,
         )
-
-    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        return _scale_and_shift(self)
 
 
 class TimeAffine(nn.Module):

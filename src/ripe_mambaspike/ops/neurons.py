@@ -108,11 +108,12 @@ def recurrent_leaky_step(
 ) -> tuple[Tensor, Tensor]:
     """One step of the baseline's Leaky: the reset belongs to the previous step's potential, outside the graph.
 
-    drive and potential [B, C, ...]; returns (spikes, potential).
+    drive and potential [B, C, ...]; returns (spikes, potential), the potential in float32 at least.
     """
+    potential = at_least_float32(potential)
     reset = (potential > threshold).to(potential.dtype)
     potential = decay * potential + drive - reset * threshold
-    return fire_fast_sigmoid(potential - threshold, slope), potential
+    return fire_fast_sigmoid(potential - threshold, slope).to(drive.dtype), potential
 
 
 def _leaky(

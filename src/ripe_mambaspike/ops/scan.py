@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -95,6 +96,7 @@ class _Scan(torch.autograd.Function):
         return y, final
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_y: Tensor, grad_final: Tensor) -> tuple[Tensor, ...]:
         """g_l = C_l dy_l + exp(Δ_{l+1} A) g_{l+1} is the same recurrence backwards; the rest are sums over it."""
         x, delta, decay, b, c, state = ctx.saved_tensors

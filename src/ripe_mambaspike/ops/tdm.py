@@ -11,6 +11,7 @@ def tdm(x: Tensor, coefficient: Tensor, initial_state: Tensor | None = None) -> 
 
     x [B, T, C, ...], coefficient [C], state [B, C, ...] (the last input seen).
     """
+    x = x if x.is_floating_point() else x.float()
     filter_weight = per_channel(coefficient, x.ndim - 3)
     now, before = (1 + filter_weight).to(x.dtype), -filter_weight.to(x.dtype)
     out = x * now
