@@ -8,8 +8,8 @@ import argparse
 import json
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
+from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.deploy.verify import compare, probe
-from ripe_mambaspike.models.randomise import randomise
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 

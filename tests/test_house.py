@@ -24,6 +24,8 @@ def imported_rooms(path: Path) -> set[str]:
             parts = name.split(".")
             if parts[0] == "ripe_mambaspike" and len(parts) > 1:
                 rooms.add(parts[1])
+            elif parts == ["ripe_mambaspike"] and isinstance(node, ast.ImportFrom):
+                rooms |= {f"the root's {alias.name}" for alias in node.names if alias.name != "__version__"}
     return rooms
 
 

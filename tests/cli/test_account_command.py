@@ -98,7 +98,7 @@ def test_a_saved_network(ripe, saved):
     assert document["config"]["stage_channels"] == [8, 12, 16]
     assert str(saved) in document["energy"]["assumptions"]["measured_on"]
     smaller = read(ripe("account", saved, "--steps", "2", "--resolution", "34", "--json"))
-    assert smaller["config"]["resolution"] == [34, 34]
+    assert smaller["counted_at"] == {"steps": 2, "resolution": [34, 34]}
     assert smaller["parameters"] == document["parameters"]
     assert ripe("account", saved).code == 0
 
@@ -122,7 +122,7 @@ def test_measured_on_a_file(ripe, saved, tmp_path, kind):
     energy = document["energy"]
     assert path.name in energy["assumptions"]["measured_on"]
     assert energy["layers"][0]["rate"] == pytest.approx(clip.mean())
-    assert document["config"]["resolution"] == [20, 26]
+    assert document["counted_at"]["resolution"] == [20, 26]
 
 
 def test_a_file_for_a_registered_network(ripe, tmp_path):

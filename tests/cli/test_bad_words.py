@@ -28,7 +28,7 @@ from ripe_mambaspike.models.probe import probe_events
         (("account", "nmnist", "--steps", "-3"), ["steps", "-3"]),
         (("account", "nmnist", "--steps", "many"), ["--steps", "many"]),
         (("account", "--sweep", "depth"), ["--sweep", "depth"]),
-        (("account", "mamba-spike", "--sweep", "steps"), ["mamba-spike"]),
+        (("account", "mamba-spike", "--sweep", "steps"), ["Mamba-Spike", "steps"]),
         (("account", "--sweep", "steps", "--set", "classes=0"), ["classes", "0"]),
         (("account", "nmnist", "extra"), ["extra"]),
         (("account", "nmnist", "--colour"), ["--colour"]),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
+from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.models.randomise import randomise
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.ops import selective_scan
 

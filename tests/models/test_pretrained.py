@@ -9,7 +9,6 @@ import torch
 
 from ripe_mambaspike import dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.errors import WeightsError
-from ripe_mambaspike.models import pretrained
 
 FILES = ["config.json", "model.safetensors"]
 
@@ -116,11 +115,28 @@ def fail(*args, **kwargs):
     raise OSError("no space left on device")
 
 
-@pytest.mark.parametrize("broken", ["fsync", "replace", "chmod", "fdopen"])
+@pytest.mark.parametrize("broken", ["fsync", "replace", "open"])
 def test_a_failing_write_leaves_the_old_save(small, tmp_path, monkeypatch, broken):
     old = small(seed=1)
     old.save_pretrained(tmp_path)
-    monkeypatch.setattr(*((os, broken) if broken in ("fsync", "fdopen") else (Path, broken)), fail)
+    monkeypatch.setattr(*((os, broken) if broken == "fsync" else (Path, broken)), fail)
+    with pytest.raises(WeightsError, match="no space"):
+        small(seed=2).save_pretrained(tmp_path)
+    monkeypatch.undo()
+    assert names(tmp_path) == FILES
+    same_bits(from_pretrained(tmp_path), old)
+
+
+def test_a_config_that_cannot_be_written_leaves_the_old_save(small, tmp_path, monkeypatch):
+    """Room for the new weights but not for the new config: neither takes its place."""
+    old = small(seed=1)
+    old.save_pretrained(tmp_path)
+    opened = Path.open
+
+    def no_room_for_config(path, *args, **kwargs):
+        return fail() if "config.json" in path.name else opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", no_room_for_config)
     with pytest.raises(WeightsError, match="no space"):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
@@ -137,16 +153,17 @@ def test_a_failing_first_write_leaves_nothing_half_written(small, tmp_path, monk
 
 def test_a_save_cut_off_between_its_files_is_noticed(small, tmp_path, monkeypatch):
     small(seed=1).save_pretrained(tmp_path)
-    write = pretrained._write_whole
+    move = Path.replace
 
-    def only_weights(path, data):
-        if path.name == "config.json":
+    def only_weights(path, place):
+        if place.name == "config.json":
             fail()
-        write(path, data)
+        return move(path, place)
 
-    monkeypatch.setattr(pretrained, "_write_whole", only_weights)
+    monkeypatch.setattr(Path, "replace", only_weights)
     with pytest.raises(WeightsError, match="no space"):
         small(seed=2).save_pretrained(tmp_path)
+    monkeypatch.undo()
     assert names(tmp_path) == FILES
     with pytest.raises(WeightsError, match=r"model\.safetensors.*checksum"):
         from_pretrained(tmp_path)

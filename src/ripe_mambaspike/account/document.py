@@ -12,21 +12,23 @@ from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.evaluation import evaluation
 
 
 def account(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
-    """Parameters, FLOPs, bytes and energy at the resolution and steps of x [B, T, 2, H, W]."""
-    config = model.config.replace(resolution=tuple(x.shape[3:]), steps=model.config.steps)
-    parameters = count_parameters(config)
-    flops = count_flops(config.replace(steps=x.shape[1]))
+    """Parameters and bytes of the network, FLOPs and energy at the resolution and steps of x [B, T, 2, H, W]."""
     assert isinstance(model, RipeMambaSpike | MambaSpike)
-    was_training = model.training
-    with torch.no_grad():
-        energy = energy_report(model.eval(), x, measured_on)
-    model.train(was_training)
+    if isinstance(model, MambaSpike):
+        model.check(x)
+    config = model.config
+    parameters = count_parameters(config)
+    flops = count_flops(config.replace(resolution=tuple(x.shape[3:]), steps=x.shape[1]))
+    with torch.no_grad(), evaluation(model):
+        energy = energy_report(model, x, measured_on)
     document: dict[str, Any] = {
         "model": model.name,
         "config": config.to_dict(),
+        "counted_at": {"steps": x.shape[1], "resolution": list(x.shape[3:])},
         "parameters": {
             "training": parameters.training,
             "deployed": parameters.deployed,

@@ -1,5 +1,6 @@
 """A sweep as a picture: parameters and operations against the setting, ours beside the paper's."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,19 @@ def plot_sweep(sweep: Sweep, path: Path) -> None:
             axes.plot([], [], "x", color=PAPER, label="as the paper prints it")
         axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.suptitle(sweep.title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    figure.savefig(path, dpi=150)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Beside its place first, so that a picture is there whole or not at all."""
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        figure.savefig(temporary, dpi=150)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"--plot was given {path}, which cannot be written ({error.strerror or error})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _line(axes: Any, rows: list[Row], column: str, label: str, colour: str, style: str = "-") -> None:

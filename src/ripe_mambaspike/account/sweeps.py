@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 from ripe_mambaspike.models.registry import model_config
 
 SweepName = Literal["resolution", "steps", "width", "tokens"]
@@ -36,13 +36,13 @@ class Sweep:
 
 COST_UNITS = {"deployed": "M", "gflops": "G", "gflops_64_tokens": "G", "gflops_with_scan": "G"}
 COUNTER = "The paper's counter never sees the scan: compare its GFLOPs with ours without it."
-PRUNED = "The paper's rows, though called all tokens, were taken with 64 tokens a step: compare with that column."
+PRUNED = "The paper's {rows}, though called all tokens, were taken with 64 tokens a step: compare with that column."
 
 
-def sweep(name: SweepName, config: RipeConfig) -> Sweep:
+def sweep(name: SweepName, config: ModelConfig) -> Sweep:
     """One table; the paper's values are of its DVS-Gesture network and shown for it alone."""
     if not isinstance(config, RipeConfig):
-        raise ConfigError("a sweep wants a RIPE-MambaSpike network; Mamba-Spike is a column of the resolution sweep")
+        raise ConfigError(f"a sweep over {name} was asked of Mamba-Spike; a RIPE-MambaSpike network is wanted")
     made = SWEEPS[name](config)
     if config != model_config("dvsgesture"):
         rows = [Row(row.setting, row.position, dict.fromkeys(row.paper), row.ours) for row in made.rows]
@@ -79,11 +79,12 @@ def _resolution(config: RipeConfig) -> Sweep:
             "its_projection": join / 1e6,
             "projection_share": 100 * join / baseline.deployed,
         }
-        theirs = (deployed, gflops, gflops if side == 224 else None, None, total, projection, share)
+        theirs = (deployed, gflops, None, None, total, projection, share)
         rows.append(Row(f"{side}×{side}", side, dict(zip(ours, theirs, strict=True)), ours))
     units = {**COST_UNITS, "mamba_spike": "M", "its_projection": "M", "projection_share": "%"}
     odd = "At 34×34 the grid has 25 tokens; the odd one is kept here and was dropped in the paper's count (0.7756)."
-    return Sweep("resolution", "Cost against the sensor's resolution", units, rows, [COUNTER, PRUNED, odd])
+    pruned = PRUNED.format(rows="224×224 row") + " (34×34 has 25 tokens and 48×48 has 36, all kept in it.)"
+    return Sweep("resolution", "Cost against the sensor's resolution", units, rows, [COUNTER, pruned, odd])
 
 
 def _steps(config: RipeConfig) -> Sweep:
@@ -99,12 +100,12 @@ def _steps(config: RipeConfig) -> Sweep:
     for steps, (deployed, gflops, gmacs) in paper.items():
         cost = _cost(config.replace(steps=steps))
         ours = {**cost, "gmacs": cost["gflops"] / 2}
-        pruned = gflops if steps != 16 else None
-        theirs = (deployed, gflops, pruned, None, gmacs)
+        theirs = (deployed, gflops, None, None, gmacs)
         rows.append(Row(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
     fits_nothing = "The paper's T-sweep MACs fit no part of the network; they are linear in T, as ours are."
     units = {**COST_UNITS, "gmacs": "G"}
-    return Sweep("steps", "Cost against the number of time steps", units, rows, [COUNTER, PRUNED, fits_nothing])
+    pruned = PRUNED.format(rows="rows but T 16")
+    return Sweep("steps", "Cost against the number of time steps", units, rows, [COUNTER, pruned, fits_nothing])
 
 
 def _width(config: RipeConfig) -> Sweep:
@@ -112,10 +113,10 @@ def _width(config: RipeConfig) -> Sweep:
     rows = []
     for widths, (deployed, gflops) in paper.items():
         ours = _cost(config.replace(stage_channels=widths, hierarchy_widths=widths))
-        pruned = gflops if widths[0] > 32 else None
-        theirs = (deployed, gflops, pruned, None)
+        theirs = (deployed, gflops, None, None)
         rows.append(Row(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
-    return Sweep("width", "Cost against the stages' and levels' width", COST_UNITS, rows, [COUNTER, PRUNED])
+    pruned = PRUNED.format(rows="two wider rows")
+    return Sweep("width", "Cost against the stages' and levels' width", COST_UNITS, rows, [COUNTER, pruned])
 
 
 def _tokens(config: RipeConfig) -> Sweep:
@@ -128,7 +129,7 @@ def _tokens(config: RipeConfig) -> Sweep:
         cost = _cost(config.replace(tokens=keep))
         ours = {name: value for name, value in cost.items() if name != "gflops_64_tokens"}
         setting = f"k {keep}" if keep else f"all {height * width}"
-        theirs = (0.875, gflops, None)
+        theirs = (0.875 if gflops else None, gflops, None)
         rows.append(Row(setting, keep or height * width, dict(zip(ours, theirs, strict=True)), ours))
     units = {name: unit for name, unit in COST_UNITS.items() if name != "gflops_64_tokens"}
     return Sweep("tokens", "Cost against the tokens kept a step", units, rows, [COUNTER])

@@ -2,17 +2,23 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from ripe_mambaspike.cli.select import is_saved, read_clip, read_fields, select_model
-from ripe_mambaspike.cli.show import console, number, print_json, table
+from ripe_mambaspike.cli.show import console, number, print_json, print_table
 from ripe_mambaspike.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.account.sweeps import Sweep
 
+SWEPT = {
+    "resolution": {"resolution"},
+    "steps": {"steps"},
+    "width": {"stage_channels", "hierarchy_widths"},
+    "tokens": {"tokens"},
+}
 CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
 
 
@@ -24,19 +30,19 @@ class Account:
     is labelled as such.
     """
 
-    model: tyro.conf.Positional[str] = "dvsgesture"
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = "dvsgesture"
     """A registered network (see ripe models), or the folder of a saved one."""
-    resolution: int | None = None
+    resolution: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the square input; the network's own when not given."""
-    steps: int | None = None
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Time steps; the network's own when not given."""
-    set: list[str] = field(default_factory=list)
-    """More fields of the network, as field=value."""
-    input: Path | None = None
+    set: Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE")] = field(default_factory=list)
+    """More fields of the network, for example: --set attention=grouped neurons=lif tokens=64."""
+    input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Binned events to measure spikes on: .npy or .npz, (steps, 2, height, width)."""
     sweep: Literal["resolution", "steps", "width", "tokens"] | None = None
     """Print one of the paper's cost tables beside ours instead."""
-    plot: Path | None = None
+    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """With --sweep, also draw it into this .png, .svg or .pdf file."""
     json: bool = False
     """Print one JSON document."""
@@ -54,8 +60,11 @@ class Account:
     def _fields(self) -> dict[str, Any]:
         fields = read_fields(self.set)
         for name in ("resolution", "steps"):
-            if getattr(self, name) is not None:
-                fields[name] = getattr(self, name)
+            value = getattr(self, name)
+            if value is not None and name in fields:
+                raise ConfigError(f"{name} was given both by --{name} and by --set; one of them is wanted")
+            if value is not None:
+                fields[name] = value
         return fields
 
     def _account(self) -> dict[str, Any]:
@@ -73,6 +82,9 @@ class Account:
             if self.resolution is not None or self.steps is not None:
                 raise InputError("--input was given together with --resolution or --steps; the file sets both")
             clip = read_clip(self.input).to(model.dtype)
+            if "resolution" in fields and tuple(clip.shape[3:]) != model.config.resolution:
+                given = "×".join(map(str, clip.shape[3:]))
+                raise InputError(f"--set was given a resolution that {self.input} does not have; its clip is {given}")
             measured_on = f"{self.input.name}, "
         else:
             wanted = model.config.replace(**size)
@@ -87,15 +99,18 @@ class Account:
 
     def _show_sweep(self) -> None:
         from ripe_mambaspike.account.sweeps import sweep
-        from ripe_mambaspike.models.config import RipeConfig
         from ripe_mambaspike.models.registry import model_config
 
         assert self.sweep is not None
         if self.input is not None:
             raise ConfigError("--input was given together with --sweep; a sweep measures no spikes")
-        config = model_config(self.model, **self._fields())
-        if not isinstance(config, RipeConfig):
-            raise ConfigError(f"--sweep was given for '{self.model}'; a RIPE-MambaSpike network is wanted")
+        fields = self._fields()
+        swept = SWEPT[self.sweep] & fields.keys()
+        if swept:
+            raise ConfigError(f"{swept.pop()} was set for a sweep over {self.sweep}; the sweep sets it itself")
+        if is_saved(self.model):
+            raise ConfigError(f"--sweep was given for the saved network {self.model}; a registered name is wanted")
+        config = model_config(self.model, **fields)
         made = sweep(self.sweep, config)
         if self.plot is not None:
             from ripe_mambaspike.account.plots import plot_sweep
@@ -108,15 +123,17 @@ def _show(document: dict[str, Any]) -> None:
     out = console()
     parameters, flops, energy = document["parameters"], document["flops"], document["energy"]
     config = document["config"]
-    height, width = config["resolution"]
-    out.print(f"[bold]{document['model']}[/] · T {config['steps']}, {height}×{width}, {config['classes']} classes\n")
+    height, width = document["counted_at"]["resolution"]
+    steps, most = document["counted_at"]["steps"], config["steps"]
+    time = f"T {steps}" if steps == most else f"T {steps} of {most}"
+    out.print(f"[bold]{document['model']}[/] · {time}, {height}×{width}, {config['classes']} classes\n")
 
     rows = [
         (part, number(parameters["training_by_part"][part]), number(count))
         for part, count in parameters["by_part"].items()
     ]
     rows.append(("[bold]total", f"[bold]{parameters['training']:,}", f"[bold]{parameters['deployed']:,}"))
-    out.print(table("Parameters", ("part", "training", "deployed"), rows))
+    print_table(out, "Parameters", ("part", "training", "deployed"), rows)
 
     rows = [
         (part.replace("_", " "), number(count / 1e9), f"{100 * count / flops['total']:.1f} %")
@@ -124,7 +141,7 @@ def _show(document: dict[str, Any]) -> None:
     ]
     rows.append(("[bold]total", f"[bold]{number(flops['total'] / 1e9)}", ""))
     rows.append(("without the scan", number(flops["without_scan"] / 1e9), ""))
-    out.print(table("GFLOPs of one sample, deployed (a multiply-add is two)", ("part", "GFLOP", "share"), rows))
+    print_table(out, "GFLOPs of one sample, deployed (a multiply-add is two)", ("part", "GFLOP", "share"), rows)
 
     sizes = ", ".join(f"{count / 1e6:.2f} MB as {kind}" for kind, count in document["weight_bytes"].items())
     out.print(f"[bold]Weights[/]: {sizes}")
@@ -151,7 +168,7 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         for layer in energy["layers"]
     ]
     columns = ("convolution", "operand", "mean", "dense, M MAC", "by additions, M AC")
-    out.print(table(title, columns, rows, left=2))
+    print_table(out, title, columns, rows, left=2)
     out.print(
         f"At {about['technology']} ({about['mac_picojoules']} pJ a multiply-add, {about['ac_picojoules']} pJ an "
         f"addition), leaving out {about['left_out']}:"
@@ -161,7 +178,7 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         share = 100 * energy[f"eligible_share_of_{part}"]
         out.print(
             f"  {label}: {number(dense)} µJ dense, {number(event)} µJ with additions for the {share:.1f} % of it that "
-            "read spikes"
+            "reads spikes"
         )
 
 
@@ -174,6 +191,6 @@ def _show_sweep(made: "Sweep") -> None:
         rows.append([row.setting] + [f"{number(row.ours[name])}" for name in names])
         printed = (row.paper[name] for name in names)
         rows.append(["[dim]  paper"] + [f"[dim]{'–' if value is None else f'{value:g}'}" for value in printed])
-    out.print(table(made.title, columns, rows))
+    print_table(out, made.title, columns, rows)
     for remark in made.remarks:
         out.print(f"· {remark}")

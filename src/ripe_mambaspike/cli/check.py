@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ripe_mambaspike.cli.show import console, print_json, progress, progress_done, table
+from ripe_mambaspike.cli.show import console, print_json, print_table, progress, progress_done
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Check:
                 for claim in shown
                 if claim.group == group
             ]
-            out.print(table(group, ("claim", "paper", "ours", "verdict"), rows))
+            print_table(out, group, ("claim", "paper", "ours", "verdict"), rows)
         differing = [claim for claim in shown if claim.verdict == "differs"]
         if differing:
             out.print("\n[bold]Why they differ[/]")

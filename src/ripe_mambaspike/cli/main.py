@@ -22,7 +22,7 @@ Command = (
     | Annotated[Models, tyro.conf.subcommand("models")]
 )
 COMMANDS = ("account", "check", "models")
-DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras."
+DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 WANTED = {"INT": "a whole number", "FLOAT": "a number", "STR": "a text", "PATH": "a path"}
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ripe_mambaspike.cli.select import SEED
-from ripe_mambaspike.cli.show import console, number, print_json, progress, progress_done, table
+from ripe_mambaspike.cli.show import console, number, print_json, print_table, progress, progress_done
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Models:
         if self.verify:
             columns += ["fused", "dual", "flips"]
             cells = [cell + _checked(row) for cell, row in zip(cells, rows, strict=True)]
-        out.print(table("Networks", columns, cells))
+        print_table(out, "Networks", columns, cells)
         if self.verify:
             out.print(
                 "fused, dual: largest relative error of any layer after fusion and in the accumulate-only form, in "
@@ -66,7 +66,7 @@ def _row(name: str, verify: bool) -> dict[str, Any]:
 def _verify(name: str) -> dict[str, Any] | None:
     """Build, calibrate, fuse, compare; None for a network that has nothing to fuse."""
     from ripe_mambaspike.deploy.fuse import dual_kernel_with_report, fuse_with_report
-    from ripe_mambaspike.models.randomise import randomise
+    from ripe_mambaspike.deploy.randomise import randomise
     from ripe_mambaspike.models.registry import create_model
     from ripe_mambaspike.models.ripe import RipeMambaSpike
 

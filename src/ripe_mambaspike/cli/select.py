@@ -1,5 +1,6 @@
 """Which network a command is about: a registered name with fields set, or a folder with a saved one."""
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,12 @@ def read_fields(pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set was given '{pair}'; field=value is wanted")
+        if name in fields:
+            raise ConfigError(f"--set was given {name} twice; one value is wanted")
         try:
             fields[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set was given '{pair}'; its value cannot be read as YAML") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ConfigError(f"--set was given '{pair[:60]}'; its value cannot be read as YAML") from error
     return fields
 
 
@@ -35,7 +38,12 @@ def is_saved(model: str) -> bool:
     """Whether the word names a folder rather than a registered network."""
     from ripe_mambaspike.models.registry import list_models
 
-    return model not in list_models() and ("/" in model or (model != "" and Path(model).exists()))
+    if model in list_models() or not model:
+        return False
+    try:
+        return "/" in model or Path(model).exists()
+    except OSError:  # a name the system cannot even look up
+        return False
 
 
 def select_model(model: str, fields: dict[str, Any]) -> "Model":
@@ -64,13 +72,18 @@ def read_clip(path: Path) -> "Tensor":
             if len(loaded.files) != 1:
                 raise InputError(f"{path} holds {len(loaded.files)} arrays; {wanted}")
             loaded = loaded[loaded.files[0]]
+        if not isinstance(loaded, np.ndarray):
+            raise InputError(f"{path} holds no array; {wanted}")
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or 'not an array file'}); {wanted}") from error
-    except (ValueError, EOFError, BadZipFile) as error:
+    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not an array file; {wanted}") from error
     if loaded.ndim not in (4, 5) or loaded.dtype.kind not in "fiub":
         raise InputError(f"{path} holds {loaded.dtype} of shape {loaded.shape}; {wanted}")
-    if not np.isfinite(loaded).all():
-        raise InputError(f"{path} holds values that are not finite; {wanted}")
-    clip = torch.from_numpy(loaded.astype(np.float32))
+    with np.errstate(over="ignore"):
+        clip = torch.from_numpy(loaded.astype(np.float32))
+    if not clip.isfinite().all() or clip.lt(0).any():
+        raise InputError(f"{path} holds values that are no event counts (negative or not finite); {wanted}")
     return clip if clip.ndim == 5 else clip.unsqueeze(0)

@@ -12,7 +12,7 @@ WIDTH = 120  # of tables that do not go to a terminal
 
 
 def print_json(document: Any) -> None:
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
     print()
 
 
@@ -30,14 +30,15 @@ def progress_done() -> None:
     progress("")
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
-    """The first `left` columns are words, the others numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+    """A title line and a table; the first `left` columns are words, the others numbers."""
+    made = Table(header_style="bold")
     for index, column in enumerate(columns):
         made.add_column(column, justify="left" if index < left else "right", no_wrap=index == 0 and left == 1)
     for row in rows:
         made.add_row(*row)
-    return made
+    out.print(f"[bold]{title}[/]")
+    out.print(made)
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.verify import Agreement, verify
+from ripe_mambaspike.deploy.verify import Agreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.registry import build
@@ -46,30 +46,33 @@ def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeM
 def _expect(model: Any, what: str, *forms: str) -> None:
     wanted = f"{what} wants a RIPE-MambaSpike network in its {' or '.join(forms)} form"
     if not isinstance(model, RipeMambaSpike):
-        name = getattr(model, "name", type(model).__name__)
-        raise ConfigError(f"{wanted}; '{name}' has no branches to fuse")
+        given = f"'{model.name}', which has no branches," if isinstance(model, Model) else f"a {type(model).__name__}"
+        raise ConfigError(f"{wanted}; {given} was given")
     if model.config.form not in forms:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
+    if len(kinds) > 1:
+        raise ConfigError(f"{wanted} and in one precision; '{model.name}' holds {' and '.join(sorted(kinds))}")
 
 
-def convert(model: RipeMambaSpike, form: str, dtype: torch.dtype) -> RipeMambaSpike:
-    """The other form in the given precision, not verified: for looking at a network, not for handing it out."""
+def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
+    """The other form and how well it agrees: the conversion in float64, then what is handed out, layer by layer."""
+    assert isinstance(model, RipeMambaSpike)
+    agreement = verify(model, _in_form(model, form, torch.float64))
+    converted = _in_form(model, form, model.dtype)
+    verify_rounding(model, converted)
+    if not quiet:
+        print(f"{model.name}: {model.config.form} → {form}, {agreement}", file=sys.stderr)
+    return converted, agreement
+
+
+def _in_form(model: RipeMambaSpike, form: str, dtype: torch.dtype) -> RipeMambaSpike:
     with torch.device("meta"):
         converted = build(model.config.replace(form=form), model.name)
     assert isinstance(converted, RipeMambaSpike)
     tensors = {name: tensor.to(dtype, copy=True) for name, tensor in _in_float64(converted, model).items()}
     converted.load_state_dict(tensors, assign=True)
     return converted.eval()
-
-
-def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
-    assert isinstance(model, RipeMambaSpike)
-    # Rounding the stored weights to the model's precision is not an error of the conversion: what is verified is
-    # the same conversion of the model's weights taken to float64.
-    agreement = verify(model, convert(model, form, torch.float64))
-    if not quiet:
-        print(f"{model.name}: {model.config.form} → {form}, {agreement}", file=sys.stderr)
-    return convert(model, form, model.dtype), agreement
 
 
 @torch.no_grad()

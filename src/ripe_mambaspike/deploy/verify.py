@@ -12,7 +12,8 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_pass import Pass
 
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+TOLERANCE = 1e-12  # in float64
+ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 0.05, torch.bfloat16: 0.2}  # of single layers
 LITERAL = Pass(literal=True)
 PROBE_SIDE = 18  # 18 → 9 → 5 → 3: odd sizes, many borders
 
@@ -41,27 +42,44 @@ def probe(model: RipeMambaSpike, side: int | None = None, samples: int = 1, seed
 def compare(first: RipeMambaSpike, second: RipeMambaSpike, x: Tensor) -> Agreement:
     """Run both on x in x's precision, on copies; spikes, potentials' effects and logits are all looked at."""
     ours, theirs = (_trace(copy.deepcopy(model).to(x).eval(), x) for model in (first, second))
+    return _agreement(ours, theirs)
+
+
+def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> Agreement:
+    """Compare in float64 on the probe; raises when the two are not the same network."""
+    agreement = compare(first, second, probe(first).to(next(first.parameters()).device))
+    if not agreement.error <= TOLERANCE or agreement.flips:
+        raise VerificationError(
+            f"the {second.config.form} form of '{second.name}' does not agree with its {first.config.form} form: "
+            f"{agreement}; at most {TOLERANCE:.0e} and no differing spike are wanted"
+        )
+    return agreement
+
+
+@torch.no_grad()
+def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
+    """Each converted layer in the networks' own precision, on an operand of its own, so that no flip can spread."""
+    ours, theirs = (_trace_layers(copy.deepcopy(model).eval()) for model in (first, second))
+    agreement = _agreement(ours, theirs)
+    if not agreement.error <= ROUNDING[first.dtype]:
+        raise VerificationError(
+            f"the {second.config.form} form of '{second.name}' rounds too far from its {first.config.form} form: "
+            f"{agreement}; at most {ROUNDING[first.dtype]:.0e} is wanted"
+        )
+
+
+def _agreement(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Agreement:
     worst, where, flips, fired = 0.0, "nowhere", 0, 0
     for name, expected in ours.items():
         given = theirs[name]
         if name.endswith("spikes"):
             flips += int((expected != given).sum())
             fired += int(expected.sum())
-        error = float((expected - given).abs().max() / expected.abs().max().clamp(min=torch.finfo(x.dtype).tiny))
+        smallest = torch.finfo(expected.dtype).tiny
+        error = float((expected - given).abs().max() / expected.abs().max().clamp(min=smallest))
         if not error <= worst and not math.isnan(worst):  # what is not a number stays the worst
             worst, where = error, name
     return Agreement(worst, where, flips, fired)
-
-
-def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> Agreement:
-    """Compare in float64 on the probe; raises when the two are not the same network."""
-    agreement = compare(first, second, probe(first).to(next(first.parameters()).device))
-    if not agreement.error <= TOLERANCE[torch.float64] or agreement.flips:
-        raise VerificationError(
-            f"the {second.config.form} form of '{second.name}' does not agree with its {first.config.form} form: "
-            f"{agreement}; at most {TOLERANCE[torch.float64]:.0e} and no differing spike are wanted"
-        )
-    return agreement
 
 
 def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
@@ -69,7 +87,7 @@ def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
 
     The latter is looked at because a layer behind silent neurons would otherwise go unseen.
     """
-    trace = _trace_layers(model, x)
+    trace = _trace_layers(model)
     front = model.front_end(x, LITERAL)
     for level, stage in enumerate(front.stages, 1):
         trace[f"stage {level} first spikes"] = stage.inner_spikes
@@ -80,12 +98,13 @@ def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
     return trace
 
 
-def _trace_layers(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
+def _trace_layers(model: RipeMambaSpike) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     steps, side = model.config.steps, 9
+    weight = model.bridge.norm.weight
 
     def operand(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, dtype=torch.float64).lt(0.3).to(x)
+        return torch.rand(shape, generator=generator, dtype=torch.float64).lt(0.3).to(weight)
 
     trace: dict[str, Tensor] = {}
     stages: Any = model.stages

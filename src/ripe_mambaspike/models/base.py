@@ -1,7 +1,7 @@
 """What every network offers, whatever it is made of."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class Model(nn.Module):
 
     config: ModelConfig
     name: str
+    head: Any
 
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
@@ -30,15 +31,14 @@ class Model(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
+        """The precision of the head's weights, and so of the input that is wanted."""
+        head: Any = self.head[-1] if isinstance(self.head, nn.Sequential) else self.head
+        dtype: torch.dtype = head.weight.dtype
+        return dtype
 
     def parts(self) -> dict[str, nn.Module]:
         """The network's parts in the order an event sees them."""
         return dict(self.named_children())
-
-    def run(self, x: Tensor) -> Output:
-        """A pass with all it gives."""
-        return Output(self(x), x.new_empty(0))
 
     def parameter_count(self) -> int:
         """Parameters, learned and frozen, without buffers."""

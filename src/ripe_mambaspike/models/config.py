@@ -30,14 +30,11 @@ class ModelConfig:
     form: Form = "training"  # training (branches and norms), deployed (fused) or dual-kernel (accumulate-only)
 
     def __post_init__(self) -> None:
+        for field in self.field_names():
+            object.__setattr__(self, field, _plain(getattr(self, field)))
         for field in ("classes", "steps"):
             self._check_count(field)
-        side = self.resolution
-        if isinstance(side, int) and not isinstance(side, bool):
-            object.__setattr__(self, "resolution", (side, side))
-        self._check_counts("resolution", 2)
-        if min(self.resolution) < SMALLEST_SIDE:
-            raise ConfigError(f"resolution is {self.resolution}; the network's three strides need at least 8 a side")
+        self._check_resolution()
         self._check_choice("form", Form)
 
     @classmethod
@@ -61,6 +58,16 @@ class ModelConfig:
     def replace(self, origin: str = "the model", **overrides: Any) -> Self:
         return self.from_dict({**{name: getattr(self, name) for name in self.field_names()}, **overrides}, origin)
 
+    def _check_resolution(self) -> None:
+        given = self.resolution
+        sides = (given, given) if isinstance(given, int) else given
+        most = LARGEST["resolution"]
+        if not isinstance(sides, tuple) or len(sides) != 2 or not all(_is_count(s, 1, most) for s in sides):
+            raise ConfigError(f"resolution is {given!r}; one side or (height, width) from 8 to {most} is wanted")
+        if min(sides) < SMALLEST_SIDE:
+            raise ConfigError(f"resolution is {given!r}; the network's three strides need at least 8 a side")
+        object.__setattr__(self, "resolution", sides)
+
     def _check_count(self, field: str, least: int = 1) -> None:
         value = getattr(self, field)
         most = LARGEST.get(field, LARGEST_WIDTH)
@@ -69,9 +76,6 @@ class ModelConfig:
 
     def _check_counts(self, field: str, length: int) -> None:
         value = getattr(self, field)
-        if isinstance(value, list):
-            value = tuple(value)
-            object.__setattr__(self, field, value)
         most = LARGEST.get(field, LARGEST_WIDTH)
         if not isinstance(value, tuple) or len(value) != length or not all(_is_count(v, 1, most) for v in value):
             raise ConfigError(f"{field} is {value!r}; {length} whole numbers from 1 to {most} are wanted")
@@ -85,6 +89,13 @@ class ModelConfig:
     def _check_flag(self, field: str) -> None:
         if not isinstance(getattr(self, field), bool):
             raise ConfigError(f"{field} is {getattr(self, field)!r}; true or false is wanted")
+
+
+def _plain(value: Any) -> Any:
+    """Lists and arrays as tuples, numpy's numbers as Python's."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _is_count(value: Any, least: int, most: int) -> bool:
@@ -116,8 +127,6 @@ class RipeConfig(ModelConfig):
             self._check_counts(field, 3)
         if isinstance(self.neurons, str):
             object.__setattr__(self, "neurons", (self.neurons,) * 3)
-        if isinstance(self.neurons, list):
-            object.__setattr__(self, "neurons", tuple(self.neurons))
         if not isinstance(self.neurons, tuple) or len(self.neurons) != 3:
             raise ConfigError(
                 f"neurons is {self.neurons!r}; one name or three of {', '.join(get_args(Neuron))} are wanted"

@@ -72,11 +72,16 @@ class MambaSpike(Model):
         """Events binned to [B, T, 2, H, W] → logits [B, 1, classes]."""
         return self.run(x).logits
 
-    def run(self, x: Tensor) -> Output:
+    def check(self, x: Tensor) -> None:
+        """Raise unless this network can read x; without pooling its projection fits one resolution alone."""
         check_input(x, self.config.steps, self.dtype)
         if self.config.pooled is None and tuple(x.shape[3:]) != self.config.resolution:
-            wanted = "×".join(map(str, self.config.resolution))
-            raise InputError(f"the input is {x.shape[3]}×{x.shape[4]}; this network's projection was made for {wanted}")
+            given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.resolution))
+            raise InputError(f"the input is {given}; this network's projection was made for {wanted}")
+
+    def run(self, x: Tensor) -> Output:
+        """A pass with all it gives."""
+        self.check(x)
         rates = []
         for layer in self.encoder:
             x = layer(x)

@@ -7,7 +7,6 @@ file is noticed before anything is loaded. Both files are written beside their p
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -32,9 +31,7 @@ ARCHITECTURES: dict[str, type[ModelConfig]] = {c.architecture: c for c in (RipeC
 
 def save_pretrained(model: Model, folder: str | Path) -> Path:
     """Write the network into the folder, made when missing; files of an earlier save there are replaced."""
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise WeightsError(f"{folder} is a file; a folder to save the network in is wanted")
+    folder = _as_path(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     packed = pack_tensors(tensors, {"format": "pt"})
     document = {
@@ -49,9 +46,7 @@ def save_pretrained(model: Model, folder: str | Path) -> Path:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The config goes last: a save that was cut off leaves the old config, whose checksum tells.
-        _write_whole(folder / WEIGHTS_FILE, packed)
-        _write_whole(folder / CONFIG_FILE, (json.dumps(document, indent=2) + "\n").encode())
+        _write_together(folder, {WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()})
     except OSError as error:
         raise WeightsError(
             f"{folder} cannot be written ({error.strerror or error}); a folder with room for the network is wanted"
@@ -61,13 +56,15 @@ def save_pretrained(model: Model, folder: str | Path) -> Path:
 
 def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     """The network saved in a folder, in evaluation mode. With `form` any other form than that one is refused."""
-    folder = Path(folder)
+    folder = _as_path(folder)
     document = _read_config(folder)
     origin = str(folder / CONFIG_FILE)
     architecture = document.get("architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise WeightsError(f"{origin} says architecture {architecture!r}; one of {', '.join(ARCHITECTURES)} is wanted")
     fields = _member(document, "config", dict, origin)
+    if missing := [name for name in ARCHITECTURES[architecture].field_names() if name not in fields]:
+        raise WeightsError(f"{origin} lacks the field '{missing[0]}' of its config; all fields are wanted")
     try:
         config = ARCHITECTURES[architecture].from_dict(fields, origin)
     except ConfigError as error:
@@ -77,6 +74,8 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     if form is not None and form != config.form:
         raise WeightsError(f"{folder} holds the {config.form} form; the {form} form is wanted")
     weights = _member(document, "weights", dict, origin)
+    if not isinstance(weights.get("sha256"), str):
+        raise WeightsError(f"{origin} has no checksum of its weights; the file written by save_pretrained is wanted")
     data = _read(folder / WEIGHTS_FILE)
     if hashlib.sha256(data).hexdigest() != weights.get("sha256"):
         raise WeightsError(
@@ -105,20 +104,20 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> No
     model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
 
 
-def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of one safetensors file."""
-    return _unpack(_read(Path(path)), Path(path))
-
-
 def _describe(model: Model) -> str:
     return f"the {model.config.form} form of '{model.name}'"
 
 
 def _differences(missing: list[str], extra: list[str]) -> str:
     """A sentence's end about tensor names; a file of another form is recognised by what it has."""
-    forms = {"branches": "training", "weight_now": "dual-kernel", "conv.weight": "deployed"}
-    found = next((form for mark, form in forms.items() if any(mark in name for name in extra)), None)
-    said = f"it is a {found} file, and " if found else ""
+    marks = {
+        "encoder.": "a Mamba-Spike",
+        ".branches.": "a training",
+        ".weight_now": "a dual-kernel",
+        "first_conv.weight": "a deployed",
+    }
+    found = next((kind for mark, kind in marks.items() if any(mark in name for name in extra)), None)
+    said = f"it is {found} file, and " if found else ""
     parts = []
     for label, names in (("lacks", missing), ("has the unknown", extra)):
         if names:
@@ -129,7 +128,7 @@ def _differences(missing: list[str], extra: list[str]) -> str:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
-    if not folder.is_dir():
+    if not _is_folder(folder):
         raise WeightsError(f"{folder} is not a folder; one with {CONFIG_FILE} and {WEIGHTS_FILE} is wanted")
     try:
         document = json.loads(_read(path))
@@ -167,16 +166,33 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write beside the place, then move: the file is there whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _is_folder(path: Path) -> bool:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        return path.is_dir()
+    except OSError:  # a name the system cannot even look up
+        return False
+
+
+def _as_path(folder: Any) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise WeightsError(f"a {type(folder).__name__} was given; the path of a folder is wanted")
+    return Path(folder)
+
+
+def _write_together(folder: Path, files: dict[str, bytes]) -> None:
+    """Write all files beside their places, then move them in: an earlier save stays whole until everything is there.
+
+    The last one moved is the config; should the moves be cut apart, its checksum tells.
+    """
+    temporary = {folder / name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
+    try:
+        for path, data in zip(temporary.values(), files.values(), strict=True):
+            with path.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for place, path in temporary.items():
+            path.replace(place)
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)

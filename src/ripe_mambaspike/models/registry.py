@@ -42,7 +42,7 @@ def list_models() -> list[str]:
 
 def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The config registered under a name, with fields overridden."""
-    if name not in CONFIGS:
+    if not isinstance(name, str) or name not in CONFIGS:
         close = difflib.get_close_matches(str(name), CONFIGS, 1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ConfigError(f"there is no model '{name}'{hint} (known models are {', '.join(CONFIGS)})")
@@ -67,6 +67,8 @@ def create_model(name: str, *, seed: int | None = None, **overrides: Any) -> Mod
     config = model_config(name, **overrides)
     if seed is None:
         return build(config, name)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ConfigError(f"seed is {seed!r}; a whole number is wanted")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config, name)

@@ -71,6 +71,9 @@ class RipeMambaSpike(Model):
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
         check_input(x, self.config.steps, self.dtype, seen=step)
+        if initial_state is not None and states[0].first_input.shape != x[:, 0].shape:
+            given, wanted = tuple(x[:, 0].shape), tuple(states[0].first_input.shape)
+            raise InputError(f"the input's steps have shape {given}; the state it goes on from has {wanted}")
         current = self.entry(x, mode, step)
         stages = []
         for stage, state in zip(self.stages, states, strict=True):
@@ -85,6 +88,8 @@ class RipeMambaSpike(Model):
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
+        if token_indices is not None:
+            self._check_indices(token_indices, features)
         tokens = self.bridge(features, attention, token_indices)
         return self.head(self.hierarchy(tokens).mean(2))
 
@@ -95,6 +100,15 @@ class RipeMambaSpike(Model):
         if keep is not None and keep > positions:
             raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
         return self.tokens(spikes)
+
+    def _check_indices(self, indices: Tensor, features: Tensor) -> None:
+        positions = features.shape[2]
+        fits = indices.ndim == 2 and indices.shape[0] == features.shape[0] and not indices.is_floating_point()
+        if not fits or indices.numel() == 0 or int(indices.min()) < 0 or int(indices.max()) >= positions:
+            raise InputError(
+                f"token_indices has shape {tuple(indices.shape)} and dtype {indices.dtype}; whole numbers "
+                f"(batch {features.shape[0]}, k) below {positions} are wanted"
+            )
 
     def parts(self) -> dict[str, nn.Module]:
         """The network in the order an event sees it."""

@@ -70,7 +70,12 @@ def _rows() -> list[Claim]:
         )
         claims.append(
             TABLE.number(
-                f"compute.{slug}", f"GFLOPs, {what}", f"{flops} G", ours, reason=_pruned(flops, overrides), remark=own
+                f"compute.{slug}",
+                f"GFLOPs, {what}, as the paper's counter sees it",
+                f"{flops} G",
+                ours,
+                reason=f"{_pruned(flops, overrides)} {own}".strip(),
+                remark=own,
             )
         )
     macs = [(float(flops), mac) for _, _, flops, mac, _ in ROWS]

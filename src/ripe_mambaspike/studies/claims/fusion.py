@@ -3,9 +3,9 @@
 import torch
 
 from ripe_mambaspike.deploy.fuse import fuse
+from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.deploy.verify import LITERAL, compare, probe
 from ripe_mambaspike.errors import VerificationError
-from ripe_mambaspike.models.randomise import randomise
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.models.randomise import randomise
+from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
