@@ -1,0 +1,117 @@
+"""Input that used to slip through or end in a traceback: each gets one sentence."""
+
+import numpy as np
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, from_pretrained, fuse
+from ripe_mambaspike.account.document import account
+from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.evaluation import evaluation
+
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18}
+
+
+@pytest.fixture
+def model():
+    return create_model("dvsgesture", seed=0, **SMALL)
+
+
+def test_numpy_numbers_are_numbers():
+    made = create_model(
+        "dvsgesture",
+        classes=np.int64(5),
+        steps=np.int32(4),
+        resolution=np.array([18, 20]),
+        stage_channels=np.array([8, 12, 16]),
+        drop_path=np.float32(0.25),
+    )
+    assert (made.config.classes, made.config.resolution) == (5, (18, 20))
+    assert made.config.stage_channels == (8, 12, 16)
+    assert all(type(value) is int for value in made.config.stage_channels)
+    assert made.config.drop_path == 0.25
+
+
+@pytest.mark.parametrize("name", [["dvsgesture"], None, 3])
+def test_a_name_that_is_no_text(name):
+    with pytest.raises(ConfigError, match="no model"):
+        create_model(name)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, True])
+def test_a_seed_that_is_no_whole_number(seed):
+    with pytest.raises(ConfigError, match="seed"):
+        create_model("dvsgesture", seed=seed, **SMALL)
+
+
+@pytest.mark.parametrize("folder", [None, 3])
+def test_a_folder_that_is_no_path(folder, model):
+    with pytest.raises(WeightsError, match="path of a folder"):
+        from_pretrained(folder)
+    with pytest.raises(WeightsError, match="path of a folder"):
+        model.save_pretrained(folder)
+
+
+def test_fuse_of_something_else():
+    with pytest.raises(ConfigError, match="NoneType"):
+        fuse(None)
+
+
+def test_fuse_of_mixed_precision(model):
+    model.head.double()
+    with pytest.raises(ConfigError, match="float32 and float64"):
+        fuse(model)
+
+
+def test_a_state_of_another_size(model):
+    model.eval()
+    state = model.front_end(probe_events(2, 18, 18)).state
+    with pytest.raises(InputError, match="state"):
+        model.front_end(probe_events(2, 20, 20), initial_state=state)
+    with pytest.raises(InputError, match="state"):
+        model.front_end(probe_events(2, 18, 18, samples=2), initial_state=state)
+
+
+@pytest.mark.parametrize(
+    "indices", [torch.tensor([[0, 99]]), torch.tensor([[-1]]), torch.tensor([0]), torch.zeros(1, 2)]
+)
+def test_token_indices_that_fit_no_grid(model, indices):
+    with pytest.raises(InputError, match="token_indices"):
+        model.eval().run(probe_events(4, 18, 18), token_indices=indices)
+
+
+def test_one_sample_on_one_cell_cannot_be_normalised(model):
+    with pytest.raises(InputError, match="more samples"):
+        model.train()(probe_events(4, 8, 8))
+    assert model.eval()(probe_events(4, 8, 8)).isfinite().all()
+
+
+def test_the_account_of_a_baseline_is_of_its_own_resolution():
+    baseline = create_model("mamba-spike-nmnist", seed=0)
+    with pytest.raises(InputError, match="34×34"):
+        account(baseline, probe_events(10, 48, 48), "a test")
+    document = account(baseline, probe_events(4, 34, 34), "a test")
+    assert document["parameters"]["deployed"] == 1_026_506
+    assert document["counted_at"] == {"steps": 4, "resolution": [34, 34]}
+
+
+def test_evaluation_puts_every_module_back(model):
+    def fail_inside():
+        with evaluation(model):
+            assert not any(module.training for module in model.modules())
+            raise RuntimeError("halfway")
+
+    model.train()
+    model.entry.eval()
+    with pytest.raises(RuntimeError, match="halfway"):
+        fail_inside()
+    assert model.training
+    assert not model.entry.training
+
+
+def test_second_neurons_keep_no_potential(model):
+    """What nothing reads is not stacked."""
+    for stage in model.stages:
+        fired, _ = stage.second_neuron(torch.randn(1, 3, stage.second_conv.channels, 2, 2), keep_potential=False)
+        assert fired[1] is None
