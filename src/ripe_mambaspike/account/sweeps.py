@@ -36,7 +36,7 @@ class Sweep:
 
 COST_UNITS = {"deployed": "M", "gflops": "G", "gflops_64_tokens": "G", "gflops_with_scan": "G"}
 COUNTER = "The paper's counter never sees the scan: compare its GFLOPs with ours without it."
-PRUNED = "The paper's {rows}, though called all tokens, were taken with 64 tokens a step: compare with that column."
+PRUNED = "Counted by the paper with 64 tokens a step, though called all tokens: {rows}. Compare with that column."
 
 
 def sweep(name: SweepName, config: ModelConfig) -> Sweep:
@@ -83,7 +83,7 @@ def _resolution(config: RipeConfig) -> Sweep:
         rows.append(Row(f"{side}×{side}", side, dict(zip(ours, theirs, strict=True)), ours))
     units = {**COST_UNITS, "mamba_spike": "M", "its_projection": "M", "projection_share": "%"}
     odd = "At 34×34 the grid has 25 tokens; the odd one is kept here and was dropped in the paper's count (0.7756)."
-    pruned = PRUNED.format(rows="224×224 row") + " (34×34 has 25 tokens and 48×48 has 36, all kept in it.)"
+    pruned = PRUNED.format(rows="224×224") + " (34×34 has 25 tokens and 48×48 has 36, all kept in it.)"
     return Sweep("resolution", "Cost against the sensor's resolution", units, rows, [COUNTER, pruned, odd])
 
 
@@ -104,7 +104,7 @@ def _steps(config: RipeConfig) -> Sweep:
         rows.append(Row(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
     fits_nothing = "The paper's T-sweep MACs fit no part of the network; they are linear in T, as ours are."
     units = {**COST_UNITS, "gmacs": "G"}
-    pruned = PRUNED.format(rows="rows but T 16")
+    pruned = PRUNED.format(rows="all rows but T 16")
     return Sweep("steps", "Cost against the number of time steps", units, rows, [COUNTER, pruned, fits_nothing])
 
 
@@ -115,7 +115,7 @@ def _width(config: RipeConfig) -> Sweep:
         ours = _cost(config.replace(stage_channels=widths, hierarchy_widths=widths))
         theirs = (deployed, gflops, None, None)
         rows.append(Row(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
-    pruned = PRUNED.format(rows="two wider rows")
+    pruned = PRUNED.format(rows="the two wider rows")
     return Sweep("width", "Cost against the stages' and levels' width", COST_UNITS, rows, [COUNTER, pruned])
 
 
