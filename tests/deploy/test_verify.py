@@ -146,3 +146,16 @@ def test_the_probe_is_wide_enough_for_the_tokens(loud):
     assert probe(loud(tokens=16)).shape == (1, 5, 2, 32, 32)
     assert probe(loud()).shape == (1, 5, 2, 18, 18)
     assert probe(loud()).dtype == torch.float64
+
+
+def test_a_layer_whose_branches_cancel_is_no_error():
+    """Zero kernels, and norms whose shifts add up to rounding error alone: nothing is wrong with that."""
+    model = create_model("nmnist", seed=0, stage_channels=(8, 8, 8), hierarchy_widths=(8, 8, 8))
+    with torch.no_grad():
+        for branch in model.stages[1].second_conv.branches:
+            for conv in branch.convs:
+                conv.weight.zero_()
+            branch.norm.running_mean.normal_()
+            branch.norm.weight.fill_(1 if branch.convs else 0)
+            branch.norm.bias.copy_(branch.norm.running_mean / (1 + 1e-5) ** 0.5 if branch.convs else torch.zeros(8))
+    fuse(model, quiet=True)
