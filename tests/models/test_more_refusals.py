@@ -115,3 +115,25 @@ def test_second_neurons_keep_no_potential(model):
     for stage in model.stages:
         fired, _ = stage.second_neuron(torch.randn(1, 3, stage.second_conv.channels, 2, 2), keep_potential=False)
         assert fired[1] is None
+
+
+def test_spelling_of_choices_does_not_matter():
+    given = {"attention": "Low_Rank", "bridge": "MR-S3A", "mixer": "Conv1D", "neurons": ["LIF", "SiLIF", "CSiLIF"]}
+    config = create_model("dvsgesture", **SMALL, **given).config
+    assert (config.attention, config.bridge, config.mixer) == ("low-rank", "mr-s3a", "conv1d")
+    assert config.neurons == ("lif", "silif", "csilif")
+
+
+def test_false_takes_a_part_out():
+    config = create_model("dvsgesture", **SMALL, attention=False, bridge=False, repconv=False, tdm=False).config
+    assert (config.attention, config.bridge) == ("none", "stage3")
+    whole = create_model("dvsgesture", **SMALL, attention=True, bridge=True).config
+    assert (whole.attention, whole.bridge) == ("ds-mpa", "mr-s3a")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("attention", None), ("mixer", False), ("neurons", ("lif", 3, "lif")), ("form", "")]
+)
+def test_what_is_no_choice(field, value):
+    with pytest.raises(ConfigError, match=field):
+        create_model("dvsgesture", **{**SMALL, field: value})

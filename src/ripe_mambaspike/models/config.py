@@ -16,6 +16,7 @@ BridgeKind = Literal["mr-s3a", "stage3"]
 SMALLEST_SIDE = 8  # three strides of two
 LARGEST = {"classes": 2**20, "steps": 4096, "resolution": 4096, "tokens": 2**20}  # beyond, a slip and not a wish
 LARGEST_WIDTH = 16384
+SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ModelConfig:
         for field in ("classes", "steps"):
             self._check_count(field)
         self._check_resolution()
-        self._check_choice("form", Form)
+        self._choose("form", Form)
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -80,15 +81,24 @@ class ModelConfig:
         if not isinstance(value, tuple) or len(value) != length or not all(_is_count(v, 1, most) for v in value):
             raise ConfigError(f"{field} is {value!r}; {length} whole numbers from 1 to {most} are wanted")
 
-    def _check_choice(self, field: str, kind: Any, value: Any = None) -> None:
-        value = getattr(self, field) if value is None else value
-        choices = get_args(kind)
-        if value not in choices:
-            raise ConfigError(f"{field} is {value!r}; one of {', '.join(choices)} is wanted")
+    def _choose(self, field: str, kind: Any, several: bool = False) -> None:
+        """Make the field one of the kind's names; capitals, hyphens and underscores do not matter."""
+        given = getattr(self, field)
+        names = given if several else (given,)
+        spelled = {_letters(choice): choice for choice in get_args(kind)}
+        for name in names:
+            if not isinstance(name, str) or _letters(name) not in spelled:
+                raise ConfigError(f"{field} is {given!r}; one of {', '.join(spelled.values())} is wanted")
+        chosen = tuple(spelled[_letters(name)] for name in names)
+        object.__setattr__(self, field, chosen if several else chosen[0])
 
     def _check_flag(self, field: str) -> None:
         if not isinstance(getattr(self, field), bool):
             raise ConfigError(f"{field} is {getattr(self, field)!r}; true or false is wanted")
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _plain(value: Any) -> Any:
@@ -131,11 +141,13 @@ class RipeConfig(ModelConfig):
             raise ConfigError(
                 f"neurons is {self.neurons!r}; one name or three of {', '.join(get_args(Neuron))} are wanted"
             )
-        for neuron in self.neurons:
-            self._check_choice("neurons", Neuron, neuron)
-        self._check_choice("attention", Attention)
-        self._check_choice("bridge", BridgeKind)
-        self._check_choice("mixer", Mixer)
+        self._choose("neurons", Neuron, several=True)
+        for field, (present, absent) in SWITCHES.items():
+            if isinstance(getattr(self, field), bool):
+                object.__setattr__(self, field, present if getattr(self, field) else absent)
+        self._choose("attention", Attention)
+        self._choose("bridge", BridgeKind)
+        self._choose("mixer", Mixer)
         self._check_flag("repconv")
         self._check_flag("tdm")
         for field in ("tokens", "head_width"):
