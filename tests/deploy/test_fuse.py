@@ -37,7 +37,10 @@ def test_every_config_is_exact(registered, apart, name, form):
 @FORMS
 @pytest.mark.parametrize("name", RIPE)
 def test_every_config_to_float32_rounding(registered, apart, name, form):
-    """Seed 0: none of its potentials lies so near its threshold that rounding decides; see the next test."""
+    """Seed 0 was chosen: none of its potentials lies so near its threshold that rounding decides.
+
+    Others do: the next test takes a seed that flips, and benchmarks/spike_flips.py counts how often it happens.
+    """
     model = registered(name, seed=0)
     converted = CONVERT[form](model, quiet=True)
     assert converted.dtype == torch.float32

@@ -1,5 +1,7 @@
 """Input that used to slip through or end in a traceback: each gets one sentence."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -137,3 +139,12 @@ def test_false_takes_a_part_out():
 def test_what_is_no_choice(field, value):
     with pytest.raises(ConfigError, match=field):
         create_model("dvsgesture", **{**SMALL, field: value})
+
+
+@pytest.mark.parametrize(("key", "value"), [("parameters", 7), ("dtype", "bfloat16"), ("parameters", None)])
+def test_a_config_that_misstates_its_weights(model, tmp_path, key, value):
+    model.save_pretrained(tmp_path)
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, key: value}))
+    with pytest.raises(WeightsError, match=rf"config\.json says {key}"):
+        from_pretrained(tmp_path)

@@ -47,7 +47,7 @@ def is_saved(model: str) -> bool:
 
 
 def select_model(model: str, fields: dict[str, Any]) -> "Model":
-    """The saved network, or a fresh one whose running statistics are measured on the probe."""
+    """The saved network, or a fresh one with the weights of seed 0."""
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.models.registry import create_model
 

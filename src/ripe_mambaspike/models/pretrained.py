@@ -40,8 +40,7 @@ def save_pretrained(model: Model, folder: str | Path) -> Path:
         "architecture": model.config.architecture,
         "name": model.name,
         "config": model.config.to_dict(),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "parameters": model.parameter_count(),
+        **_facts(model),
         "weights": {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()},
     }
     try:
@@ -85,6 +84,9 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     with torch.device("meta"):
         model = build(config, str(document.get("name", architecture)))
     load_weights(model, _unpack(data, folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
+    for key, value in _facts(model).items():
+        if document.get(key) != value:
+            raise WeightsError(f"{origin} says {key} {document.get(key)!r}; the network it describes has {value!r}")
     return model.eval()
 
 
@@ -102,6 +104,11 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> No
     if len(dtypes) > 1 or not all(tensor.is_floating_point() for tensor in tensors.values()):
         raise WeightsError(f"{origin} holds {', '.join(sorted(dtypes))}; one floating-point precision is wanted")
     model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    """What the config says about the weights, for whoever reads it."""
+    return {"dtype": str(model.dtype).removeprefix("torch."), "parameters": model.parameter_count()}
 
 
 def _describe(model: Model) -> str:

@@ -88,6 +88,7 @@ def _compared(model: RipeMambaSpike, fused: RipeMambaSpike, statement: str) -> l
             "exact",
             f"{flips} of {fired:,} spikes differ",
             flips == 0 and fired > 0,
+            remark="On one network; with others float32 rounding does flip spikes (benchmarks/spike_flips.py).",
         ),
     ]
 
