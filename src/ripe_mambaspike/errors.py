@@ -23,3 +23,11 @@ class WeightsError(RipeError):
 
 class VerificationError(RipeError):
     """A converted network that does not agree with the one it was made from."""
+
+
+class ReadError(RipeError):
+    """A recording that is missing, damaged or of no known format; names the file, the byte and the reason."""
+
+
+class DataError(RipeError):
+    """A data set, store, split list or download that is missing, incomplete or not what it should be."""

@@ -1,0 +1,221 @@
+"""Unpack zip and tar files that nobody vouches for: nothing outside the folder, no links, no more bytes than declared.
+
+Everything is written to a hidden folder beside the wanted one, which then takes its name in one step: a folder that
+is there is whole. The mark left in it says which archive it came from, so that a second call has nothing to do.
+"""
+
+import bz2
+import copy
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ripe_mambaspike.errors import DataError
+
+if sys.platform != "win32":
+    import fcntl
+
+MARK = ".extracted.json"
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
+LITTER = "__MACOSX"  # what one system's packer adds
+CHUNK = 1 << 20
+DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
+
+
+class _BadMemberError(Exception):
+    """What is wrong with the archive, as the end of a sentence."""
+
+
+def extract(path: str | Path, folder: str | Path) -> Path:
+    """The folder with the archive's files; made when missing, left alone when this archive made it before.
+
+    Where the archive's only top entry is a folder of the wanted name, its contents are taken, so that Train.zip
+    with Train/0/… fills Train/0 and not Train/Train/0. An archive inside the archive is unpacked where it lies.
+    """
+    path, folder = Path(path), Path(folder)
+    try:
+        origin = {"archive": path.name, "bytes": path.stat().st_size}
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be used ({error.strerror}); a zip or tar file is wanted") from error
+    if _done(folder, origin):
+        return folder
+    with locked(folder.with_name(f".{folder.name}.lock"), f"{folder} is being extracted by another process"):
+        if _done(folder, origin):  # the other process may have finished just now
+            return folder
+        work = folder.with_name(f".{folder.name}.extracting")
+        shutil.rmtree(work, ignore_errors=True)  # what a killed process left
+        try:
+            work.mkdir()
+            _unpack(path, work)
+            for inner in sorted(p for p in work.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)):
+                _unpack(inner, inner.parent)
+                inner.unlink()
+            tree = _top(work, folder.name)
+            (tree / MARK).write_text(json.dumps(origin) + "\n")
+            if folder.exists():
+                folder.rmdir()  # _done saw that it is empty
+            tree.rename(folder)
+        except _BadMemberError as error:
+            raise DataError(f"{path} {error}; a sound archive is wanted") from error
+        except DAMAGE as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)  # tarfile tells of every format it tried
+            raise DataError(f"{path} is damaged or no zip or tar file ({reason}); a sound archive is wanted") from error
+        except OSError as error:
+            raise DataError(f"{path} cannot be extracted to {folder} ({error.strerror or error})") from error
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def checksum(path: Path, kind: str) -> str:
+    """The checksum of a file as the list of mirrors writes it; `kind` is md5 or sha256."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); a readable file is wanted") from error
+    return f"{kind}:{digest.hexdigest()}"
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock file; a DataError that begins with `busy` when another process does. A dead process holds none."""
+    if sys.platform == "win32":
+        yield
+        return
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataError(f"{path} cannot be written ({error.strerror}); a writable folder is wanted") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise DataError(f"{busy} ({path} is locked); one at a time is wanted") from error
+        except OSError:  # a file system that knows no locks
+            break
+        if os.fstat(handle).st_nlink:
+            break
+        os.close(handle)  # its last holder removed it between the two calls
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def free_space(folder: Path, needed: int, what: str) -> None:
+    """Refuse what the disk has no room for."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(f"{folder} has {free} bytes free; {needed} are needed for {what}")
+
+
+def _done(folder: Path, origin: dict[str, object]) -> bool:
+    """Whether this archive made the folder; one that something else made is refused."""
+    if not folder.exists():
+        return False
+    try:
+        found = json.loads((folder / MARK).read_text())
+    except (OSError, ValueError):
+        found = None
+    if found == origin:
+        return True
+    if found is None and folder.is_dir() and not any(folder.iterdir()):
+        return False
+    maker = f"was made from {found}" if found else "was not made from an archive"
+    raise DataError(f"{folder} is there and {maker}; {origin} is to be extracted: move the folder away first")
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    with path.open("rb") as file:  # by its first bytes: a tar that ends with a zip would pass for one
+        beginning = file.read(4)
+    if beginning in (b"PK\x03\x04", b"PK\x05\x06"):
+        _unpack_zip(path, folder)
+    else:
+        _unpack_tar(path, folder)
+
+
+def _unpack_zip(path: Path, folder: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        for member in members:
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _BadMemberError(f"has {member.filename!r}, which is a link or device")
+            if member.flag_bits & 1:
+                raise _BadMemberError(f"has {member.filename!r}, which is encrypted")
+        free_space(folder, sum(member.file_size for member in members), path.name)
+        for member in members:
+            place = _place(folder, member.filename)
+            if member.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            asked = copy.copy(member)
+            asked.file_size += 1  # the reader stops where it is told to; one byte more shows what goes beyond
+            with archive.open(asked) as source:
+                _write(source, place, member.file_size, member.filename)
+
+
+def _unpack_tar(path: Path, folder: Path) -> None:
+    """In one pass: a tar has no list of its members, so room is looked for member by member."""
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            place = _place(folder, member.name)
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            source = archive.extractfile(member) if member.isreg() else None
+            if source is None:
+                raise _BadMemberError(f"has {member.name!r}, which is a link or device")
+            free_space(folder, member.size, path.name)
+            with source:
+                _write(source, place, member.size, member.name)
+        stream = archive.fileobj
+        while isinstance(stream, gzip.GzipFile | bz2.BZ2File) and stream.read(CHUNK):
+            pass  # the checksum of a compressed stream stands at its end
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where a member goes; a name that would leave the folder is refused."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name) or ".." in parts or "\0" in name:
+        raise _BadMemberError(f"has {name!r}, which would leave the folder")
+    return folder.joinpath(*parts)
+
+
+def _write(source: IO[bytes], place: Path, size: int, name: str) -> None:
+    if place.exists():
+        raise _BadMemberError(f"has {name!r} twice")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    left = size
+    with place.open("xb") as file:
+        while chunk := source.read(CHUNK):
+            left -= len(chunk)
+            if left < 0:
+                raise _BadMemberError(f"has {name!r} with more than the {size} bytes it declares")
+            file.write(chunk)
+    if left:
+        raise _BadMemberError(f"has {name!r} with {size - left} of the {size} bytes it declares")
+
+
+def _top(work: Path, name: str) -> Path:
+    """The folder whose contents are wanted."""
+    shutil.rmtree(work / LITTER, ignore_errors=True)
+    entries = list(work.iterdir())
+    return work / name if len(entries) == 1 and entries[0].name == name and entries[0].is_dir() else work

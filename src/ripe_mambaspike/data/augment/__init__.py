@@ -1,0 +1,58 @@
+"""Augmentation of event clips [B, T, 2, H, W]: floating-point counts, polarity 0 = OFF and 1 = ON.
+
+Pure functions with explicit parameters a sample, small frozen transforms that draw those parameters, and the paper's
+settings for each benchmark. Draws come from a generator on the CPU and are then moved, so a CPU and a GPU make the
+same ones and nothing waits for the device. No input is changed; where nothing is hit, the input itself comes back.
+"""
+
+from ripe_mambaspike.data.augment.draws import draws_for
+from ripe_mambaspike.data.augment.flips import (
+    HorizontalFlip,
+    PolarityFlip,
+    TimeReversal,
+    flip_horizontal,
+    flip_polarity,
+    reverse_time,
+)
+from ripe_mambaspike.data.augment.geometry import (
+    affine,
+    cutout,
+    roll,
+    rotations,
+    shears,
+    temporal_cutout,
+)
+from ripe_mambaspike.data.augment.mixing import Box, EventCutMix, Mixup, cutmix, mixup, soft_targets
+from ripe_mambaspike.data.augment.nda import NDA, OPERATIONS, Draw, apply_draw
+from ripe_mambaspike.data.augment.settings import BENCHMARKS, Augmentation, augment_clips, augmentation_for, mix
+
+__all__ = [
+    "BENCHMARKS",
+    "NDA",
+    "OPERATIONS",
+    "Augmentation",
+    "Box",
+    "Draw",
+    "EventCutMix",
+    "HorizontalFlip",
+    "Mixup",
+    "PolarityFlip",
+    "TimeReversal",
+    "affine",
+    "apply_draw",
+    "augment_clips",
+    "augmentation_for",
+    "cutmix",
+    "cutout",
+    "draws_for",
+    "flip_horizontal",
+    "flip_polarity",
+    "mix",
+    "mixup",
+    "reverse_time",
+    "roll",
+    "rotations",
+    "shears",
+    "soft_targets",
+    "temporal_cutout",
+]

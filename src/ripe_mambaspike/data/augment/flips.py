@@ -1,0 +1,82 @@
+"""Three ways to mirror a clip: its polarities, its columns, its steps. No count is lost, and twice is the identity."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number
+from ripe_mambaspike.data.augment.draws import hits
+from ripe_mambaspike.data.augment.edit import edit
+
+
+def flip_polarity(x: Tensor, chosen: Tensor) -> Tensor:
+    """ON and OFF exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
+    return edit(x, chosen, lambda part: part.flip(2))
+
+
+def flip_horizontal(x: Tensor, chosen: Tensor) -> Tensor:
+    """Left and right exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
+    return edit(x, chosen, lambda part: part.flip(4))
+
+
+def reverse_time(x: Tensor, chosen: Tensor, swap_polarity: bool = False) -> Tensor:
+    """The chosen samples from their last step to their first. x [B, T, 2, H, W], chosen [B] bool.
+
+    A scene played backwards darkens where it brightened: `swap_polarity` exchanges ON and OFF as well.
+    """
+    return edit(x, chosen, lambda part: part.flip(1, 2) if swap_polarity else part.flip(1))
+
+
+@dataclass(frozen=True)
+class PolarityFlip:
+    """`flip_polarity`, each sample with a probability."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_number("polarity_flip probability", self.probability)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return _at_random(x, self.probability, generator, flip_polarity)
+
+
+@dataclass(frozen=True)
+class HorizontalFlip:
+    """`flip_horizontal`, each sample with a probability."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_number("horizontal_flip probability", self.probability)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return _at_random(x, self.probability, generator, flip_horizontal)
+
+
+@dataclass(frozen=True)
+class TimeReversal:
+    """`reverse_time`, each sample with a probability.
+
+    The paper does not say whether reversal exchanges the polarities, as physics would. Public code reverses the order
+    of the steps only, so that is the default.
+    """
+
+    probability: float = 0.5
+    swap_polarity: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("time_reversal probability", self.probability)
+        check_flag("time_reversal swap_polarity", self.swap_polarity)
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return _at_random(x, self.probability, generator, lambda x, c: reverse_time(x, c, self.swap_polarity))
+
+
+def _at_random(
+    x: Tensor, probability: float, generator: torch.Generator, flip: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    check_clips(x)
+    check_generator(generator)
+    return flip(x, hits(len(x), probability, generator)) if probability else x

@@ -1,0 +1,112 @@
+"""What NDA does to a clip, one function an operation; parameters are given a sample, and parameters that ask for
+nothing give the same bits back.
+
+A sample's parameters hold for all its steps and both polarities. Every operation copies counts or drops them, and
+never blends two, so that whole numbers stay whole. Parameters [B] may lie on the CPU; they are moved without waiting.
+"""
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.data.augment.checks import check_clips
+
+
+def roll(x: Tensor, shift_y: Tensor, shift_x: Tensor) -> Tensor:
+    """Shift by whole pixels, down and to the right; what leaves at one side comes in at the other: no count is lost.
+
+    x [B, T, 2, H, W], shift_y and shift_x [B] whole numbers.
+    """
+    check_clips(x)
+    height, width = x.shape[-2:]
+    rows, columns = _frame(x)
+    rows = (rows - _per_sample(shift_y, x)) % height
+    columns = (columns - _per_sample(shift_x, x)) % width
+    return _take(x, rows * width + columns)
+
+
+def affine(x: Tensor, matrices: Tensor) -> Tensor:
+    """Pixel (x, y) of the result is the pixel of x nearest to M·(x, y, 1), measured from the image's centre in pixels.
+
+    x [B, T, 2, H, W], matrices [B, 2, 3]. Nearest neighbour, because a blend of pixels would make fractions of counts.
+    Zeros come in where M points outside the frame, so what leaves the frame is lost; and a pixel may be taken twice or
+    not at all, so the total is kept only about.
+    """
+    check_clips(x)
+    height, width = x.shape[-2:]
+    rows, columns = _frame(x)
+    # float64 and one operation at a time: the same rounding on every device, and half pixels are exact. A grid in
+    # [-1, 1], as grid_sample wants it, would put even the identity next to a rounding edge.
+    centre_y, centre_x = (height - 1) / 2, (width - 1) / 2
+    y, x_ = rows - centre_y, columns - centre_x
+    m = matrices.to(device=x.device, dtype=torch.float64, non_blocking=True)[:, :, :, None, None]
+    source_x = _nearest(m[:, 0, 0] * x_ + m[:, 0, 1] * y + m[:, 0, 2] + centre_x)
+    source_y = _nearest(m[:, 1, 0] * x_ + m[:, 1, 1] * y + m[:, 1, 2] + centre_y)
+    inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
+    source = source_y.clamp(0, height - 1) * width + source_x.clamp(0, width - 1)
+    return _take(x, source).masked_fill_(~inside[:, None, None], 0)
+
+
+def shears(amount_x: Tensor, amount_y: Tensor) -> Tensor:
+    """Matrices for `affine` that move a row by amount_x a pixel of height and a column by amount_y a pixel of width.
+
+    Amounts [B] → [B, 2, 3], float64. Meant for one of the two at a time; both zero is the identity.
+    """
+    matrices = _identities(amount_x)
+    matrices[:, 0, 1] = -amount_x  # the matrix points from the result back to the source
+    matrices[:, 1, 0] = -amount_y
+    return matrices
+
+
+def rotations(degrees: Tensor) -> Tensor:
+    """Matrices for `affine` that turn the image clockwise as it is seen (y points down). [B] → [B, 2, 3], float64."""
+    angle = torch.deg2rad(degrees.double())
+    matrices = _identities(degrees)
+    matrices[:, 0, 0] = matrices[:, 1, 1] = angle.cos()
+    matrices[:, 0, 1], matrices[:, 1, 0] = angle.sin(), -angle.sin()
+    return matrices
+
+
+def cutout(x: Tensor, top: Tensor, left: Tensor, side: Tensor) -> Tensor:
+    """Zeros in a square: rows top … top + side − 1, columns likewise; what lies outside the frame is no matter.
+
+    x [B, T, 2, H, W], top, left and side [B] whole numbers; side 0 cuts nothing.
+    """
+    check_clips(x)
+    top, left, side = (_per_sample(value, x) for value in (top, left, side))
+    rows, columns = _frame(x)
+    inside = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
+    return x.masked_fill(inside[:, None, None], 0)
+
+
+def temporal_cutout(x: Tensor, start: Tensor, length: Tensor) -> Tensor:
+    """Zeros in steps start … start + length − 1. x [B, T, 2, H, W], start and length [B]; length 0 cuts nothing."""
+    check_clips(x)
+    start, length = (value.to(x.device, non_blocking=True)[:, None] for value in (start, length))
+    steps = torch.arange(x.shape[1], device=x.device)
+    inside = (steps >= start) & (steps < start + length)
+    return x.masked_fill(inside[:, :, None, None, None], 0)
+
+
+def _frame(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column numbers, [1, H, 1] and [1, 1, W]."""
+    height, width = x.shape[-2:]
+    return torch.arange(height, device=x.device).view(1, -1, 1), torch.arange(width, device=x.device).view(1, 1, -1)
+
+
+def _per_sample(value: Tensor, x: Tensor) -> Tensor:
+    return value.to(x.device, non_blocking=True)[:, None, None]
+
+
+def _nearest(position: Tensor) -> Tensor:
+    return (position + 0.5).floor().long()  # halves always go up: rounding to even would tear every other row
+
+
+def _identities(like: Tensor) -> Tensor:
+    return torch.eye(2, 3, dtype=torch.float64, device=like.device).repeat(len(like), 1, 1)
+
+
+def _take(x: Tensor, source: Tensor) -> Tensor:
+    """x [B, T, 2, H, W] with each pixel taken from source [B, H, W], a number of row · W + column."""
+    samples, steps, polarities, height, width = x.shape
+    index = source.flatten(1)[:, None].expand(samples, steps * polarities, -1)
+    return x.reshape(samples, steps * polarities, height * width).gather(2, index).view(x.shape)

@@ -1,0 +1,118 @@
+"""The augmentation of a training run: one set of settings, and the paper's set for each benchmark (Table "hyper")."""
+
+import difflib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number
+from ripe_mambaspike.data.augment.flips import HorizontalFlip, PolarityFlip, TimeReversal
+from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
+from ripe_mambaspike.data.augment.nda import NDA
+from ripe_mambaspike.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training clips are changed. The defaults are the paper's default column; a 0 turns a thing off."""
+
+    nda_operations: int = 1  # NDA operations a sample
+    nda_magnitude: float = 0.3  # how strong they are, 0 to 1
+    roll_cap: float = 0.25  # NDA's roll at magnitude 1, as a share of the frame's side
+    cutout_cap: float = 0.25  # NDA's cutout at magnitude 1, as a share of the height (and of the steps)
+    polarity_flip: float = 0.5  # probability that a sample's ON and OFF are exchanged
+    horizontal_flip: float = 0.0  # probability that a sample's left and right are exchanged
+    time_reversal: float = 0.0  # probability that a sample's steps are reversed
+    swap_polarity: bool = False  # whether time reversal exchanges ON and OFF too, as physics would
+    mixup_alpha: float = 0.2  # Mixup's λ ~ Beta(α, α)
+    mixup_probability: float = 0.3  # probability that Mixup hits a batch
+    cutmix_alpha: float = 0.0  # EventCutMix's λ ~ Beta(α, α)
+    cutmix_probability: float = 0.5  # probability that EventCutMix hits a batch; the paper is silent, our choice
+    label_smoothing: float = 0.1  # share of a target spread over all classes
+
+    def __post_init__(self) -> None:
+        self.clip_transforms()  # each checks its own settings
+        self.mixers()
+        check_number("label_smoothing", self.label_smoothing)
+
+    def clip_transforms(self) -> tuple[NDA, HorizontalFlip, PolarityFlip, TimeReversal]:
+        """What changes a clip on its own, in order."""
+        return (
+            NDA(self.nda_operations, self.nda_magnitude, self.roll_cap, self.cutout_cap),
+            HorizontalFlip(self.horizontal_flip),
+            PolarityFlip(self.polarity_flip),
+            TimeReversal(self.time_reversal, self.swap_polarity),
+        )
+
+    def mixers(self) -> tuple[Mixup, EventCutMix]:
+        """What mixes the clips of a batch, in order. Both may hit the same batch."""
+        return Mixup(self.mixup_alpha, self.mixup_probability), EventCutMix(self.cutmix_alpha, self.cutmix_probability)
+
+
+BENCHMARKS = {
+    "dvsgesture": Augmentation(),
+    "cifar10dvs": Augmentation(
+        nda_operations=2,
+        nda_magnitude=0.5,
+        horizontal_flip=0.5,
+        mixup_alpha=0.4,
+        mixup_probability=0.5,
+        cutmix_alpha=0.4,
+        label_smoothing=0.05,
+    ),
+    "ncaltech101": Augmentation(
+        nda_operations=2,
+        nda_magnitude=0.2,
+        roll_cap=0.15,
+        cutout_cap=0.15,
+        mixup_alpha=0.4,
+        mixup_probability=0.5,
+        cutmix_alpha=0.2,
+        label_smoothing=0.05,
+    ),
+    "nmnist": Augmentation(
+        nda_operations=2,
+        roll_cap=0.15,
+        cutout_cap=0.20,
+        horizontal_flip=0.5,
+        time_reversal=0.5,
+        mixup_alpha=0.4,
+        mixup_probability=0.5,
+        cutmix_alpha=0.2,
+        label_smoothing=0.05,
+    ),
+    "dailydvs200": Augmentation(nda_operations=0, polarity_flip=0.0, horizontal_flip=0.5, mixup_probability=0.5),
+}
+
+
+def augmentation_for(name: str) -> Augmentation:
+    """The paper's settings for a benchmark."""
+    if name not in BENCHMARKS:
+        close = difflib.get_close_matches(str(name).lower().replace("-", ""), BENCHMARKS, 1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise ConfigError(f"there is no augmentation for '{name}'{hint} (there is one for {', '.join(BENCHMARKS)})")
+    return BENCHMARKS[name]
+
+
+def augment_clips(x: Tensor, settings: Augmentation, generator: torch.Generator) -> Tensor:
+    """Every clip on its own: NDA, horizontal flip, polarity flip, time reversal. x [B, T, 2, H, W] → the same shape."""
+    check_clips(x)
+    check_generator(generator)
+    for transform in settings.clip_transforms():
+        x = transform(x, generator)
+    return x
+
+
+def mix(
+    x: Tensor, targets: Tensor, settings: Augmentation, generator: torch.Generator, classes: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Label smoothing, always and once, then Mixup and EventCutMix, each with its probability.
+
+    x [B, T, 2, H, W], targets labels [B] (with `classes`) or unsmoothed probabilities [B, classes]
+    → the mixed clips and soft targets [B, classes].
+    """
+    targets = soft_targets(targets, classes, settings.label_smoothing)
+    for mixer in settings.mixers():
+        x, targets = mixer(x, targets, generator)
+    return x, targets

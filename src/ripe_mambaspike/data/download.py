@@ -1,0 +1,298 @@
+"""Fetch one archive: resumable, checked, and never half there.
+
+What comes is written to `NAME.part`; beside it `NAME.part.json` remembers the address, the length and the server's
+mark of the version (ETag or date), so that a later call goes on where this one stopped and starts anew when the file
+on the server is another. Only a file whose checksum is right gets its name.
+"""
+
+import http.client
+import json
+import os
+import re
+import ssl
+import sys
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib import request as web
+
+from ripe_mambaspike.data.archives import checksum, free_space, locked
+from ripe_mambaspike.data.mirrors import Archive
+from ripe_mambaspike.errors import DataError
+
+Progress = Callable[[int, int | None], None]  # bytes done, bytes in all where known
+
+TRIES = 5  # of one mirror, in a row, without getting STEP further
+WAIT_SECONDS = 1.0  # before the second try; longer before every further one
+TIMEOUT_SECONDS = 30.0  # of silence
+CHUNK = 1 << 18
+STEP = 1 << 20
+SPOKEN = (web.HTTPHandler, web.HTTPSHandler, web.ProxyHandler, web.UnknownHandler)  # neither ftp nor files
+ANSWERS = (web.HTTPRedirectHandler, web.HTTPErrorProcessor, web.HTTPDefaultErrorHandler)
+
+
+class _MirrorError(Exception):
+    """This mirror will not give the file; the next one may."""
+
+
+class _BrokenError(Exception):
+    """The connection broke; the same mirror may go on."""
+
+
+class _RestartError(Exception):
+    """What is in the part file cannot be continued here."""
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What NAME.part.json says about NAME.part."""
+
+    url: str
+    total: int | None
+    version: str | None  # a strong ETag or a date, usable in If-Range
+
+
+def download(archive: Archive, folder: str | Path, *, progress: Progress | None = None) -> Path:
+    """The archive in the folder, fetched when it is not there yet. A call after an interruption goes on.
+
+    `progress` gets the bytes done and in all; the bytes done fall back when a file has to be started anew.
+    """
+    folder = Path(folder)
+    target = folder / archive.name
+    if target.exists():
+        return _present(archive, target, progress)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made ({error.strerror}); a folder to download into is wanted") from error
+    with locked(folder / f"{archive.name}.lock", f"{target} is being downloaded by another process"):
+        if target.exists():  # the other process may have finished just now
+            return _present(archive, target, progress)
+        failures = []
+        for url in archive.urls:
+            try:
+                _Fetch(archive, folder, url, progress).run()
+                return target
+            except _MirrorError as error:
+                failures.append(f"{url} {error}")
+    if not failures:
+        raise DataError(f"{target} is missing and no mirror has it; a person has to fetch it ({archive.checksum})")
+    raise DataError(f"{archive.name} could not be downloaded: {', '.join(failures)}; {_wanted(archive)} is wanted")
+
+
+def _present(archive: Archive, path: Path, progress: Progress | None) -> Path:
+    found = checksum(path, archive.checksum.partition(":")[0])
+    size = path.stat().st_size
+    if found != archive.checksum or archive.size not in (None, size):
+        raise DataError(
+            f"{path} is there with {found} and {size} bytes; {_wanted(archive)} is wanted: move it away and fetch anew"
+        )
+    if progress:
+        progress(size, size)
+    return path
+
+
+def _wanted(archive: Archive) -> str:
+    return archive.checksum if archive.size is None else f"{archive.checksum} of {archive.size} bytes"
+
+
+class _Fetch:
+    """One archive from one mirror."""
+
+    def __init__(self, archive: Archive, folder: Path, url: str, progress: Progress | None) -> None:
+        self.archive, self.folder, self.url = archive, folder, url
+        self.progress = progress or (lambda done, total: None)
+        self.part = folder / f"{archive.name}.part"
+        self.note = folder / f"{archive.name}.part.json"
+        self.pieced = False  # put together from more than one answer
+
+    def run(self) -> None:
+        """Bring the file, check it and give it its name."""
+        for _ in range(2):
+            self.bring()
+            found, size = checksum(self.part, self.archive.checksum.partition(":")[0]), self.have()
+            if found == self.archive.checksum and self.archive.size in (None, size):
+                return self.settle()
+            self.drop()
+            if not self.pieced:
+                break  # pieces of two versions deserve a try from zero, one whole answer does not
+        raise _MirrorError(f"gave {found} of {size} bytes")
+
+    def bring(self) -> None:
+        """Receive until the part file is complete."""
+        tries, best = 0, self.have()
+        while True:
+            try:
+                return self.receive()
+            except _RestartError:
+                self.drop()
+            except _BrokenError as error:
+                tries = 1 if self.have() >= best + STEP else tries + 1  # only new ground counts, not a second start
+                best = max(best, self.have())
+                if tries >= TRIES:
+                    raise _MirrorError(f"broke off {tries} times, last at byte {self.have()} ({error})") from error
+                time.sleep(WAIT_SECONDS * tries)
+
+    def receive(self) -> None:
+        """One request, from the first missing byte on."""
+        note, offset = self.remembered(), self.have()
+        if note is None:
+            self.drop()  # bytes nobody knows the origin of
+            offset = 0
+        elif (whole := self.archive.size if note.total is None else note.total) is not None and offset >= whole:
+            if offset > whole:
+                raise _RestartError
+            self.pieced = True
+            return
+        if self.archive.size is not None:
+            free_space(self.folder, self.archive.size - offset, self.archive.name)
+        headers = {"User-Agent": "ripe-mambaspike", "Accept-Encoding": "identity"}
+        if note is not None and offset:
+            headers["Range"] = f"bytes={offset}-"
+            if note.url == self.url and note.version:  # another mirror has other marks: there the checksum decides
+                headers["If-Range"] = note.version
+        with _ask(self.url, headers, bool(offset)) as answer:
+            if answer.status == 206 and offset and note is not None:
+                total = self.check_continuation(answer, offset, note)
+                self.pieced = True
+            elif answer.status == 200:
+                total = answer.length
+                self.check_total(total)
+                self.begin(_Note(self.url, total, _version(answer)))
+                self.pieced, offset = False, 0
+            else:
+                raise _MirrorError(f"answered {answer.status}")
+            if total is not None:
+                free_space(self.folder, total - offset, self.archive.name)
+            self.store(answer, offset, total)
+
+    def store(self, answer: Any, offset: int, total: int | None) -> None:
+        """Append the answer's body to the part file."""
+        limit = total if total is not None else self.archive.size
+        with self.writing(limit):
+            file = self.part.open("ab", buffering=0)
+        with file:
+            self.progress(offset, limit)
+            while True:
+                try:
+                    chunk = answer.read1(CHUNK)
+                except (OSError, http.client.HTTPException) as error:
+                    raise _BrokenError(_reason(error)) from error
+                if not chunk:
+                    break
+                if limit is not None and offset + len(chunk) > limit:
+                    self.drop()
+                    raise _MirrorError(f"gave more than {limit} bytes")
+                with self.writing(limit):
+                    _write(file, chunk)
+                offset += len(chunk)
+                self.progress(offset, limit)
+        if total is not None and offset < total:
+            raise _BrokenError(f"{total} bytes were announced")
+
+    def check_continuation(self, answer: Any, offset: int, note: _Note) -> int | None:
+        """The length of the whole file, when the answer goes on with the very file the part is of."""
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+        if not found or int(found[1]) != offset:
+            raise _RestartError
+        total = None if found[2] == "*" else int(found[2])
+        self.check_total(total)
+        version = _version(answer)
+        changed = note.url == self.url and version is not None and version != note.version
+        if changed or (None not in (total, note.total) and total != note.total):
+            raise _RestartError  # a server that heeds Range but not If-Range
+        return total if total is not None else note.total
+
+    def check_total(self, total: int | None) -> None:
+        if total is not None and self.archive.size not in (None, total):
+            raise _MirrorError(f"has a file of {total} bytes")
+
+    def begin(self, note: _Note) -> None:
+        """An empty part file, then its note: bytes never stand beside the note of another version."""
+        with self.writing(note.total):
+            self.part.write_bytes(b"")
+            self.note.write_text(json.dumps(asdict(note)))
+
+    def remembered(self) -> _Note | None:
+        try:
+            note = _Note(**json.loads(self.note.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        known = isinstance(note.url, str) and isinstance(note.total, int | None)
+        return note if known and isinstance(note.version, str | None) else None
+
+    def have(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def drop(self) -> None:
+        self.part.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
+
+    def settle(self) -> None:
+        """On the disk first, then under its name, so that a power cut leaves the whole file or the part."""
+        with self.writing(self.have()):
+            _sync(self.part)
+            self.part.replace(self.folder / self.archive.name)
+            self.note.unlink(missing_ok=True)
+            if sys.platform != "win32":
+                _sync(self.folder)
+
+    @contextmanager
+    def writing(self, whole: int | None) -> Iterator[None]:
+        """What the disk refuses, said with how much is still to come."""
+        try:
+            yield
+        except OSError as error:
+            room = "more room is" if whole is None else f"{whole - self.have()} more bytes are"
+            reason = f"{self.part} cannot be written ({error.strerror})"
+            raise DataError(f"{reason}; {room} needed, and what came is kept for the next try") from error
+
+
+def _ask(url: str, headers: dict[str, str], continuing: bool) -> Any:
+    """The open answer."""
+    opener = web.OpenerDirector()
+    for handler in (*SPOKEN, *ANSWERS):
+        opener.add_handler(handler())
+    try:
+        return opener.open(web.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and continuing:
+            raise _RestartError from error
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise _BrokenError(f"it answered {error.code}") from error
+        raise _MirrorError(f"answered {error.code}") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(cause, ssl.SSLCertVerificationError | str | ValueError):  # no second try changes these
+            raise _MirrorError(f"cannot be asked ({_reason(cause)})") from error
+        raise _BrokenError(_reason(cause)) from error
+
+
+def _reason(error: object) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _version(answer: Any) -> str | None:
+    """What If-Range takes: an ETag that is not weak, or the date."""
+    etag = answer.headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else answer.headers.get("Last-Modified")
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    """All of it: a raw file may take less at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

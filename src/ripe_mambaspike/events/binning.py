@@ -1,0 +1,217 @@
+"""Events → counts for the network, (T, 2, H, W). Every event is counted once; none is lost at an end or a border.
+
+Steps are half-open. *By time*: T equal parts of [first, last + 1 µs), so that the last event is inside. *By count*: T
+parts of as equal a number of events as there can be. *By window*: parts of a fixed length from the first event on.
+
+A grid smaller than the sensor takes each pixel to the cell that holds its centre, which gives every cell its share of
+pixels, to one row or column; `spread` divides an event between the cells its pixel overlaps, by area.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Events, Recording
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+By = Literal["time", "count", "window"]
+CHUNK = 1 << 15  # events at a time: indices stay in the cache
+MOST_STEPS = 1 << 20
+
+
+def bin_events(
+    recording: Recording | Events,
+    steps: int | None = None,
+    *,
+    by: By = "time",
+    window_us: int | None = None,
+    grid: int | tuple[int, int] | None = None,
+    binary: bool = False,
+    spread: bool = False,
+    start_us: int | None = None,
+    stop_us: int | None = None,
+    sensor_size: tuple[int, int] | None = None,
+) -> "Tensor":
+    """Counts [T, 2, H, W], float32; polarity 0 (OFF) first.
+
+    `grid` is one side or (height, width), the sensor's own by default. `start_us` and `stop_us` give the span to divide
+    by time, where it is not from the first event to the last. `binary` keeps whether there was an event.
+    """
+    import torch
+
+    recording = _as_recording(recording, sensor_size).ordered()
+    height, width = as_grid(grid, recording.sensor_size)
+    bounds = step_bounds(recording, steps, by, window_us, start_us, stop_us)
+    cells = recording.sensor_size[::-1] if spread else (height, width)
+    counts = torch.from_numpy(_count(recording, bounds, cells))
+    if spread and cells != (height, width):
+        rows, columns = _overlaps(cells[0], height), _overlaps(cells[1], width)
+        counts = torch.from_numpy(rows) @ counts @ torch.from_numpy(columns.T.copy())
+    return (counts > 0).to(counts.dtype) if binary else counts
+
+
+def bin_batch(
+    recordings: Sequence[Recording],
+    steps: int,
+    *,
+    by: By = "time",
+    grid: int | tuple[int, int] | None = None,
+    binary: bool = False,
+    device: Any = None,
+) -> "Tensor":
+    """Counts of several recordings [B, T, 2, H, W], float32, computed on the device; the same as one by one."""
+    import torch
+
+    if not recordings:
+        raise InputError("there are no recordings to bin; at least one is wanted")
+    if by not in ("time", "count"):
+        raise InputError(f"by is {by!r}; time or count is wanted for a batch")
+    ordered = [_as_recording(recording, None).ordered() for recording in recordings]
+    sizes = {recording.sensor_size for recording in ordered}
+    if grid is None and len(sizes) > 1:
+        raise InputError(f"the recordings are of sensors {sorted(sizes)}; a grid is wanted for a batch of them")
+    grids = {as_grid(grid, size) for size in sizes}
+    height, width = grids.pop()
+    where = torch.device("cpu" if device is None else device)
+    if where.type == "cpu":
+        return torch.stack([bin_events(one, steps, by=by, grid=(height, width), binary=binary) for one in ordered])
+
+    counts = torch.zeros(len(ordered) * steps * 2 * height * width, device=where)
+    for index, recording in enumerate(ordered):
+        bounds = step_bounds(recording, steps, by, None, None, None)
+        columns, rows = _cells(recording.sensor_size[0], width), _cells(recording.sensor_size[1], height)
+        # Two bytes a coordinate and one for the polarity travel; where a step begins is known here.
+        x, y, p = (
+            torch.from_numpy(recording.events[name].astype(np.int16, copy=True)).to(where, non_blocking=True)
+            for name in "xyp"
+        )
+        step = torch.repeat_interleave(
+            torch.arange(steps, device=where), torch.tensor(np.diff(bounds), device=where), output_size=len(recording)
+        )
+        cell = torch.tensor(rows, device=where)[y.long() & 0xFFFF] * width
+        cell += torch.tensor(columns, device=where)[x.long() & 0xFFFF]
+        cell += ((index * steps + step) * 2 + p) * (height * width)
+        # Whole numbers below 2²⁴ add up to the same float in any order.
+        counts.scatter_add_(0, cell, torch.ones((), device=where).expand(len(recording)))
+    counts = counts.view(len(ordered), steps, 2, height, width)
+    return (counts > 0).to(counts.dtype) if binary else counts
+
+
+def step_bounds(
+    recording: Recording,
+    steps: int | None,
+    by: By,
+    window_us: int | None,
+    start_us: int | None,
+    stop_us: int | None,
+) -> list[int]:
+    """Where in the ordered events each step begins, and where the last one ends: T + 1 numbers."""
+    count = len(recording)
+    if by not in ("time", "count", "window"):
+        raise InputError(f"by is {by!r}; time, count or window is wanted")
+    if steps is None and by != "window":
+        raise InputError("steps is not given; a whole number of at least 1 is wanted")
+    if steps is not None and (not isinstance(steps, int | np.integer) or not 1 <= steps <= MOST_STEPS):
+        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MOST_STEPS} is wanted")
+    if (window_us is not None) != (by == "window"):
+        raise InputError(f"by is {by!r} and window_us is {window_us}; window_us goes with by='window' and nothing else")
+    if by == "count":
+        if start_us is not None or stop_us is not None:
+            raise InputError("start_us and stop_us divide time; by='count' takes neither")
+        return [index * count // int(steps or 1) for index in range(int(steps or 1) + 1)]
+    if not count and (start_us is None or (stop_us is None and by == "time")):
+        raise InputError("the recording has no events; at least one, or start_us and stop_us, is wanted")
+    start = recording.first_us if start_us is None else int(start_us)
+    stop = recording.last_us + 1 if stop_us is None else int(stop_us)
+    if stop <= start:
+        raise InputError(f"the span is from {start} to {stop} µs; a stop after the start is wanted")
+    if window_us is not None:
+        edges = _window_edges(start, stop, int(window_us), steps, stop_us)
+    else:
+        parts = int(steps or 1)
+        edges = [start + -(-index * (stop - start) // parts) for index in range(parts + 1)]
+    times = recording.events["t"]
+    bounds = np.searchsorted(times, edges).tolist()
+    if bounds[0] or bounds[-1] < count:
+        raise InputError(
+            f"{bounds[0]} events lie before and {count - bounds[-1]} after the span from {edges[0]} to {edges[-1]} µs; "
+            "crop the recording, or widen the span"
+        )
+    return bounds
+
+
+def as_grid(grid: int | tuple[int, int] | None, sensor_size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of the counts."""
+    sides: Any = sensor_size[::-1] if grid is None else (grid, grid) if isinstance(grid, int | np.integer) else grid
+    if len(sides) != 2 or not all(isinstance(side, int | np.integer) and 1 <= side <= 65536 for side in sides):
+        raise InputError(f"grid is {grid!r}; a side, or a height and a width, of at least 1 is wanted")
+    return int(sides[0]), int(sides[1])
+
+
+def _window_edges(start: int, stop: int, window: int, steps: int | None, stop_us: int | None) -> list[int]:
+    if window < 1:
+        raise InputError(f"window_us is {window}; at least 1 is wanted")
+    needed = -(-(stop - start) // window)
+    parts = needed if steps is None else int(steps)
+    if parts > MOST_STEPS:
+        raise InputError(f"window_us is {window}, which makes {parts:,} steps; at most {MOST_STEPS:,} are wanted")
+    if stop_us is not None and parts < needed:
+        raise InputError(f"{parts} windows of {window} µs do not reach from {start} to {stop} µs")
+    return [start + index * window for index in range(parts + 1)]
+
+
+def _count(recording: Recording, bounds: list[int], cells: tuple[int, int]) -> NDArray[np.float32]:
+    """Counts [T, 2, H, W] of ordered events."""
+    height, width = cells
+    counts = np.zeros((len(bounds) - 1, 2 * height * width), np.float32)
+    scaled = (width, height) != recording.sensor_size
+    columns, rows = _cells(recording.sensor_size[0], width), _cells(recording.sensor_size[1], height) * width
+    for step, (first, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for start in range(first, end, CHUNK):
+            part = recording.events[start : min(start + CHUNK, end)]
+            if scaled:
+                index = rows[part["y"]]
+                index += columns[part["x"]]
+            else:
+                index = part["y"].astype(np.int64)
+                index *= width
+                index += part["x"]
+            sign = part["p"].astype(np.int64)
+            sign *= height * width
+            index += sign
+            counts[step] += np.bincount(index, minlength=2 * height * width)
+    return counts.reshape(-1, 2, height, width)
+
+
+def _cells(pixels: int, cells: int) -> NDArray[np.int64]:
+    """The cell that holds each pixel's centre [pixels]."""
+    return (2 * np.arange(pixels) + 1) * cells // (2 * pixels)
+
+
+def _overlaps(pixels: int, cells: int) -> NDArray[np.float32]:
+    """Which share of each pixel lies in each cell [cells, pixels]; every column adds up to one."""
+    pixel = np.arange(pixels) * cells  # in units in which both have whole sides
+    cell = np.arange(cells)[:, None] * pixels
+    shared = np.minimum(pixel + cells, cell + pixels) - np.maximum(pixel, cell)
+    return (np.maximum(shared, 0) / cells).astype(np.float32)
+
+
+def _as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | None) -> Recording:
+    """A recording whose events are all on its sensor."""
+    if not isinstance(recording, Recording):
+        if sensor_size is None:
+            raise InputError("sensor_size is not given; plain events need a width and a height")
+        recording = Recording(np.asarray(recording), sensor_size)
+    events, (width, height) = recording.events, recording.sensor_size
+    if len(events):
+        right, bottom = int(events["x"].max()), int(events["y"].max())
+        if right >= width or bottom >= height or min(int(events["x"].min()), int(events["y"].min())) < 0:
+            raise InputError(f"events reach to ({right}, {bottom}); the {width}×{height} sensor ends before")
+        if int(events["p"].max()) > 1 or int(events["p"].min()) < 0:
+            raise InputError(f"polarities go from {events['p'].min()} to {events['p'].max()}; 0 and 1 are wanted")
+    return recording

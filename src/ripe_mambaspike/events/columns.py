@@ -1,0 +1,115 @@
+"""Columns of any kind of numbers → events: names, units and signs as different authors write them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.source import TIME_UNITS
+
+NAMES = {
+    "x": ("x", "xs", "x_pos", "x_position", "col", "column"),
+    "y": ("y", "ys", "y_pos", "y_position", "row"),
+    "t": ("t", "ts", "time", "timestamp", "timestamps", "t_us", "time_us"),
+    "p": ("p", "ps", "pol", "polarity", "polarities", "on", "sign"),
+}
+
+
+def find_columns(names: Sequence[str]) -> dict[str, str] | None:
+    """Which of the names are x, y, t and p; None when one is missing."""
+    lower = {name.strip().lower(): name for name in names}
+    found = {}
+    for field, spellings in NAMES.items():
+        known = [lower[spelling] for spelling in spellings if spelling in lower]
+        if not known:
+            return None
+        found[field] = known[0]
+    return found
+
+
+def guess_order(table: NDArray[Any]) -> str | None:
+    """The order of four unnamed columns [n, 4]: 'txyp', 'xytp' or 'xypt'; None when it cannot be told.
+
+    The polarity has two values, and the time is the column that never runs back and goes furthest.
+    """
+    fits = []
+    for order in ("txyp", "xytp", "xypt"):
+        t, p = table[:, order.index("t")], table[:, order.index("p")]
+        x, y = table[:, order.index("x")], table[:, order.index("y")]
+        if not np.isin(p, (-1, 0, 1)).all() or (x < 0).any() or (y < 0).any():
+            continue
+        if (x != np.floor(x)).any() or (y != np.floor(y)).any():
+            continue
+        fits.append((float(np.mean(np.diff(t) < 0)) if len(t) > 1 else 0.0, order))
+    fits = [fit for fit in fits if fit[0] <= 0.05 and fit[0] == min(fits)[0]]
+    if len(fits) > 1:
+        # A constant column fits as well as a time; a time goes somewhere.
+        spans = {order: float(np.ptp(table[:, order.index("t")])) for _, order in fits}
+        widest = [order for order, span in spans.items() if span == max(spans.values())]
+        return widest[0] if len(widest) == 1 else None
+    return fits[0][1] if fits else None
+
+
+@dataclass
+class Columns:
+    """Turns columns into events; the unit of the times is settled by the first piece and then kept."""
+
+    origin: str
+    time_unit: str | None = None
+
+    def __call__(self, columns: Mapping[str, NDArray[Any]], start: int) -> Events:
+        """One piece; `start` is the number of its first event, for the error's sake."""
+        lengths = {name: column.shape for name, column in columns.items()}
+        if len(set(lengths.values())) != 1 or any(len(shape) != 1 for shape in lengths.values()):
+            raise ReadError(f"{self.origin} has columns of the shapes {lengths}; four of one length are wanted")
+        events = np.empty(len(columns["t"]), EVENT)
+        for name in "xy":
+            events[name] = self._whole(name, columns[name], start, 0, 65535)
+        polarity = self._whole("p", columns["p"], start, -1, 1)
+        events["p"] = polarity > 0
+        events["t"] = self._times(columns["t"], start)
+        return events
+
+    def _whole(self, name: str, column: NDArray[Any], start: int, low: int, high: int) -> NDArray[Any]:
+        if column.dtype.kind not in "iufb":
+            raise ReadError(f"{self.origin} has {name} of the type {column.dtype}; numbers are wanted")
+        bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
+        if column.dtype.kind == "f":
+            bad |= column != np.floor(column)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ReadError(
+                f"{self.origin} has {name} = {column[at]} in event {start + at}; "
+                f"a whole number from {low} to {high} is wanted"
+            )
+        return column
+
+    def _times(self, column: NDArray[Any], start: int) -> NDArray[np.int64]:
+        if column.dtype.kind not in "iuf":
+            raise ReadError(f"{self.origin} has times of the type {column.dtype}; numbers are wanted")
+        if self.time_unit is None:
+            self.time_unit = _likely_unit(column)
+        scale = TIME_UNITS[self.time_unit]
+        if column.dtype.kind in "iu" and scale == 1.0:
+            bad = column > np.iinfo(np.int64).max if column.dtype.kind == "u" else np.zeros(len(column), bool)
+            times: NDArray[Any] = column
+        else:
+            times = np.rint(column.astype(np.float64) * scale)
+            bad = ~(np.abs(times) < 2.0**62)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ReadError(f"{self.origin} has the time {column[at]} in event {start + at}; a number is wanted")
+        return times.astype(np.int64)
+
+
+def _likely_unit(column: NDArray[Any]) -> str:
+    """Whole numbers are µs, broken ones seconds."""
+    if column.dtype.kind in "iu":
+        return "us"
+    finite = column[np.isfinite(column)]
+    whole = bool((finite == np.floor(finite)).all())
+    return "us" if whole and len(finite) and np.ptp(finite) >= 1000 else "s"

@@ -1,0 +1,163 @@
+"""AEDAT 2.0 (jAER): DVS128 (CIFAR10-DVS, MNIST-DVS) and the DAVIS cameras.
+
+Lines that start with `#`, then pairs of big-endian 32-bit numbers: an address and a time in µs. What the address means
+depends on the camera, named by the header's `AEChip` line; without one it is a DVS128.
+
+Coordinates are the address's own. jAER shows them turned by 180°; a reader that turned them would disagree with every
+published reader of CIFAR10-DVS.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import InputError, ReadError
+from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks
+
+FORMAT = "aedat2"
+MAGIC = b"#!AER-DAT2"
+WORD = np.dtype([("address", ">u4"), ("time", ">i4")])
+LONGEST_HEADER = 1 << 24
+END = "#End Of ASCII Header"
+PERIOD = 1 << 32
+CHIPS = {  # by the end of the AEChip's class name
+    "DVS128": (128, 128),
+    "DAVIS128": (128, 128),
+    "DAVIS208": (208, 192),
+    "DAVIS240": (240, 180),
+    "DAVIS346": (346, 260),
+    "DAVIS640": (640, 480),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the address keeps its parts; an address with any `other` bit set is no polarity event."""
+
+    x: tuple[int, int]  # (shift, mask)
+    y: tuple[int, int]
+    polarity: int
+    other: int
+
+
+DVS = Layout(x=(1, 0x7F), y=(8, 0x7F), polarity=0, other=1 << 15)
+DAVIS = Layout(x=(12, 0x3FF), y=(22, 0x1FF), polarity=11, other=1 << 31 | 1 << 10)
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    return head.startswith(MAGIC)
+
+
+def open_source(path: Path, options: Options) -> Source:
+    lines, start = read_header(path)
+    chip = _value(lines, "AEChip") or ""
+    size, layout = _camera(path, chip)
+    base = int(_value(lines, "TimeBase") or 0)
+    declared = re.fullmatch(r"(\d+)x(\d+)", _value(lines, "SensorSize") or "")
+    source = Source(FORMAT, pieces=lambda: iter(()))
+    source.sensor_size = (int(declared[1]), int(declared[2])) if declared else size
+    source.metadata = {"camera": chip.rsplit(".", 1)[-1] or "DVS128 (no AEChip in the header)"}
+    if created := _value(lines, "created"):
+        source.metadata["created"] = created
+
+    def pieces() -> Iterator[Events]:
+        return decode_blocks(path, start, WORD, make_decoder(layout, source), Clock(PERIOD, offset=base))
+
+    source.pieces = pieces
+    return source
+
+
+def read_header(path: Path) -> tuple[list[str], int]:
+    """The lines that start with `#`, and the byte where the events start.
+
+    An event may start with the byte of `#` too: a line with anything unprintable in it is no line of the header.
+    """
+    lines: list[str] = []
+    start = 0
+    with path.open("rb") as file:
+        while (line := file.readline(LONGEST_HEADER)).startswith(b"#"):
+            text = line.decode("latin-1").rstrip("\r\n")
+            if not text.replace("\t", " ").isprintable():
+                break
+            start += len(line)
+            if not line.endswith(b"\n") or start > LONGEST_HEADER:
+                raise ReadError(f"{path} has a header without an end: no new line up to byte {start}")
+            lines.append(text)
+            if text.startswith(END):
+                break
+    return lines, start
+
+
+def make_decoder(layout: Layout, source: Source) -> Callable[[NDArray[np.void], Clock], tuple[Events, Clock]]:
+    """The decoder of one camera; what is no polarity event is counted in the source's metadata."""
+
+    def decode(words: NDArray[np.void], clock: Clock) -> tuple[Events, Clock]:
+        address = words["address"].astype(np.uint32)
+        times, clock = clock.unwrap(words["time"].astype(np.int64))
+        other = (address & np.uint32(layout.other)) != 0
+        if other.any():
+            source.count("other_words", np.count_nonzero(other))
+            address, times = address[~other], times[~other]
+        events = np.empty(len(address), EVENT)
+        events["x"] = address >> layout.x[0] & layout.x[1]
+        events["y"] = address >> layout.y[0] & layout.y[1]
+        events["t"] = times
+        events["p"] = address >> layout.polarity & 1
+        return events, clock
+
+    return decode
+
+
+def encode(recording: Recording) -> Iterator[bytes]:
+    """Times are written modulo 2³²; what they leave out is in a header line of ours that other readers pass over."""
+    events = recording.events
+    width, height = recording.sensor_size
+    if width <= 128 and height <= 128:
+        chip, layout = "ch.unizh.ini.jaer.chip.retina.DVS128", DVS
+    elif width <= 1024 and height <= 512:
+        chip, layout = f"eu.seebetter.ini.chips.davis.DAVIS{346 if width > 240 or height > 180 else 240}C", DAVIS
+    else:
+        raise InputError(f"the sensor is {width}×{height}; AEDAT 2.0 holds at most 1024×512")
+    times = events["t"].astype(np.int64)
+    if len(times) and np.abs(np.diff(times)).max(initial=0) >= PERIOD // 2:
+        raise InputError("two events are more than 35 minutes apart; the 32-bit times of AEDAT 2.0 cannot tell")
+    low = (times + PERIOD // 2) % PERIOD - PERIOD // 2
+    base = int(times[0] - low[0]) if len(times) else 0
+    created = datetime.fromtimestamp(0, UTC).strftime("%a %b %d %H:%M:%S %Z %Y")
+    header = (
+        "#!AER-DAT2.0\r\n# This is a raw AE data file - do not edit\r\n"
+        "# Data format is int32 address, int32 timestamp (8 bytes total), repeated for each event\r\n"
+        f"# Timestamps tick is 1 us\r\n# created {created}\r\n# AEChip: {chip}\r\n"
+        f"# SensorSize: {width}x{height}\r\n# TimeBase: {base}\r\n{END}\r\n"
+    )
+    yield header.encode()
+    words = np.empty(len(events), WORD)
+    columns = {name: events[name].astype(np.uint32) for name in "xyp"}
+    words["address"] = columns["x"] << layout.x[0] | columns["y"] << layout.y[0] | columns["p"] << layout.polarity
+    words["time"] = low
+    yield words.tobytes()
+
+
+def _value(lines: list[str], name: str) -> str | None:
+    """What follows `name` in the header."""
+    for line in lines:
+        if match := re.match(rf"#\s*{name}:?\s+(.+)", line):
+            return match[1].strip()
+    return None
+
+
+def _camera(path: Path, chip: str) -> tuple[tuple[int, int], Layout]:
+    """(sensor size, layout) of the AEChip named; without one a DVS128."""
+    name = chip.rsplit(".", 1)[-1].upper().replace("_", "")
+    for known, size in CHIPS.items():
+        if name.startswith(known):
+            return size, DVS if known == "DVS128" else DAVIS
+    if not name:
+        return CHIPS["DVS128"], DVS
+    raise ReadError(f"{path} is of the camera '{chip}'; one of {', '.join(CHIPS)} is wanted")

@@ -1,0 +1,143 @@
+"""AEDAT 3.1 (cAER): DVS-Gesture.
+
+Header lines up to `#!END-HEADER`, then packets: 28 bytes that say what is in it and how much, then the events.
+Polarity events are 8 bytes: valid in bit 0, polarity in bit 1, y in bits 2–16, x in bits 17–31; then 31 bits of time,
+continued by the packet's overflow count. Everything is little-endian; the origin is at the top left.
+"""
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.source import Options, Source
+
+FORMAT = "aedat3"
+MAGIC = b"#!AER-DAT3.1"
+END = b"#!END-HEADER"
+LONGEST_HEADER = 1 << 20
+PACKET = np.dtype(
+    [("type", "<i2"), ("source", "<i2"), ("size", "<i4"), ("time_at", "<i4"), ("overflow", "<i4")]
+    + [("capacity", "<i4"), ("number", "<i4"), ("valid", "<i4")]
+)
+POLARITY = np.dtype([("data", "<u4"), ("time", "<i4")])
+POLARITY_TYPE = 1
+SIZES = {"DVS128": (128, 128), "DAVIS128": (128, 128), "DAVIS208": (208, 192), "DAVIS240": (240, 180)}
+SIZES |= {"DAVIS346": (346, 260), "DAVIS640": (640, 480), "DAVISHET640": (640, 480)}
+
+
+@dataclass(frozen=True)
+class Label:
+    """A span of a recording and what is seen in it."""
+
+    label: int
+    start_us: int
+    stop_us: int
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    return head.startswith(MAGIC)
+
+
+def open_source(path: Path, options: Options) -> Source:
+    lines, start = _read_header(path)
+    source = Source(FORMAT, pieces=lambda: iter(()))
+    for line in lines:
+        if match := re.match(r"#\s*Source \d+: *(\S+)", line):
+            source.metadata["camera"] = match[1]
+            name = match[1].upper()
+            source.sensor_size = next((size for chip, size in SIZES.items() if name.startswith(chip)), None)
+        elif match := re.match(r"#\s*Start-Time: *(.+)", line):
+            source.metadata["created"] = match[1]
+    beside = path.with_name(f"{path.stem}_labels.csv")
+    if beside.is_file():
+        source.metadata["labels"] = [vars(label) for label in read_labels(beside)]
+
+    def pieces() -> Iterator[Events]:
+        return _packets(path, start, source)
+
+    source.pieces = pieces
+    return source
+
+
+def read_labels(path: Path) -> list[Label]:
+    """A csv of class, start and end in µs, as DVS-Gesture has one beside every recording."""
+    labels = []
+    try:
+        with path.open(newline="") as file:
+            for number, row in enumerate(csv.reader(file), 1):
+                if not row or (number == 1 and not row[0].strip().isdigit()):
+                    continue
+                try:
+                    label, start, stop = (int(cell) for cell in row)
+                except ValueError as error:
+                    raise ReadError(
+                        f"{path} line {number} is '{','.join(row)[:60]}'; class,start,end in whole numbers is wanted"
+                    ) from error
+                if not 0 <= start < stop:
+                    raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
+                labels.append(Label(label, start, stop))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ReadError(f"{path} cannot be read as a csv of labels ({error})") from error
+    return labels
+
+
+def _read_header(path: Path) -> tuple[list[str], int]:
+    lines: list[str] = []
+    with path.open("rb") as file:
+        while file.tell() < LONGEST_HEADER:
+            at = file.tell()
+            line = file.readline(LONGEST_HEADER)
+            if line.startswith(END):
+                return lines, file.tell()
+            if not line.startswith(b"#") or not line.endswith(b"\n"):
+                raise ReadError(f"{path} has no {END.decode()} line: its header stops at byte {at}")
+            lines.append(line.decode("latin-1").strip())
+    raise ReadError(f"{path} has no {END.decode()} line in its first {LONGEST_HEADER} bytes")
+
+
+def _packets(path: Path, start: int, source: Source) -> Iterator[Events]:
+    size = path.stat().st_size
+    at = start
+    with path.open("rb") as file:
+        while at < size:
+            file.seek(at)
+            head = file.read(PACKET.itemsize)
+            if len(head) < PACKET.itemsize:
+                raise ReadError(f"{path} is cut off at byte {size}: a packet starts at byte {at} and needs 28 bytes")
+            packet = np.frombuffer(head, PACKET)[0]
+            length = int(packet["size"]) * int(packet["number"])
+            if packet["size"] < 0 or packet["number"] < 0 or packet["number"] > packet["capacity"]:
+                raise ReadError(f"{path} has a damaged packet at byte {at}: {packet['number']} events of {packet['size']} B")
+            if at + PACKET.itemsize + length > size:
+                raise ReadError(
+                    f"{path} is cut off at byte {size}: the packet at byte {at} says it has "
+                    f"{packet['number']} events of {packet['size']} bytes"
+                )
+            at += PACKET.itemsize + length
+            if packet["type"] != POLARITY_TYPE:
+                source.count("other_events", int(packet["number"]))
+                continue
+            if packet["size"] != POLARITY.itemsize:
+                raise ReadError(f"{path} byte {at - length}: polarity events of {packet['size']} bytes; 8 are wanted")
+            yield _polarity(np.frombuffer(file.read(length), POLARITY), int(packet["overflow"]), source)
+
+
+def _polarity(words: np.ndarray, overflow: int, source: Source) -> Events:
+    data, times = words["data"], words["time"].astype(np.int64)
+    valid = data & 1 == 1
+    if not valid.all():
+        # Filters of the recording software mark events so; they are still in the file, but nobody should see them.
+        source.count("invalid_events", np.count_nonzero(~valid))
+        data, times = data[valid], times[valid]
+    events = np.empty(len(data), EVENT)
+    events["x"] = data >> 17
+    events["y"] = data >> 2 & 0x7FFF
+    events["t"] = times + (overflow << 31)
+    events["p"] = data >> 1 & 1
+    return events

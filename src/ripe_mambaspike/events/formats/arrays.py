@@ -1,0 +1,187 @@
+"""NumPy files: `.npy` with named fields or four columns, `.npz` with an array a column. Read in pieces, never unpickled."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
+from ripe_mambaspike.events.recording import Events, Recording
+from ripe_mambaspike.events.source import BLOCK, Options, Source
+
+NPY = b"\x93NUMPY"
+NPZ = (b"PK\x03\x04", b"PK\x05\x06")
+WANTED = "the fields x, y, t, p or four columns are wanted"
+LOOK = 4096  # rows that settle the order of unnamed columns
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    return head.startswith(NPY) or head.startswith(NPZ)
+
+
+def open_source(path: Path, options: Options) -> Source:
+    with path.open("rb") as file:
+        if file.read(len(NPY)) == NPY:
+            return _open_npy(path, options)
+    return _open_npz(path, options)
+
+
+def _open_npy(path: Path, options: Options) -> Source:
+    with path.open("rb") as file:
+        shape, dtype = _read_header(file, path)
+        start = file.tell()
+    _check_length(path, start, shape, dtype, path.stat().st_size - start)
+    source = Source("npy", lambda: iter(()))
+    if dtype.names:
+        named = find_columns(dtype.names)
+        if named is None or len(shape) != 1:
+            raise ReadError(f"{path} holds the fields {', '.join(dtype.names)} and the shape {shape}; {WANTED}")
+    elif len(shape) != 2 or shape[1] != 4 or dtype.kind not in "iuf":
+        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
+    else:
+        named = None
+
+    def pieces() -> Iterator[Events]:
+        columns = Columns(str(path), options.time_unit)
+        order = ""
+        for at, rows in _rows(path, start, shape, dtype):
+            if named is not None:
+                yield columns({name: rows[theirs] for name, theirs in named.items()}, at)
+                continue
+            order = order or _order(rows, path)
+            source.metadata["columns"] = order
+            yield columns({name: rows[:, order.index(name)] for name in "xytp"}, at)
+        source.metadata["time_unit"] = columns.time_unit
+
+    source.pieces = pieces
+    return source
+
+
+def _open_npz(path: Path, options: Options) -> Source:
+    try:
+        archive = zipfile.ZipFile(path)
+        members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise ReadError(f"{path} is a damaged archive: {error}") from error
+    named = find_columns(list(members))
+    size = None
+    if "sensor_size" in members:
+        size = _read_size(archive, members["sensor_size"], path)
+    if named is None and len(members) == 1:
+        raise ReadError(f"{path} holds the array {next(iter(members))} alone; the arrays x, y, t, p are wanted")
+    if named is None:
+        raise ReadError(f"{path} holds the arrays {', '.join(members) or 'none'}; the arrays x, y, t, p are wanted")
+    source = Source("npz", lambda: iter(()), size)
+
+    def pieces() -> Iterator[Events]:
+        columns = Columns(str(path), options.time_unit)
+        streams = {name: _member(archive, members[theirs], path) for name, theirs in named.items()}
+        at = 0
+        while True:
+            piece = {name: next(stream, None) for name, stream in streams.items()}
+            present = {name: column for name, column in piece.items() if column is not None}
+            if not present:
+                break
+            if len(present) < 4:
+                raise ReadError(f"{path} has columns of different lengths; four of one length are wanted")
+            yield columns(present, at)
+            at += len(present["t"])
+        source.metadata["time_unit"] = columns.time_unit
+
+    source.pieces = pieces
+    return source
+
+
+def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except (ValueError, OSError, EOFError, TypeError, SyntaxError, zlib.error, zipfile.BadZipFile) as error:
+        raise ReadError(f"{path} has a damaged array header: {str(error)[:100]}") from error
+    except Exception as error:  # the header is Python text, and can fail as such
+        raise ReadError(f"{path} has a damaged array header: {type(error).__name__}") from error
+    if dtype.hasobject:
+        raise ReadError(f"{path} holds Python objects; {WANTED}")
+    if fortran and len(shape) > 1:
+        raise ReadError(f"{path} is stored column by column; an array stored row by row is wanted")
+    if dtype.itemsize == 0 or any(side < 0 for side in shape):
+        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
+    return shape, dtype
+
+
+def _check_length(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], there: int) -> None:
+    wanted = int(np.prod([dtype.itemsize, *shape], dtype=object))
+    if there != wanted:
+        raise ReadError(
+            f"{path} has {there} bytes after its header (byte {start}), which says {shape} of {dtype.itemsize} bytes"
+        )
+
+
+def _rows(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    width = int(np.prod(shape[1:]))
+    with path.open("rb") as file:
+        file.seek(start)
+        for at in range(0, shape[0], BLOCK):
+            count = min(BLOCK, shape[0] - at)
+            rows = np.frombuffer(file.read(count * width * dtype.itemsize), dtype)
+            yield at, rows.reshape(count, *shape[1:])
+
+
+def _order(rows: NDArray[Any], path: Path) -> str:
+    order = guess_order(rows[:LOOK])
+    if order is None:
+        raise ReadError(f"{path} has four columns without names, whose order its values do not tell; {WANTED}")
+    return order
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[NDArray[Any]]:
+    """One array of the archive, a block at a time."""
+    try:
+        with archive.open(name) as file:
+            shape, dtype = _read_header(file, path)
+            if len(shape) != 1 or dtype.names:
+                raise ReadError(f"{path} has {name} of the shape {shape} and type {dtype}; one column is wanted")
+            for at in range(0, shape[0], BLOCK):
+                count = min(BLOCK, shape[0] - at)
+                data = file.read(count * dtype.itemsize)
+                if len(data) < count * dtype.itemsize:
+                    raise ReadError(f"{path} has {name} cut off after {at + len(data) // dtype.itemsize} events")
+                yield np.frombuffer(data, dtype)
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, KeyError) as error:
+        raise ReadError(f"{path} has {name} damaged: {error}") from error
+
+
+def _read_size(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, int]:
+    for values in _member(archive, name, path):
+        if values.shape == (2,) and values.dtype.kind in "iu" and (values > 0).all() and (values <= 65536).all():
+            return int(values[0]), int(values[1])
+        break
+    raise ReadError(f"{path} has a sensor_size that is no width and height")
+
+
+def encode_npz(recording: Recording) -> Iterator[bytes]:
+    """Compressed columns and the sensor's size, the same bytes every time."""
+    buffer = io.BytesIO()
+    columns = {name: np.ascontiguousarray(recording.events[name]) for name in "xytp"}
+    columns["sensor_size"] = np.array(recording.sensor_size, np.int64)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, column in columns.items():
+            info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as file:
+                npy.write_array(file, column, allow_pickle=False)
+    yield buffer.getvalue()
+
+
+def encode_npy(recording: Recording) -> Iterator[bytes]:
+    buffer = io.BytesIO()
+    npy.write_array(buffer, recording.events, allow_pickle=False)
+    yield buffer.getvalue()

@@ -1,0 +1,95 @@
+"""40-bit ATIS events (`.bin`): N-MNIST, N-Caltech101.
+
+Five bytes an event: x; y; polarity in the top bit; 23 bits of time, most significant first. An event with y = 240 is
+no event: it adds 2¹³ µs to every time after it. There is no header and no magic, so the format is recognised by what
+it must look like: whole events whose times do not jump about.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.source import Options, Source, decode_blocks
+
+FORMAT = "atis"
+WORD = np.dtype(("u1", 5))
+OVERFLOW_ROW = 240
+OVERFLOW = 1 << 13
+TIMES = 1 << 23
+LIKELY = ((34, 34), (128, 128), (240, 180), (304, 240))
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    """Events whose times go forward, by the first thousand of them."""
+    size = path.stat().st_size
+    whole = head[: min(len(head), 5000) // 5 * 5]
+    if not whole or size % 5:
+        # A cut-off file is still known by its name, so that the error can say what is wrong with it.
+        return path.suffix.lower() == ".bin" and size > 0
+    events, _ = decode(np.frombuffer(whole, np.uint8).reshape(-1, 5), 0)
+    steps = np.diff(events["t"])
+    calm = len(steps) == 0 or bool(np.mean((steps >= 0) & (steps < 1_000_000)) > 0.95)
+    return calm if path.suffix.lower() == ".bin" else calm and len(steps) >= 16
+
+
+def open_source(path: Path, options: Options) -> Source:
+    def pieces() -> Iterator[Events]:
+        return decode_blocks(path, 0, WORD, decode, 0)
+
+    return Source(FORMAT, pieces, likely_sizes=LIKELY)
+
+
+def decode(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
+    """Bytes [n, 5] and the sum of the overflows before them → events and the sum after them."""
+    times = (words[:, 2] & 0x7F).astype(np.int64)
+    times <<= 8
+    times |= words[:, 3]
+    times <<= 8
+    times |= words[:, 4]
+    overflow = words[:, 1] == OVERFLOW_ROW
+    if overflow.any():
+        offsets = offset + OVERFLOW * np.cumsum(overflow)
+        times += offsets
+        offset = int(offsets[-1])
+        kept = ~overflow
+        words, times = words[kept], times[kept]
+    else:
+        times += offset
+    events = np.empty(len(words), EVENT)
+    events["x"] = words[:, 0]
+    events["y"] = words[:, 1]
+    events["t"] = times
+    events["p"] = words[:, 2] >> 7
+    return events, offset
+
+
+def encode(recording: Recording) -> Iterator[bytes]:
+    events = recording.events
+    if not len(events):
+        return
+    if events["x"].max() > 255 or events["y"].max() >= OVERFLOW_ROW:
+        raise InputError(
+            f"the recording reaches to x = {events['x'].max()}, y = {events['y'].max()}; "
+            "the 40-bit format holds x up to 255 and y up to 239"
+        )
+    times = events["t"].astype(np.int64)
+    # As few overflow events as hold every time in 23 bits; they can only add up.
+    needed = np.maximum.accumulate(np.maximum(0, -((TIMES - 1 - times) // OVERFLOW)))
+    times = times - OVERFLOW * needed
+    if times.min() < 0:
+        raise InputError("the recording has times before 0, or far backwards; the 40-bit format holds neither")
+    words = np.empty((len(events), 5), np.uint8)
+    words[:, 0] = events["x"]
+    words[:, 1] = events["y"]
+    words[:, 2] = (events["p"] << 7) | (times >> 16)
+    words[:, 3] = times >> 8 & 0xFF
+    words[:, 4] = times & 0xFF
+    added = np.diff(needed, prepend=0)
+    if added.any():
+        marker = np.array([0, OVERFLOW_ROW, 0, 0, 0], np.uint8)
+        words = np.insert(words, np.repeat(np.arange(len(events)), added), marker, axis=0)
+    yield words.tobytes()

@@ -1,0 +1,55 @@
+"""Prophesee DAT: lines that start with `%`, two bytes (type, size of an event), then a 32-bit time and a 32-bit address:
+x in bits 0–13, y in bits 14–27, polarity in bit 28 (N-Cars, GEN1, 1MPX)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.formats.prophesee import read_header, starts_like_one
+from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks
+
+FORMAT = "dat"
+WORD = np.dtype([("time", "<u4"), ("address", "<u4")])
+EVENT_TYPES = (0x00, 0x0C)  # 2D events and contrast-detection events
+PERIOD = 1 << 32
+LIKELY = ((304, 240), (640, 480), (1280, 720))
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    if not starts_like_one(head):
+        return False
+    header = read_header(path)
+    return header.encoding is None and ("data" in header.values or "version" in header.values)
+
+
+def open_source(path: Path, options: Options) -> Source:
+    header = read_header(path)
+    with path.open("rb") as file:
+        file.seek(header.start)
+        pair = file.read(2)
+    if len(pair) < 2:
+        raise ReadError(f"{path} is cut off at byte {header.start + len(pair)}: two bytes of type and size are wanted")
+    if pair[0] not in EVENT_TYPES or pair[1] != WORD.itemsize:
+        raise ReadError(
+            f"{path} holds events of type {pair[0]} and {pair[1]} bytes (byte {header.start}); "
+            f"type {' or '.join(map(str, EVENT_TYPES))} and {WORD.itemsize} bytes are wanted"
+        )
+
+    def pieces() -> Iterator[Events]:
+        return decode_blocks(path, header.start + 2, WORD, decode, Clock(PERIOD))
+
+    return Source(FORMAT, pieces, header.sensor_size, dict(header.metadata), LIKELY)
+
+
+def decode(words: NDArray[np.void], clock: Clock) -> tuple[Events, Clock]:
+    address = words["address"]
+    events = np.empty(len(words), EVENT)
+    events["x"] = address & 0x3FFF
+    events["y"] = address >> 14 & 0x3FFF
+    events["t"], clock = clock.unwrap(words["time"].astype(np.int64))
+    events["p"] = address >> 28 & 1
+    return events, clock

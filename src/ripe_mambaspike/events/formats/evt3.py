@@ -1,0 +1,203 @@
+"""Prophesee EVT 3.0: 16-bit words that say only what has changed.
+
+| type | twelve bits | |
+|---|---|---|
+| 0 | y | holds until the next |
+| 2 | polarity, x | one event |
+| 3 | polarity, x | where the next vector starts |
+| 4, 5 | 12 or 8 pixels | the events of a vector; the next one goes on after it |
+| 6 | time, low | holds until the next |
+| 8 | time, high | holds until the next; one that changes starts the low part at 0 |
+
+The time has 24 bits and wraps every 16.8 s.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.formats.evt2 import NO_TIME
+from ripe_mambaspike.events.formats.prophesee import read_header, starts_like_one
+from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks, held
+
+FORMAT = "evt3"
+WORD = np.dtype("<u2")
+ROW, SINGLE, BASE, VECTOR_12, VECTOR_8, TIME_LOW, TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
+HIGHS = 1 << 12
+LIKELY = ((1280, 720),)
+NO_ROW = "came before the first row word"
+NO_BASE = "were of a vector without a start"
+
+
+@dataclass(frozen=True)
+class State:
+    """What holds at the end of a block; −1 what is not known yet."""
+
+    clock: Clock = Clock(HIGHS)
+    high: int = -1  # in units of 4096 µs, wraps counted
+    low: int = 0
+    row: int = -1
+    base: int = -1  # polarity and x as in the word
+    passed: int = 0  # pixels of vectors since the base
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    return starts_like_one(head) and read_header(path).encoding == FORMAT
+
+
+def open_source(path: Path, options: Options) -> Source:
+    header = read_header(path)
+    source = Source(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY)
+    base = header.values.get("time_base", "0")
+    offset = int(base) if base.isdecimal() else 0
+
+    def pieces() -> Iterator[Events]:
+        for events in decode_blocks(path, header.start, WORD, make_decoder(source), State()):
+            events["t"] += offset
+            yield events
+
+    source.pieces = pieces
+    return source
+
+
+def make_decoder(source: Source) -> Callable[[NDArray[np.uint16], State], tuple[Events, State]]:
+    def decode(words: NDArray[np.uint16], state: State) -> tuple[Events, State]:
+        kind = (words >> 12).astype(np.uint8)
+        value = words & 0xFFF
+        at = {wanted: np.flatnonzero(kind == wanted) for wanted in (ROW, BASE)}
+        vector_at = np.flatnonzero((kind == VECTOR_12) | (kind == VECTOR_8))
+        event_at = np.flatnonzero((kind == SINGLE) | (kind == VECTOR_12) | (kind == VECTOR_8))
+        time_at = np.flatnonzero((kind == TIME_LOW) | (kind == TIME_HIGH))
+        source.count("other_words", len(words) - len(event_at) - len(time_at) - len(at[ROW]) - len(at[BASE]))
+
+        times, clock, high, low = _times(kind[time_at] == TIME_HIGH, value[time_at].astype(np.int64), state)
+        rows = np.concatenate([np.array([state.row], np.int32), (value[at[ROW]] & 0x7FF).astype(np.int32)])
+        bases = np.concatenate([np.array([state.base], np.int32), value[at[BASE]].astype(np.int32)])
+
+        # Where each vector starts: its base, and the pixels of the vectors since.
+        widths = np.where(kind[vector_at] == VECTOR_12, 12, 8)
+        ends = np.cumsum(widths)
+        before = np.concatenate([[0], ends])[np.searchsorted(vector_at, at[BASE])]
+        starts_from = held(np.concatenate([[-state.passed], before]), at[BASE], vector_at)
+        vector_base = held(bases, at[BASE], vector_at)
+        vector_x = (vector_base & 0x7FF) + (ends - widths - starts_from)
+
+        # One row of pixels for each event word: bit 0 for a single event.
+        single = kind[event_at] == SINGLE
+        is_vector = ~single
+        pixels = np.ones(len(event_at), np.uint16)
+        pixels[is_vector] = np.where(widths == 12, value[vector_at], value[vector_at] & 0xFF)
+        start = (value[event_at] & 0x7FF).astype(np.int32)
+        start[is_vector] = vector_x
+        polarity = (value[event_at] >> 11).astype(np.uint8)
+        polarity[is_vector] = vector_base >> 11 & 1
+        word_time = held(times, time_at, event_at)
+        word_row = held(rows, at[ROW], event_at)
+        unknown = np.zeros(len(event_at), bool)
+        unknown[is_vector] = vector_base < 0
+
+        word, bit = _expand(pixels, single)
+        events = np.empty(len(word), EVENT)
+        events["x"] = start[word] + bit
+        events["y"] = word_row[word]
+        events["t"] = word_time[word]
+        events["p"] = polarity[word]
+        if high < 0 or state.high < 0 or state.row < 0 or state.base < 0:
+            events = _known(events, word_time[word] < 0, word_row[word] < 0, unknown[word], source)
+        total = int(ends[-1]) if len(ends) else 0
+        passed = total - int(before[-1]) if len(before) else state.passed + total
+        return events, State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
+
+    return decode
+
+
+def _times(
+    is_high: NDArray[np.bool_], value: NDArray[np.int64], state: State
+) -> tuple[NDArray[np.int64], Clock, int, int]:
+    """The time after each time word, with the one before the first in front; then clock, high and low part at the end."""
+    highs, clock = state.clock.unwrap(value[is_high])
+    highs = np.concatenate([np.array([state.high], np.int64), highs])
+    high = highs[np.concatenate([[0], np.cumsum(is_high)])]
+    # The low part is set by its own words, and to 0 by a high part that differs from the last.
+    changes = np.diff(high) != 0
+    sets = ~is_high | changes
+    lows = np.concatenate([np.array([state.low], np.int64), np.where(is_high, 0, value)[sets]])
+    low = lows[np.concatenate([[0], np.cumsum(sets)])]
+    return np.where(high < 0, -1, (high << 12) | low), clock, int(high[-1]), int(low[-1])
+
+
+def _expand(pixels: NDArray[np.uint16], single: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(word, bit) of every pixel that fired, in order."""
+    if single.all():
+        return np.arange(len(pixels)), np.zeros(len(pixels), np.int64)
+    counts = COUNTS[pixels]
+    word = np.repeat(np.arange(len(pixels)), counts)
+    first = np.cumsum(counts) - counts
+    return word, BITS[pixels[word], np.arange(len(word)) - first[word]]
+
+
+def _known(events: Events, no_time: NDArray[np.bool_], no_row: NDArray[np.bool_], no_base: NDArray[np.bool_], source: Source) -> Events:
+    """Without the events of which time, row or start are not known yet; they are counted."""
+    source.leave_out(np.count_nonzero(no_time), NO_TIME)
+    source.leave_out(np.count_nonzero(no_row & ~no_time), NO_ROW)
+    source.leave_out(np.count_nonzero(no_base & ~no_row & ~no_time), NO_BASE)
+    return events[~(no_time | no_row | no_base)]
+
+
+def _bit_tables() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """For every 12 bits: how many are set, and which, from the lowest."""
+    values = np.arange(1 << 12)
+    is_set = (values[:, None] >> np.arange(12) & 1).astype(bool)
+    order = np.argsort(~is_set, axis=1, kind="stable").astype(np.uint8)
+    return is_set.sum(1), order
+
+
+COUNTS, BITS = _bit_tables()
+
+
+def encode(recording: Recording) -> Iterator[bytes]:
+    """Rows, columns and times as single events. A header line of ours keeps what 24 bits of time leave out."""
+    events = recording.events
+    width, height = recording.sensor_size
+    if width > 2048 or height > 2048:
+        raise InputError(f"the sensor is {width}×{height}; EVT 3.0 holds at most 2048×2048")
+    times = events["t"].astype(np.int64)
+    base = int(times.min()) // (HIGHS << 12) * (HIGHS << 12) if len(times) else 0
+    if base < 0:
+        raise InputError(f"the recording starts at {times.min()} µs; EVT 3.0 holds times from 0 on")
+    times -= base
+    yield (
+        f"% evt 3.0\n% format EVT3;height={height};width={width}\n% geometry {width}x{height}\n"
+        f"% time_base {base}\n% end\n"
+    ).encode()
+    if not len(events):
+        return
+    highs, lows, rows = times >> 12, times & 0xFFF, events["y"].astype(np.int64)
+    new_high = np.diff(highs, prepend=-1) != 0
+    new_low = new_high | (np.diff(lows, prepend=-1) != 0)
+    new_row = np.diff(rows, prepend=-1) != 0
+    # The clock may not jump by half its period or more between two time words: step through longer gaps.
+    jumps = np.diff(highs, prepend=0)
+    if (jumps < -(HIGHS // 2) + 1).any():
+        raise InputError("the recording's times run back by more than 8 s; EVT 3.0 would take that for a wrap")
+    steps = np.maximum(0, (jumps - 1) // (HIGHS // 2 - 1))
+    counts = steps + new_high + new_low + new_row + 1
+    ends = np.cumsum(counts)
+    words = np.empty(int(ends[-1]), WORD)
+    words[ends - 1] = SINGLE << 12 | events["p"].astype(np.uint16) << 11 | events["x"]
+    place = ends - 2
+    words[place[new_row]] = ROW << 12 | rows[new_row]
+    place -= new_row
+    words[place[new_low]] = TIME_LOW << 12 | lows[new_low]
+    place -= new_low
+    words[place[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGHS
+    for index in np.flatnonzero(steps):
+        first = ends[index] - counts[index]
+        passed = highs[index] - jumps[index] + (HIGHS // 2 - 1) * np.arange(1, steps[index] + 1)
+        words[first : first + steps[index]] = TIME_HIGH << 12 | passed % HIGHS
+    yield words.tobytes()

@@ -1,0 +1,78 @@
+"""The header of Prophesee files: lines that start with `%`, then words.
+
+RAW files name their encoding in an `evt` or a `format` line, and may give the sensor's size. DAT files name neither
+encoding, and put two bytes (type and size of an event) before the events.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ripe_mambaspike.errors import ReadError
+
+LONGEST_HEADER = 1 << 20
+SIZES = ((640, 480), (1280, 720))
+ENCODINGS = {"2.0": "evt2", "2": "evt2", "2.1": "evt21", "21": "evt21", "3.0": "evt3", "3": "evt3"}
+
+
+@dataclass(frozen=True)
+class Header:
+    values: dict[str, str]  # by name, in lower case
+    start: int  # the byte after the header
+
+    @property
+    def encoding(self) -> str | None:
+        """evt2, evt21 or evt3 as the header says; None for a DAT file."""
+        said = self.values.get("evt") or self.values.get("format", "").split(";")[0].upper().removeprefix("EVT")
+        if said in ENCODINGS:
+            return ENCODINGS[said]
+        if said:
+            return said
+        # Before there was a choice, RAW files had no such line.
+        return "evt2" if {"system_id", "integrator_name"} & set(self.values) else None
+
+    @property
+    def sensor_size(self) -> tuple[int, int] | None:
+        for text in (self.values.get("geometry", ""), self.values.get("format", "")):
+            if match := re.fullmatch(r"(\d+)x(\d+)", text.strip()):
+                return _size(int(match[1]), int(match[2]))
+            width, height = re.search(r"width=(\d+)", text), re.search(r"height=(\d+)", text)
+            if width and height:
+                return _size(int(width[1]), int(height[1]))
+        if "width" in self.values and "height" in self.values:
+            if self.values["width"].isdecimal() and self.values["height"].isdecimal():
+                return _size(int(self.values["width"]), int(self.values["height"]))
+        return None
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        kept = ("date", "serial_number", "plugin_name", "system_id", "firmware_version", "integrator_name")
+        return {name: self.values[name] for name in kept if name in self.values}
+
+
+def starts_like_one(head: bytes) -> bool:
+    return head.startswith(b"% ")
+
+
+def read_header(path: Path) -> Header:
+    """A line of the header is text; what follows may start with `%` by chance and is not."""
+    values: dict[str, str] = {}
+    with path.open("rb") as file:
+        while True:
+            start = file.tell()
+            line = file.readline(LONGEST_HEADER)
+            if not line.startswith(b"%") or not line.rstrip(b"\r\n").isascii():
+                return Header(values, start)
+            text = line.decode("ascii").rstrip("\r\n\0")
+            if not text.replace("\t", " ").replace("\0", " ").isprintable():
+                return Header(values, start)
+            if not line.endswith(b"\n") or file.tell() > LONGEST_HEADER:
+                raise ReadError(f"{path} has a header without an end: no new line up to byte {file.tell()}")
+            name, _, value = text[1:].strip().partition(" ")
+            if name == "end":
+                return Header(values, file.tell())
+            values.setdefault(name.lower(), value.strip())
+
+
+def _size(width: int, height: int) -> tuple[int, int] | None:
+    return (width, height) if 0 < width <= 65536 and 0 < height <= 65536 else None

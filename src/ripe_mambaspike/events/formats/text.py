@@ -1,0 +1,143 @@
+"""Text: one event a line, four numbers between blanks, commas, semicolons or tabs.
+
+A first line may name the columns, or give the sensor's width and height; lines that start with `#` or `%` are comments.
+Without names the order is told by the values (`t x y p` as of the rpg datasets, `x y t p`, `x y p t`). Times with a
+decimal point are seconds, whole ones µs.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
+from ripe_mambaspike.events.recording import Events, Recording
+from ripe_mambaspike.events.source import Options, Source
+
+FORMAT = "text"
+LINES = 1 << 16  # read at a time
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+CUT = "was cut off at the end of the file"
+
+
+def recognises(head: bytes, path: Path) -> bool:
+    """Printable, and the first line that is no comment holds numbers or names of columns."""
+    text = head.decode("latin-1")
+    if not head or any(ord(sign) < 9 or 13 < ord(sign) < 32 or ord(sign) > 126 for sign in text[:2000]):
+        return False
+    for line in text.splitlines():
+        cells = _cells(line)
+        if cells:
+            return all(map(NUMBER.fullmatch, cells)) or find_columns(cells) is not None
+    return path.suffix.lower() in (".txt", ".csv", ".tsv")
+
+
+def open_source(path: Path, options: Options) -> Source:
+    source = Source(FORMAT, lambda: iter(()))
+    order, skip = _look(path, source)
+
+    def pieces() -> Iterator[Events]:
+        return _pieces(path, order, skip, Columns(str(path), options.time_unit), source)
+
+    source.pieces = pieces
+    return source
+
+
+def _cells(line: str) -> list[str]:
+    stripped = line.strip()
+    return [] if stripped[:1] in "#%" else [cell for cell in re.split(r"[,;\s]+", stripped) if cell]
+
+
+def _look(path: Path, source: Source) -> tuple[str | None, int]:
+    """(the order of the columns if the first line names them, the number of lines before the events)."""
+    try:
+        with path.open(encoding="ascii") as file:
+            for number, line in enumerate(itertools.islice(file, 1000)):
+                cells = _cells(line)
+                if not cells:
+                    continue
+                if len(cells) == 2 and all(cell.isdecimal() and 0 < int(cell) <= 65536 for cell in cells):
+                    source.sensor_size = (int(cells[0]), int(cells[1]))
+                    continue
+                if (named := find_columns(cells)) is not None:
+                    if len(cells) != 4:
+                        raise ReadError(f"{path} line {number + 1} names {len(cells)} columns; four are wanted")
+                    back = {theirs: ours for ours, theirs in named.items()}
+                    return "".join(back[cell] for cell in cells), number + 1
+                return None, number
+    except UnicodeDecodeError as error:
+        raise ReadError(f"{path} is no text: byte {error.start} is {error.object[error.start]}") from error
+    return None, 0
+
+
+def _pieces(path: Path, order: str | None, skip: int, columns: Columns, source: Source) -> Iterator[Events]:
+    at = 0
+    line_number = skip
+    with path.open(encoding="ascii") as file:
+        lines = itertools.islice(file, skip, None)
+        while True:
+            try:
+                batch = list(itertools.islice(lines, LINES))
+            except UnicodeDecodeError as error:
+                raise ReadError(f"{path} is no text after line {line_number}: {error.reason}") from error
+            if not batch:
+                break
+            if not batch[-1].endswith("\n") and len(_cells(batch[-1])) not in (0, 4):
+                source.leave_out(1, CUT)
+                batch.pop()
+            table = _table(batch, line_number, path)
+            line_number += len(batch)
+            if not len(table):
+                continue
+            if order is None:
+                order = guess_order(table[:4096])
+                if order is None:
+                    raise ReadError(
+                        f"{path} has four columns without names, whose order its values do not tell; "
+                        "a first line that names them (x, y, t, p) is wanted"
+                    )
+            source.metadata["columns"] = order
+            yield columns({name: table[:, order.index(name)] for name in "xytp"}, at)
+            at += len(table)
+    source.metadata["time_unit"] = columns.time_unit
+
+
+def _table(lines: list[str], before: int, path: Path) -> np.ndarray:
+    """Lines → numbers [n, 4]."""
+    text = "".join(lines)
+    if "#" in text or "%" in text:
+        text = "".join(line for line in lines if line.lstrip()[:1] not in ("#", "%"))
+    flat = text.replace(",", " ").replace(";", " ").split()
+    rows = [line for line in text.splitlines() if line.strip(" ,;\t")]
+    try:
+        table = np.array(flat, np.float64)
+        if len(flat) != 4 * len(rows):
+            raise ValueError
+    except ValueError:
+        for number, line in enumerate(lines, before + 1):
+            cells = _cells(line)
+            if cells and (len(cells) != 4 or not all(map(_is_number, cells))):
+                raise ReadError(f"{path} line {number} is '{line.strip()[:60]}'; four numbers are wanted") from None
+        raise ReadError(f"{path} has a line near {before + 1} that is not four numbers") from None
+    return table.reshape(-1, 4)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def encode(recording: Recording) -> Iterator[bytes]:
+    """A csv with names; times in whole µs."""
+    width, height = recording.sensor_size
+    yield f"{width} {height}\nx,y,t,p\n".encode()
+    columns = [recording.events[name].tolist() for name in "xytp"]
+    for start in range(0, len(recording), LINES):
+        rows = zip(*(column[start : start + LINES] for column in columns), strict=True)
+        yield "".join(f"{x},{y},{t},{p}\n" for x, y, t, p in rows).encode()

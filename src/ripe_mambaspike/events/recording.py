@@ -1,0 +1,92 @@
+"""What a recording is: its events, the size of the sensor, where they came from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ripe_mambaspike.errors import InputError
+
+EVENT = np.dtype([("x", "<u2"), ("y", "<u2"), ("t", "<i8"), ("p", "u1")])
+Events = NDArray[np.void]
+
+
+class RecordingWarning(UserWarning):
+    """Something about a recording that is not as it should be, but did not keep it from being read."""
+
+
+def make_events(x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike) -> Events:
+    """Four columns of one length as a structured array of events."""
+    columns = [np.asarray(column) for column in (x, y, t, p)]
+    lengths = {len(column) if column.ndim == 1 else column.shape for column in columns}
+    if len(lengths) != 1 or columns[0].ndim != 1:
+        raise InputError(f"x, y, t and p have the shapes {[column.shape for column in columns]}; one length is wanted")
+    events = np.empty(len(columns[0]), EVENT)
+    for name, column in zip("xytp", columns, strict=True):
+        events[name] = column
+    return events
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Events of one sensor, in the order of the file they came from."""
+
+    events: Events  # structured: x, y, t (µs), p
+    sensor_size: tuple[int, int]  # (width, height)
+    format: str = "memory"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = self.events.dtype.names or ()
+        if self.events.ndim != 1 or not {"x", "y", "t", "p"} <= set(names):
+            raise InputError(
+                f"events have the shape {self.events.shape} and the fields {names}; "
+                "a one-dimensional array with the fields x, y, t, p is wanted"
+            )
+        width, height = self.sensor_size
+        if not (0 < width <= 65536 and 0 < height <= 65536):
+            raise InputError(f"sensor_size is {self.sensor_size}; a width and a height of at least one are wanted")
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One column: `recording["t"]`."""
+        return self.events[name]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.events, dtype=dtype, copy=copy)
+
+    @property
+    def first_us(self) -> int:
+        """The earliest time; 0 for a recording without events."""
+        return int(self.events["t"].min()) if len(self) else 0
+
+    @property
+    def last_us(self) -> int:
+        """The latest time; 0 for a recording without events."""
+        return int(self.events["t"].max()) if len(self) else 0
+
+    @property
+    def duration_us(self) -> int:
+        """From the earliest event to the latest."""
+        return self.last_us - self.first_us
+
+    def in_order(self) -> bool:
+        """Whether no event is earlier than the one before it."""
+        times = self.events["t"]
+        return bool((times[1:] >= times[:-1]).all())
+
+    def ordered(self) -> "Recording":
+        """The same events by time; events of one time keep their order."""
+        if self.in_order():
+            return self
+        return replace(self, events=self.events[np.argsort(self.events["t"], kind="stable")])
+
+    def crop(self, start_us: int, stop_us: int) -> "Recording":
+        """The events with start ≤ t < stop."""
+        times = self.events["t"]
+        return replace(self, events=self.events[(times >= start_us) & (times < stop_us)])

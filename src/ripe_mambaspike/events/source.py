@@ -1,0 +1,123 @@
+"""What every format module hands over, and what they share: blocks of words, time wraps, values held until changed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import InputError, ReadError
+from ripe_mambaspike.events.recording import EVENT, Events
+
+BLOCK = 1 << 16  # words decoded at a time: what is computed on the way stays in the cache
+TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a reader may be told when the file does not say it."""
+
+    sensor_size: tuple[int, int] | None = None
+    time_unit: str | None = None  # of formats that do not fix it: s, ms, us or ns
+
+    def __post_init__(self) -> None:
+        if self.time_unit is not None and self.time_unit not in TIME_UNITS:
+            raise InputError(f"time_unit is {self.time_unit!r}; one of {', '.join(TIME_UNITS)} is wanted")
+        size: Any = self.sensor_size
+        if size is not None and not (
+            len(size) == 2 and all(isinstance(side, int | np.integer) and 0 < side <= 65536 for side in size)
+        ):
+            raise InputError(f"sensor_size is {size}; a width and a height from 1 to 65536 are wanted")
+
+
+@dataclass
+class Source:
+    """An opened recording: what its header says, and its events piece by piece, in the order of the file."""
+
+    format: str
+    pieces: Callable[[], Iterator[Events]]
+    sensor_size: tuple[int, int] | None = None  # None when the format does not say
+    metadata: dict[str, Any] = field(default_factory=dict)
+    likely_sizes: tuple[tuple[int, int], ...] = ()  # of sensors that write this format
+    # Counted while the pieces are read: what was left out, and why. Never silently.
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def leave_out(self, count: int, why: str) -> None:
+        if count:
+            self.left_out[why] = self.left_out.get(why, 0) + int(count)
+
+    def count(self, name: str, number: int) -> None:
+        """Add to a counter of the metadata."""
+        if number:
+            self.metadata[name] = self.metadata.get(name, 0) + int(number)
+
+
+def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> Iterator[NDArray[Any]]:
+    """The words from a byte on, a block at a time. A block is overwritten by the next one."""
+    size = path.stat().st_size
+    if (size - start) % dtype.itemsize:
+        whole = (size - start) // dtype.itemsize
+        raise ReadError(
+            f"{path} is cut off at byte {size}: the word that starts at byte {start + whole * dtype.itemsize} "
+            f"needs {dtype.itemsize} bytes"
+        )
+    buffer = np.empty(count, dtype)
+    view = memoryview(buffer.view(np.uint8))
+    with path.open("rb") as file:
+        file.seek(start)
+        while got := file.readinto(view):
+            yield buffer[: got // dtype.itemsize]
+
+
+def decode_blocks(
+    path: Path,
+    start: int,
+    dtype: np.dtype[Any],
+    decode: Callable[[NDArray[Any], State], tuple[Events, State]],
+    state: State,
+) -> Iterator[Events]:
+    """The events of a file of words, the decoder's state carried from block to block."""
+    for words in blocks(path, start, dtype):
+        events, state = decode(words, state)
+        yield events
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A counter that wraps: the last raw value seen, and what wraps have added up to."""
+
+    period: int
+    last: int | None = None
+    offset: int = 0
+
+    def unwrap(self, raw: NDArray[np.int64]) -> tuple[NDArray[np.int64], "Clock"]:
+        """Raw counts → times that go on through the wraps. A jump of more than half the period is a wrap."""
+        if not len(raw):
+            return raw, self
+        last = int(raw[0]) if self.last is None else self.last
+        half = self.period // 2
+        steps = np.empty_like(raw)
+        steps[0] = raw[0] - last
+        np.subtract(raw[1:], raw[:-1], out=steps[1:])
+        down = steps < -half
+        up = steps > half
+        final = int(raw[-1])
+        if not (down.any() or up.any()):
+            return raw + self.offset, Clock(self.period, final, self.offset)
+        offsets = self.offset + self.period * np.cumsum(down.astype(np.int64) - up)
+        return raw + offsets, Clock(self.period, final, int(offsets[-1]))
+
+
+def held(values: NDArray[Any], changed_at: NDArray[np.int64], asked_at: NDArray[np.int64]) -> NDArray[Any]:
+    """What holds at each place asked for: `values[0]` before the first change, `values[1 + i]` from change i on."""
+    bounds = np.searchsorted(asked_at, changed_at)
+    counts = np.diff(bounds, prepend=0, append=len(asked_at))
+    return np.repeat(values, counts)
+
+
+def no_events() -> Events:
+    return np.empty(0, EVENT)

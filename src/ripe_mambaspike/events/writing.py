@@ -1,0 +1,52 @@
+"""Writing a recording: `.bin` (40-bit ATIS), `.npz`, `.npy`, `.raw` (EVT 3.0), `.aedat` (AEDAT 2.0), `.csv`."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.formats import aedat2, arrays, atis, evt3, text
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.files import atomic_write
+
+ENCODERS: dict[str, Callable[[Recording], Iterator[bytes]]] = {
+    ".bin": atis.encode,
+    ".npz": arrays.encode_npz,
+    ".npy": arrays.encode_npy,
+    ".raw": evt3.encode,
+    ".aedat": aedat2.encode,
+    ".csv": text.encode,
+    ".txt": text.encode,
+}
+
+
+def write(recording: Recording, path: str | Path) -> Path:
+    """Write in the format that the name's ending asks for. The file appears whole or not at all."""
+    path = Path(os.fspath(path))
+    encode = ENCODERS.get(path.suffix.lower())
+    if encode is None:
+        raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENCODERS)} is wanted")
+    if not len(recording):
+        raise InputError(f"there are no events to write to {path}; at least one is wanted")
+    check_inside(recording)
+    try:
+        with atomic_write(path) as file:
+            for part in encode(recording):
+                file.write(part)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror or error})") from error
+    return path
+
+
+def check_inside(recording: Recording) -> None:
+    """Every event on the sensor, every polarity 0 or 1."""
+    events, (width, height) = recording.events, recording.sensor_size
+    if not len(events):
+        return
+    right, bottom = int(events["x"].max()), int(events["y"].max())
+    if right >= width or bottom >= height or min(int(events["x"].min()), int(events["y"].min())) < 0:
+        raise InputError(f"events reach to ({right}, {bottom}); the {width}×{height} sensor ends before")
+    if not np.isin((events["p"].min(), events["p"].max()), (0, 1)).all():
+        raise InputError(f"polarities go from {events['p'].min()} to {events['p'].max()}; 0 and 1 are wanted")
