@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@$(INSTALL) -e ".[dev]"
+	@$(INSTALL) -e ".[dev,data]"
 	@touch $@
 
 quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account

@@ -34,7 +34,7 @@ def test_a_room_uses_the_rooms_before_it(path):
     room = path.relative_to(PACKAGE).parts[0]
     if room not in ROOMS:
         return
-    allowed = {*ROOMS[: ROOMS.index(room) + 1], "errors"}
+    allowed = {*ROOMS[: ROOMS.index(room) + 1], "errors", "files"}
     assert imported_rooms(path) <= allowed
 
 

@@ -8,6 +8,7 @@ pixels, to one row or column; `spread` divides an event between the cells its pi
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -171,7 +172,7 @@ def _count(recording: Recording, bounds: list[int], cells: tuple[int, int]) -> N
     counts = np.zeros((len(bounds) - 1, 2 * height * width), np.float32)
     scaled = (width, height) != recording.sensor_size
     columns, rows = _cells(recording.sensor_size[0], width), _cells(recording.sensor_size[1], height) * width
-    for step, (first, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for step, (first, end) in enumerate(pairwise(bounds)):
         for start in range(first, end, CHUNK):
             part = recording.events[start : min(start + CHUNK, end)]
             if scaled:

@@ -162,7 +162,7 @@ class OpenRecording:
         if not len(piece):
             return piece
         times = piece["t"]
-        back = np.count_nonzero(times[1:] < times[:-1])
+        back = int((times[1:] < times[:-1]).sum())
         if self._last is not None and times[0] < self._last:
             back += 1
         self._last = int(times[-1])

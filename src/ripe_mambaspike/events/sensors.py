@@ -13,9 +13,7 @@ SIZES = (
 )
 
 
-def likely_size(
-    right: int, bottom: int, sizes: tuple[tuple[int, int], ...] = SIZES
-) -> tuple[int, int]:
+def likely_size(right: int, bottom: int, sizes: tuple[tuple[int, int], ...] = SIZES) -> tuple[int, int]:
     """The smallest known sensor that holds the pixel (right, bottom), or just enough pixels."""
     fits = [size for size in sizes if right < size[0] and bottom < size[1]]
     return fits[0] if fits else (right + 1, bottom + 1)

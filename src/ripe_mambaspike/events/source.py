@@ -46,11 +46,11 @@ class Source:
     # Counted while the pieces are read: what was left out, and why. Never silently.
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def leave_out(self, count: int, why: str) -> None:
+    def leave_out(self, count: int | np.integer[Any], why: str) -> None:
         if count:
             self.left_out[why] = self.left_out.get(why, 0) + int(count)
 
-    def count(self, name: str, number: int) -> None:
+    def count(self, name: str, number: int | np.integer[Any]) -> None:
         """Add to a counter of the metadata."""
         if number:
             self.metadata[name] = self.metadata.get(name, 0) + int(number)
@@ -66,7 +66,7 @@ def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> 
             f"needs {dtype.itemsize} bytes"
         )
     buffer = np.empty(count, dtype)
-    view = memoryview(buffer.view(np.uint8))
+    view = memoryview(buffer.view(np.uint8))  # type: ignore[arg-type]
     with path.open("rb") as file:
         file.seek(start)
         while got := file.readinto(view):

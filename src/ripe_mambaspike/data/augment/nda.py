@@ -93,7 +93,7 @@ class NDA:
         return Draw(
             operation=operation,
             matrices=torch.where(turned[:, None, None], rotations(MOST_DEGREES * only("rotate", signed)), sheared),
-            shift_y=only("roll_y", self._shift(width, strength)),
+            shift_y=only("roll_y", self._shift(height, strength)),
             shift_x=only("roll_x", self._shift(width, strength)),
             top=only("cutout", whole(first, height - side)),
             left=only("cutout", whole(second, width - side)),

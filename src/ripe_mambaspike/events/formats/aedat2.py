@@ -3,8 +3,8 @@
 Lines that start with `#`, then pairs of big-endian 32-bit numbers: an address and a time in µs. What the address means
 depends on the camera, named by the header's `AEChip` line; without one it is a DVS128.
 
-Coordinates are the address's own. jAER shows them turned by 180°; a reader that turned them would disagree with every
-published reader of CIFAR10-DVS.
+Coordinates and polarity are the address's own bits. jAER shows them turned by 180°, and the published readers of
+CIFAR10-DVS disagree about flips; a turn is for whoever compares with them to make.
 """
 
 import re

@@ -22,8 +22,10 @@ MAGIC = b"#!AER-DAT3.1"
 END = b"#!END-HEADER"
 LONGEST_HEADER = 1 << 20
 PACKET = np.dtype(
-    [("type", "<i2"), ("source", "<i2"), ("size", "<i4"), ("time_at", "<i4"), ("overflow", "<i4")]
-    + [("capacity", "<i4"), ("number", "<i4"), ("valid", "<i4")]
+    {
+        "names": ["type", "source", "size", "time_at", "overflow", "capacity", "number", "valid"],
+        "formats": ["<i2", "<i2", "<i4", "<i4", "<i4", "<i4", "<i4", "<i4"],
+    }
 )
 POLARITY = np.dtype([("data", "<u4"), ("time", "<i4")])
 POLARITY_TYPE = 1
@@ -113,7 +115,9 @@ def _packets(path: Path, start: int, source: Source) -> Iterator[Events]:
             packet = np.frombuffer(head, PACKET)[0]
             length = int(packet["size"]) * int(packet["number"])
             if packet["size"] < 0 or packet["number"] < 0 or packet["number"] > packet["capacity"]:
-                raise ReadError(f"{path} has a damaged packet at byte {at}: {packet['number']} events of {packet['size']} B")
+                raise ReadError(
+                    f"{path} has a damaged packet at byte {at}: {packet['number']} events of {packet['size']} B"
+                )
             if at + PACKET.itemsize + length > size:
                 raise ReadError(
                     f"{path} is cut off at byte {size}: the packet at byte {at} says it has "
@@ -133,7 +137,7 @@ def _polarity(words: np.ndarray, overflow: int, source: Source) -> Events:
     valid = data & 1 == 1
     if not valid.all():
         # Filters of the recording software mark events so; they are still in the file, but nobody should see them.
-        source.count("invalid_events", np.count_nonzero(~valid))
+        source.count("invalid_events", int((~valid).sum()))
         data, times = data[valid], times[valid]
     events = np.empty(len(data), EVENT)
     events["x"] = data >> 17

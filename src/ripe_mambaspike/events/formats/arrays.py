@@ -1,4 +1,4 @@
-"""NumPy files: `.npy` with named fields or four columns, `.npz` with an array a column. Read in pieces, never unpickled."""
+"""NumPy files: `.npy` with named fields or four columns, `.npz` with an array a column. Nothing is unpickled."""
 
 import io
 import zipfile

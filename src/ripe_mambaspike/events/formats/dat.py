@@ -1,5 +1,8 @@
-"""Prophesee DAT: lines that start with `%`, two bytes (type, size of an event), then a 32-bit time and a 32-bit address:
-x in bits 0–13, y in bits 14–27, polarity in bit 28 (N-Cars, GEN1, 1MPX)."""
+"""Prophesee DAT (N-Cars, GEN1, 1MPX).
+
+Lines that start with `%`, two bytes (type and size of an event), then 32 bits of time and 32 of address an event:
+x in bits 0–13, y in bits 14–27, polarity in bit 28.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -19,12 +19,13 @@ FORMAT = "evt2"
 WORD = np.dtype("<u4")
 TIME_HIGH = 8
 HIGHS = 1 << 28
+CLOCK = Clock(HIGHS)
 NO_TIME = "came before the first time word"
 
 
 @dataclass(frozen=True)
 class State:
-    clock: Clock = Clock(HIGHS)
+    clock: Clock = CLOCK
     high: int | None = None  # in units of 64 µs, wraps counted
 
 

@@ -15,6 +15,7 @@ The time has 24 bits and wraps every 16.8 s.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ FORMAT = "evt3"
 WORD = np.dtype("<u2")
 ROW, SINGLE, BASE, VECTOR_12, VECTOR_8, TIME_LOW, TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
 HIGHS = 1 << 12
+CLOCK = Clock(HIGHS)
 LIKELY = ((1280, 720),)
 NO_ROW = "came before the first row word"
 NO_BASE = "were of a vector without a start"
@@ -38,7 +40,7 @@ NO_BASE = "were of a vector without a start"
 class State:
     """What holds at the end of a block; −1 what is not known yet."""
 
-    clock: Clock = Clock(HIGHS)
+    clock: Clock = CLOCK
     high: int = -1  # in units of 4096 µs, wraps counted
     low: int = 0
     row: int = -1
@@ -69,57 +71,64 @@ def make_decoder(source: Source) -> Callable[[NDArray[np.uint16], State], tuple[
     def decode(words: NDArray[np.uint16], state: State) -> tuple[Events, State]:
         kind = (words >> 12).astype(np.uint8)
         value = words & 0xFFF
-        at = {wanted: np.flatnonzero(kind == wanted) for wanted in (ROW, BASE)}
-        vector_at = np.flatnonzero((kind == VECTOR_12) | (kind == VECTOR_8))
-        event_at = np.flatnonzero((kind == SINGLE) | (kind == VECTOR_12) | (kind == VECTOR_8))
-        time_at = np.flatnonzero((kind == TIME_LOW) | (kind == TIME_HIGH))
-        source.count("other_words", len(words) - len(event_at) - len(time_at) - len(at[ROW]) - len(at[BASE]))
+        is_row, is_base = kind == ROW, kind == BASE
+        is_vector = (kind == VECTOR_12) | (kind == VECTOR_8)
+        is_time = (kind == TIME_LOW) | (kind == TIME_HIGH)
+        at = np.flatnonzero((kind == SINGLE) | is_vector)
+        value_at = value[at]
+        source.count("other_words", len(words) - len(at) - sum(map(np.count_nonzero, (is_row, is_base, is_time))))
 
-        times, clock, high, low = _times(kind[time_at] == TIME_HIGH, value[time_at].astype(np.int64), state)
-        rows = np.concatenate([np.array([state.row], np.int32), (value[at[ROW]] & 0x7FF).astype(np.int32)])
-        bases = np.concatenate([np.array([state.base], np.int32), value[at[BASE]].astype(np.int32)])
+        times, clock, high, low = _times(kind[is_time] == TIME_HIGH, value[is_time].astype(np.int64), state)
+        rows = np.concatenate([np.array([state.row], np.int32), (value[is_row] & 0x7FF).astype(np.int32)])
+        bases = np.concatenate([np.array([state.base], np.int32), value[is_base].astype(np.int32)])
+        time, row = _held(times, is_time, at), _held(rows, is_row, at)
+        x, p = (value_at & 0x7FF).astype(np.int32), value_at >> 11
+        known = np.ones(len(at), bool)
+        passed = 0 if len(bases) > 1 else state.passed
+        if is_vector.any():
+            vectors = np.flatnonzero(is_vector[at])
+            base = _held(bases, is_base, at[vectors])
+            wide = kind[at[vectors]] == VECTOR_12
+            offset, passed = _offsets(wide, np.flatnonzero(is_base), at[vectors], state.passed)
+            x[vectors] = (base & 0x7FF) + offset
+            p[vectors] = base >> 11 & 1
+            known[vectors] = base >= 0
+            # A single event is a vector of one pixel.
+            pixels = np.ones(len(at), np.uint16)
+            pixels[vectors] = np.where(wide, value_at[vectors], value_at[vectors] & 0xFF)
+            word, bit = _expand(pixels)
+            x, p, time, row, known = x[word] + bit, p[word], time[word], row[word], known[word]
 
-        # Where each vector starts: its base, and the pixels of the vectors since.
-        widths = np.where(kind[vector_at] == VECTOR_12, 12, 8)
-        ends = np.cumsum(widths)
-        before = np.concatenate([[0], ends])[np.searchsorted(vector_at, at[BASE])]
-        starts_from = held(np.concatenate([[-state.passed], before]), at[BASE], vector_at)
-        vector_base = held(bases, at[BASE], vector_at)
-        vector_x = (vector_base & 0x7FF) + (ends - widths - starts_from)
-
-        # One row of pixels for each event word: bit 0 for a single event.
-        single = kind[event_at] == SINGLE
-        is_vector = ~single
-        pixels = np.ones(len(event_at), np.uint16)
-        pixels[is_vector] = np.where(widths == 12, value[vector_at], value[vector_at] & 0xFF)
-        start = (value[event_at] & 0x7FF).astype(np.int32)
-        start[is_vector] = vector_x
-        polarity = (value[event_at] >> 11).astype(np.uint8)
-        polarity[is_vector] = vector_base >> 11 & 1
-        word_time = held(times, time_at, event_at)
-        word_row = held(rows, at[ROW], event_at)
-        unknown = np.zeros(len(event_at), bool)
-        unknown[is_vector] = vector_base < 0
-
-        word, bit = _expand(pixels, single)
-        events = np.empty(len(word), EVENT)
-        events["x"] = start[word] + bit
-        events["y"] = word_row[word]
-        events["t"] = word_time[word]
-        events["p"] = polarity[word]
-        if high < 0 or state.high < 0 or state.row < 0 or state.base < 0:
-            events = _known(events, word_time[word] < 0, word_row[word] < 0, unknown[word], source)
-        total = int(ends[-1]) if len(ends) else 0
-        passed = total - int(before[-1]) if len(before) else state.passed + total
+        events = np.empty(len(x), EVENT)
+        events["x"], events["y"], events["t"], events["p"] = x, row, time, p
+        if state.high < 0 or state.row < 0 or not known.all():
+            events = _known(events, time < 0, row < 0, ~known, source)
         return events, State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
 
     return decode
 
 
+def _held(values: NDArray[Any], changes: NDArray[np.bool_], at: NDArray[np.int64]) -> NDArray[Any]:
+    """What holds at each place: `values[0]` before the first change, `values[1 + i]` from change i on."""
+    return values[np.cumsum(changes, dtype=np.int32)[at]]
+
+
+def _offsets(
+    wide: NDArray[np.bool_], base_at: NDArray[np.int64], vector_at: NDArray[np.int64], passed: int
+) -> tuple[NDArray[np.int64], int]:
+    """How far each vector is from its base, by the vectors between them; and how far the next one would be."""
+    ends = np.cumsum(np.where(wide, 12, 8))
+    begins = np.concatenate([[0], ends])
+    at_base = begins[np.searchsorted(vector_at, base_at)]
+    reference = held(np.concatenate([[-passed], at_base]), base_at, vector_at)
+    last = int(at_base[-1]) if len(at_base) else -passed
+    return begins[:-1] - reference, int(ends[-1]) - last
+
+
 def _times(
     is_high: NDArray[np.bool_], value: NDArray[np.int64], state: State
 ) -> tuple[NDArray[np.int64], Clock, int, int]:
-    """The time after each time word, with the one before the first in front; then clock, high and low part at the end."""
+    """The time after each time word, the one before the first in front; then clock, high and low part at the end."""
     highs, clock = state.clock.unwrap(value[is_high])
     highs = np.concatenate([np.array([state.high], np.int64), highs])
     high = highs[np.concatenate([[0], np.cumsum(is_high)])]
@@ -131,17 +140,17 @@ def _times(
     return np.where(high < 0, -1, (high << 12) | low), clock, int(high[-1]), int(low[-1])
 
 
-def _expand(pixels: NDArray[np.uint16], single: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _expand(pixels: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """(word, bit) of every pixel that fired, in order."""
-    if single.all():
-        return np.arange(len(pixels)), np.zeros(len(pixels), np.int64)
     counts = COUNTS[pixels]
     word = np.repeat(np.arange(len(pixels)), counts)
     first = np.cumsum(counts) - counts
     return word, BITS[pixels[word], np.arange(len(word)) - first[word]]
 
 
-def _known(events: Events, no_time: NDArray[np.bool_], no_row: NDArray[np.bool_], no_base: NDArray[np.bool_], source: Source) -> Events:
+def _known(
+    events: Events, no_time: NDArray[np.bool_], no_row: NDArray[np.bool_], no_base: NDArray[np.bool_], source: Source
+) -> Events:
     """Without the events of which time, row or start are not known yet; they are counted."""
     source.leave_out(np.count_nonzero(no_time), NO_TIME)
     source.leave_out(np.count_nonzero(no_row & ~no_time), NO_ROW)

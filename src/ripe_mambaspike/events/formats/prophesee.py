@@ -39,10 +39,8 @@ class Header:
             width, height = re.search(r"width=(\d+)", text), re.search(r"height=(\d+)", text)
             if width and height:
                 return _size(int(width[1]), int(height[1]))
-        if "width" in self.values and "height" in self.values:
-            if self.values["width"].isdecimal() and self.values["height"].isdecimal():
-                return _size(int(self.values["width"]), int(self.values["height"]))
-        return None
+        sides = [self.values.get(name, "") for name in ("width", "height")]
+        return _size(int(sides[0]), int(sides[1])) if all(side.isdecimal() for side in sides) else None
 
     @property
     def metadata(self) -> dict[str, str]:
