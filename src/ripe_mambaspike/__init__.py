@@ -1,7 +1,9 @@
 """RIPE-MambaSpike: a compact classifier for event cameras.
 
 model = create_model("dvsgesture", classes=5)      # trains as a multi-branch network
-logits = model(events)                             # (batch, steps, 2, height, width) → (batch, steps, classes)
+recording = read("gesture.aedat4")                 # any camera's file
+events = bin_events(recording, steps=16, grid=128) # (steps, 2, height, width)
+logits = model(events[None])                       # (batch, steps, 2, height, width) → (batch, steps, classes)
 small = fuse(model)                                # deploys as a fused one of 0.87 M parameters
 small.save_pretrained("gestures")                  # config.json + model.safetensors
 small = from_pretrained("gestures")
@@ -11,21 +13,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ripe_mambaspike.data.loading import load_set
     from ripe_mambaspike.deploy.fuse import dual_kernel, fuse
     from ripe_mambaspike.errors import RipeError
+    from ripe_mambaspike.events.binning import bin_events
+    from ripe_mambaspike.events.reading import read, read_chunks
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.models.registry import create_model, list_models
 
 __version__ = "0.1.0"
-__all__ = ["RipeError", "create_model", "dual_kernel", "from_pretrained", "fuse", "list_models"]
+__all__ = [
+    "RipeError",
+    "bin_events",
+    "create_model",
+    "dual_kernel",
+    "from_pretrained",
+    "fuse",
+    "list_models",
+    "load_set",
+    "read",
+    "read_chunks",
+]
 
 _HOMES = {
     "RipeError": "errors",
+    "bin_events": "events.binning",
     "create_model": "models.registry",
     "dual_kernel": "deploy.fuse",
     "from_pretrained": "models.pretrained",
     "fuse": "deploy.fuse",
     "list_models": "models.registry",
+    "load_set": "data.loading",
+    "read": "events.reading",
+    "read_chunks": "events.reading",
 }
 
 

@@ -87,6 +87,19 @@ def test_a_cutout_wider_than_the_frame_is_made_to_fit():
     assert set(drawn(NDA(1, 1.0, 0.25, 1.0), (4, 6, 40)).side[of(draw, "cutout")].tolist()) == set(range(1, 7))
 
 
+def test_a_cutout_may_lie_anywhere():
+    draw = NDA(1, 1.0, 0.25, 0.25).draw(MANY, 4, 4, 4, draws_for(0, 0, 0))  # a side of one, sixteen places
+    cut = of(draw, "cutout")
+    places = torch.bincount(4 * draw.top[cut] + draw.left[cut], minlength=16)
+    chi_square = ((places - cut.sum() / 16) ** 2 / (cut.sum() / 16)).sum().item()
+    assert chi_square < 37.7  # fifteen degrees of freedom, one in a thousand
+
+
+def test_a_whole_bound_is_not_lost_to_rounding():
+    assert 0.29 * 100 < 29
+    assert drawn(NDA(1, 1.0, 0.29), (4, 100, 100)).shift_x.max() == 29
+
+
 def test_each_sample_gets_its_own_operation_and_no_other():
     x = counts(300, 5, 2, 9, 11)
     draw = drawn(FULL, x.shape[1:2] + x.shape[3:], len(x))

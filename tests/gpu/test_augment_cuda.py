@@ -95,7 +95,7 @@ def test_the_devices_own_random_state_is_left_alone():
 
 
 def test_a_generator_on_the_device_is_refused():
-    with pytest.raises(InputError, match="the generator is on cuda:0; one on the CPU is wanted"):
+    with pytest.raises(InputError, match=r"the generator is on cuda.*; one on the CPU is wanted"):
         augment_clips(counts((2, 3, 2, 8, 8)).cuda(), STRONG, torch.Generator("cuda"))
 
 

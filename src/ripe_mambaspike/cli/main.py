@@ -13,15 +13,18 @@ import tyro
 from ripe_mambaspike import __version__
 from ripe_mambaspike.cli.account import Account
 from ripe_mambaspike.cli.check import Check
+from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
+from ripe_mambaspike.cli.data import Data
 from ripe_mambaspike.cli.models import Models
 from ripe_mambaspike.errors import RipeError
 
 Command = (
     Annotated[Account, tyro.conf.subcommand("account")]
     | Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Models, tyro.conf.subcommand("models")]
 )
-COMMANDS = ("account", "check", "models")
+COMMANDS = ("account", "check", "data", "models")
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 WANTED = {"INT": "a whole number", "FLOAT": "a number", "STR": "a text", "PATH": "a path"}
 
@@ -36,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _parse(words)
         if isinstance(command, int):
             return command
-        from ripe_mambaspike.ops.memory import keep_freed_memory
+        if not isinstance(command, Data):  # which does without torch
+            from ripe_mambaspike.ops.memory import keep_freed_memory
 
-        keep_freed_memory()
+            keep_freed_memory()
         return command.run()
     except RipeError as error:
         return _refuse(str(error))
@@ -59,11 +63,14 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _parse(words: list[str]) -> Account | Check | Models | int:
+def _parse(words: list[str]) -> Account | Check | Data | Models | int:
     """The command asked for, or an exit code when help was wanted or the words make none."""
     if not words or not (words[0] in COMMANDS or words[0].startswith("-")):
         given = f"there is no command '{words[0]}'" if words else "no command was given"
         return _refuse(f"{given}; one of {', '.join(COMMANDS)} is wanted")
+    if words[0] == "data" and not (words[1:] and (words[1] in DATA_COMMANDS or words[1].startswith("-"))):
+        given = f"there is no command 'data {words[1]}'" if words[1:] else "ripe data was given no command"
+        return _refuse(f"{given}; one of {', '.join(DATA_COMMANDS)} is wanted")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

@@ -71,11 +71,11 @@ def extract(path: str | Path, folder: str | Path) -> Path:
             tree.rename(folder)
         except _BadMemberError as error:
             raise DataError(f"{path} {error}; a sound archive is wanted") from error
-        except DAMAGE as error:
+        except (*DAMAGE, OSError) as error:
+            if isinstance(error, OSError) and error.errno:  # of the system; a broken stream has no number
+                raise DataError(f"{path} cannot be extracted to {folder} ({error.strerror})") from error
             reason = next(iter(str(error).splitlines()), type(error).__name__)  # tarfile tells of every format it tried
             raise DataError(f"{path} is damaged or no zip or tar file ({reason}); a sound archive is wanted") from error
-        except OSError as error:
-            raise DataError(f"{path} cannot be extracted to {folder} ({error.strerror or error})") from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder
@@ -126,14 +126,25 @@ def free_space(folder: Path, needed: int, what: str) -> None:
         raise DataError(f"{folder} has {free} bytes free; {needed} are needed for {what}")
 
 
+def made_from(folder: str | Path) -> str | None:
+    """The name of the archive that made the folder: with it there, the archive is needed no longer."""
+    name = (_mark(Path(folder)) or {}).get("archive")
+    return name if isinstance(name, str) else None
+
+
+def _mark(folder: Path) -> dict[str, object] | None:
+    try:
+        mark = json.loads((folder / MARK).read_text())
+    except (OSError, ValueError):
+        return None
+    return mark if isinstance(mark, dict) else None
+
+
 def _done(folder: Path, origin: dict[str, object]) -> bool:
     """Whether this archive made the folder; one that something else made is refused."""
     if not folder.exists():
         return False
-    try:
-        found = json.loads((folder / MARK).read_text())
-    except (OSError, ValueError):
-        found = None
+    found = _mark(folder)
     if found == origin:
         return True
     if found is None and folder.is_dir() and not any(folder.iterdir()):

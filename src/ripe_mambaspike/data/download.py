@@ -141,11 +141,8 @@ class _Fetch:
         """One request, from the first missing byte on."""
         note, offset = self.remembered(), self.have()
         if note is None:
-            self.drop()  # bytes nobody knows the origin of
-            offset = 0
+            offset = 0  # bytes nobody knows the origin of are written over
         elif (whole := self.archive.size if note.total is None else note.total) is not None and offset >= whole:
-            if offset > whole:
-                raise _RestartError
             self.pieced = True
             return
         if self.archive.size is not None:

@@ -82,9 +82,9 @@ def bin_batch(
     if where.type == "cpu":
         return torch.stack([bin_events(one, steps, by=by, grid=(height, width), binary=binary) for one in ordered])
 
+    all_bounds = [step_bounds(one, steps, by, None, None, None) for one in ordered]
     counts = torch.zeros(len(ordered) * steps * 2 * height * width, device=where)
-    for index, recording in enumerate(ordered):
-        bounds = step_bounds(recording, steps, by, None, None, None)
+    for index, (recording, bounds) in enumerate(zip(ordered, all_bounds, strict=True)):
         columns, rows = _cells(recording.sensor_size[0], width), _cells(recording.sensor_size[1], height)
         # Two bytes a coordinate and one for the polarity travel; where a step begins is known here.
         x, y, p = (
@@ -149,7 +149,11 @@ def step_bounds(
 def as_grid(grid: int | tuple[int, int] | None, sensor_size: tuple[int, int]) -> tuple[int, int]:
     """(height, width) of the counts."""
     sides: Any = sensor_size[::-1] if grid is None else (grid, grid) if isinstance(grid, int | np.integer) else grid
-    if len(sides) != 2 or not all(isinstance(side, int | np.integer) and 1 <= side <= 65536 for side in sides):
+    if (
+        not isinstance(sides, tuple | list)
+        or len(sides) != 2
+        or not all(isinstance(side, int | np.integer) and 1 <= side <= 65536 for side in sides)
+    ):
         raise InputError(f"grid is {grid!r}; a side, or a height and a width, of at least 1 is wanted")
     return int(sides[0]), int(sides[1])
 

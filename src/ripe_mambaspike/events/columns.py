@@ -44,7 +44,7 @@ def guess_order(table: NDArray[Any]) -> str | None:
             continue
         if (x != np.floor(x)).any() or (y != np.floor(y)).any():
             continue
-        fits.append((float(np.mean(np.diff(t) < 0)) if len(t) > 1 else 0.0, order))
+        fits.append((float(np.mean(t[1:] < t[:-1])) if len(t) > 1 else 0.0, order))
     fits = [fit for fit in fits if fit[0] <= 0.05 and fit[0] == min(fits)[0]]
     if len(fits) > 1:
         # A constant column fits as well as a time; a time goes somewhere.
@@ -79,7 +79,7 @@ class Columns:
             raise ReadError(f"{self.origin} has {name} of the type {column.dtype}; numbers are wanted")
         bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
         if column.dtype.kind == "f":
-            bad |= column != np.floor(column)
+            bad |= (column != np.floor(column)) | np.isinf(column)
         if bad.any():
             at = int(np.argmax(bad))
             raise ReadError(

@@ -109,6 +109,9 @@ class OpenRecording:
         self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0}
         self._source = source
         self._last: int | None = None
+        if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
+            width, height = self.declared_size
+            raise ReadError(f"{path} says its sensor has {width}×{height} pixels; sides from 1 to 65536 are wanted")
         self._corner = (0, 0)
 
     def pieces(self) -> Iterator[Events]:
@@ -125,7 +128,7 @@ class OpenRecording:
             raise ReadError(f"{self.path} cannot be read ({error.strerror or error})") from error
         if self.strict and self.warnings:
             raise ReadError(f"{self.path}: {self.warnings[0]}")
-        if not seen:
+        if not self.events:
             why = f" ({self.warnings[0]})" if self.warnings else ""
             raise ReadError(f"{self.path} holds no events{why}; at least one is wanted")
 

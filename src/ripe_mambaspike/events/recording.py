@@ -29,7 +29,7 @@ def make_events(x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike) -> Event
     return events
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recording:
     """Events of one sensor, in the order of the file they came from."""
 
@@ -49,6 +49,10 @@ class Recording:
         width, height = self.sensor_size
         if not (0 < width <= 65536 and 0 < height <= 65536):
             raise InputError(f"sensor_size is {self.sensor_size}; a width and a height of at least one are wanted")
+
+    def __repr__(self) -> str:
+        width, height = self.sensor_size
+        return f"Recording({len(self):,} events, {width}×{height}, {self.duration_us / 1e6:g} s, {self.format})"
 
     def __len__(self) -> int:
         return len(self.events)

@@ -29,7 +29,9 @@ class Options:
             raise InputError(f"time_unit is {self.time_unit!r}; one of {', '.join(TIME_UNITS)} is wanted")
         size: Any = self.sensor_size
         if size is not None and not (
-            len(size) == 2 and all(isinstance(side, int | np.integer) and 0 < side <= 65536 for side in size)
+            isinstance(size, tuple | list)
+            and len(size) == 2
+            and all(isinstance(side, int | np.integer) and 0 < side <= 65536 for side in size)
         ):
             raise InputError(f"sensor_size is {size}; a width and a height from 1 to 65536 are wanted")
 

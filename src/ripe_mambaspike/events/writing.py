@@ -25,9 +25,7 @@ ENCODERS: dict[str, Callable[[Recording], Iterator[bytes]]] = {
 def write(recording: Recording, path: str | Path) -> Path:
     """Write in the format that the name's ending asks for. The file appears whole or not at all."""
     path = Path(os.fspath(path))
-    encode = ENCODERS.get(path.suffix.lower())
-    if encode is None:
-        raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENCODERS)} is wanted")
+    encode = check_target(path)
     if not len(recording):
         raise InputError(f"there are no events to write to {path}; at least one is wanted")
     check_inside(recording)
@@ -38,6 +36,14 @@ def write(recording: Recording, path: str | Path) -> Path:
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror or error})") from error
     return path
+
+
+def check_target(path: Path) -> Callable[[Recording], Iterator[bytes]]:
+    """The encoder that the name's ending asks for."""
+    encode = ENCODERS.get(path.suffix.lower())
+    if encode is None:
+        raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENCODERS)} is wanted")
+    return encode
 
 
 def check_inside(recording: Recording) -> None:

@@ -1,8 +1,8 @@
-"""What NDA does to a clip, one function an operation; parameters are given a sample, and parameters that ask for
-nothing give the same bits back.
+"""What NDA does to a clip, one function an operation, with explicit parameters for every sample.
 
-A sample's parameters hold for all its steps and both polarities. Every operation copies counts or drops them, and
-never blends two, so that whole numbers stay whole. Parameters [B] may lie on the CPU; they are moved without waiting.
+A sample's parameters hold for all its steps and both polarities; those that ask for nothing give the same bits back.
+Every operation copies counts or drops them and never blends two, so that whole numbers stay whole. Parameters [B] may
+lie on the CPU; they are moved without waiting.
 """
 
 import torch

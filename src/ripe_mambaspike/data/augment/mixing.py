@@ -131,7 +131,7 @@ class EventCutMix:
 
 def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -> Box:
     """A box that would leave the share `kept` of the frame, centred on any pixel and clipped at the border."""
-    scale = (1 - kept)
+    scale = math.sqrt(1 - kept)
     tall, wide = round(height * scale), round(width * scale)
     chance = uniform(2, generator=generator)
     top = int(whole(chance[0], height - 1)) - tall // 2

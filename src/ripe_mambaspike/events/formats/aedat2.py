@@ -58,8 +58,10 @@ def open_source(path: Path, options: Options) -> Source:
     lines, start = read_header(path)
     chip = _value(lines, "AEChip") or ""
     size, layout = _camera(path, chip)
-    base = int(_value(lines, "TimeBase") or 0)
-    declared = re.fullmatch(r"(\d+)x(\d+)", _value(lines, "SensorSize") or "")
+    base = _value(lines, "TimeBase") or "0"
+    if not re.fullmatch(r"-?\d{1,18}", base):
+        raise ReadError(f"{path} has the TimeBase '{base[:40]}' in its header; a whole number is wanted")
+    declared = re.fullmatch(r"(\d{1,9})x(\d{1,9})", _value(lines, "SensorSize") or "")
     source = Source(FORMAT, pieces=lambda: iter(()))
     source.sensor_size = (int(declared[1]), int(declared[2])) if declared else size
     source.metadata = {"camera": chip.rsplit(".", 1)[-1] or "DVS128 (no AEChip in the header)"}
@@ -67,7 +69,7 @@ def open_source(path: Path, options: Options) -> Source:
         source.metadata["created"] = created
 
     def pieces() -> Iterator[Events]:
-        return decode_blocks(path, start, WORD, make_decoder(layout, source), Clock(PERIOD, offset=base))
+        return decode_blocks(path, start, WORD, make_decoder(layout, source), Clock(PERIOD, offset=int(base)))
 
     source.pieces = pieces
     return source

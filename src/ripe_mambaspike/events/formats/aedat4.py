@@ -1,6 +1,7 @@
 """AEDAT4 (iniVation DV), by the package `aedat`: DailyDVS-200."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,9 @@ def open_source(path: Path, options: Options) -> Source:
         import aedat
     except ImportError as error:
         raise ReadError(f"{path} is AEDAT4, which needs the package aedat; install ripe-mambaspike[data]") from error
-    try:
+    with _blaming(path):
         decoder = aedat.Decoder(path)
         streams = {number: stream for number, stream in decoder.id_to_stream().items() if stream["type"] == "events"}
-    except Exception as error:  # the package raises its own and general ones
-        raise ReadError(f"{path} is damaged: {error}") from error
     if not streams:
         raise ReadError(f"{path} has no stream of events")
     number, stream = next(iter(streams.items()))
@@ -37,10 +36,8 @@ def open_source(path: Path, options: Options) -> Source:
     def pieces() -> Iterator[Events]:
         packets = iter(decoder)
         while True:
-            try:
+            with _blaming(path):
                 packet = next(packets, None)
-            except Exception as error:
-                raise ReadError(f"{path} is damaged or cut off: {error}") from error
             if packet is None:
                 return
             if "events" not in packet:
@@ -52,6 +49,17 @@ def open_source(path: Path, options: Options) -> Source:
 
     source.pieces = pieces
     return source
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Whatever the package raises is the file's fault; a panic of its Rust code is no `Exception`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ReadError(f"{path} is damaged or cut off: {str(error)[:200]}") from error
 
 
 def _events(packet: np.ndarray) -> Events:

@@ -19,6 +19,7 @@ from ripe_mambaspike.events.source import BLOCK, Options, Source
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
 WANTED = "the fields x, y, t, p or four columns are wanted"
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes
 LOOK = 4096  # rows that settle the order of unnamed columns
 
 
@@ -65,15 +66,10 @@ def _open_npy(path: Path, options: Options) -> Source:
 
 
 def _open_npz(path: Path, options: Options) -> Source:
-    try:
-        archive = zipfile.ZipFile(path)
+    with _open_archive(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise ReadError(f"{path} is a damaged archive: {error}") from error
+        size = _read_size(archive, members["sensor_size"], path) if "sensor_size" in members else None
     named = find_columns(list(members))
-    size = None
-    if "sensor_size" in members:
-        size = _read_size(archive, members["sensor_size"], path)
     if named is None and len(members) == 1:
         raise ReadError(f"{path} holds the array {next(iter(members))} alone; the arrays x, y, t, p are wanted")
     if named is None:
@@ -82,21 +78,29 @@ def _open_npz(path: Path, options: Options) -> Source:
 
     def pieces() -> Iterator[Events]:
         columns = Columns(str(path), options.time_unit)
-        streams = {name: _member(archive, members[theirs], path) for name, theirs in named.items()}
         at = 0
-        while True:
-            piece = {name: next(stream, None) for name, stream in streams.items()}
-            present = {name: column for name, column in piece.items() if column is not None}
-            if not present:
-                break
-            if len(present) < 4:
-                raise ReadError(f"{path} has columns of different lengths; four of one length are wanted")
-            yield columns(present, at)
-            at += len(present["t"])
+        with _open_archive(path) as archive:
+            streams = {name: _member(archive, members[theirs], path) for name, theirs in named.items()}
+            while True:
+                piece = {name: next(stream, None) for name, stream in streams.items()}
+                present = {name: column for name, column in piece.items() if column is not None}
+                if not present:
+                    break
+                if len(present) < 4:
+                    raise ReadError(f"{path} has columns of different lengths; four of one length are wanted")
+                yield columns(present, at)
+                at += len(present["t"])
         source.metadata["time_unit"] = columns.time_unit
 
     source.pieces = pieces
     return source
+
+
+def _open_archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise ReadError(f"{path} is a damaged archive: {error}") from error
 
 
 def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -145,6 +149,8 @@ def _order(rows: NDArray[Any], path: Path) -> str:
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[NDArray[Any]]:
     """One array of the archive, a block at a time."""
     try:
+        if archive.getinfo(name).compress_type not in METHODS:
+            raise ReadError(f"{path} has {name} compressed in another way than NumPy does")
         with archive.open(name) as file:
             shape, dtype = _read_header(file, path)
             if len(shape) != 1 or dtype.names:

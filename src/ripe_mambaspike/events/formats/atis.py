@@ -20,6 +20,7 @@ WORD = np.dtype(("u1", 5))
 OVERFLOW_ROW = 240
 OVERFLOW = 1 << 13
 TIMES = 1 << 23
+MOST_OVERFLOWS = 1 << 22  # 9.5 hours
 LIKELY = ((34, 34), (128, 128), (240, 180), (304, 240))
 
 
@@ -82,6 +83,11 @@ def encode(recording: Recording) -> Iterator[bytes]:
     times = times - OVERFLOW * needed
     if times.min() < 0:
         raise InputError("the recording has times before 0, or far backwards; the 40-bit format holds neither")
+    if needed[-1] > MOST_OVERFLOWS:
+        raise InputError(
+            f"the recording's times reach {events['t'].max()} µs; the 40-bit format counts from 0 and would need "
+            f"{needed[-1]:,} overflow events, and at most {MOST_OVERFLOWS:,} are written: subtract the first time"
+        )
     words = np.empty((len(events), 5), np.uint8)
     words[:, 0] = events["x"]
     words[:, 1] = events["y"]

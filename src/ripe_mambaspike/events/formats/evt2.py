@@ -20,13 +20,14 @@ WORD = np.dtype("<u4")
 TIME_HIGH = 8
 HIGHS = 1 << 28
 CLOCK = Clock(HIGHS)
+NEVER = -(1 << 50)  # where no time is known yet; a time can be below 0 when the clock runs back from its start
 NO_TIME = "came before the first time word"
 
 
 @dataclass(frozen=True)
 class State:
     clock: Clock = CLOCK
-    high: int | None = None  # in units of 64 µs, wraps counted
+    high: int = NEVER  # in units of 64 µs, wraps counted
 
 
 def recognises(head: bytes, path: Path) -> bool:
@@ -67,17 +68,23 @@ def make_decoder(source: Source) -> Callable[[NDArray[np.uint32], State], tuple[
 def high_times(raw: NDArray[np.int64], state: State) -> tuple[NDArray[np.int64], State]:
     """The high parts of this block's time words, wraps counted, with the one that held before them in front."""
     times, clock = state.clock.unwrap(raw)
-    before = -1 if state.high is None else state.high
     high = int(times[-1]) if len(times) else state.high
-    return np.concatenate([np.array([before], np.int64), times]), State(clock, high)
+    return np.concatenate([np.array([state.high], np.int64), times]), State(clock, high)
 
 
 def after_first_time(
-    highs: NDArray[np.int64], time_at: NDArray[np.int64], event_at: NDArray[np.int64], source: Source
+    highs: NDArray[np.int64],
+    time_at: NDArray[np.int64],
+    event_at: NDArray[np.int64],
+    source: Source,
+    fired: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.int64]:
-    """Without the events that came before any time was known; they are counted."""
-    if highs[0] >= 0:
+    """Without the event words that came before any time was known; their events are counted.
+
+    `fired` has the pixels of each event word, where one stands for several.
+    """
+    if highs[0] != NEVER:
         return event_at
     first = int(np.searchsorted(event_at, time_at[0])) if len(time_at) else len(event_at)
-    source.leave_out(first, NO_TIME)
+    source.leave_out(first if fired is None else np.count_nonzero(fired[:first]), NO_TIME)
     return event_at[first:]

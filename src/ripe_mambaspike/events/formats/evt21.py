@@ -56,10 +56,10 @@ def make_decoder(source: Source, upper_first: bool) -> Callable[[NDArray[np.void
         word_at = np.flatnonzero(kind < 2)
         source.count("other_words", len(words) - len(word_at) - len(time_at))
         highs, state = high_times((upper[time_at] & (HIGHS - 1)).astype(np.int64), state)
-        known = after_first_time(highs, time_at, word_at, source)
+        fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+        known = after_first_time(highs, time_at, word_at, source, fired)
         times = held(highs << 6, time_at, known) + (upper[known] >> 22 & 0x3F)
-        fired = np.unpackbits(mask[known].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-        row, bit = np.nonzero(fired)
+        row, bit = np.nonzero(fired[len(word_at) - len(known) :])
         picked = upper[known]
         events = np.empty(len(row), EVENT)
         events["x"] = (picked >> 11 & 0x7FF)[row] + bit

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.formats.evt2 import NO_TIME
+from ripe_mambaspike.events.formats.evt2 import NEVER, NO_TIME
 from ripe_mambaspike.events.formats.prophesee import read_header, starts_like_one
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks, held
@@ -34,6 +34,9 @@ CLOCK = Clock(HIGHS)
 LIKELY = ((1280, 720),)
 NO_ROW = "came before the first row word"
 NO_BASE = "were of a vector without a start"
+COLUMNS = 1 << 11
+PAST_END = f"were of a vector that runs past x = {COLUMNS - 1}"
+MOST_STEPS = 1 << 20  # time words written for gaps: 100 days
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class State:
     """What holds at the end of a block; −1 what is not known yet."""
 
     clock: Clock = CLOCK
-    high: int = -1  # in units of 4096 µs, wraps counted
+    high: int = NEVER  # in units of 4096 µs, wraps counted
     low: int = 0
     row: int = -1
     base: int = -1  # polarity and x as in the word
@@ -56,7 +59,7 @@ def open_source(path: Path, options: Options) -> Source:
     header = read_header(path)
     source = Source(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY)
     base = header.values.get("time_base", "0")
-    offset = int(base) if base.isdecimal() else 0
+    offset = int(base) if base.isdecimal() and len(base) < 19 else 0
 
     def pieces() -> Iterator[Events]:
         for events in decode_blocks(path, header.start, WORD, make_decoder(source), State()):
@@ -99,10 +102,14 @@ def make_decoder(source: Source) -> Callable[[NDArray[np.uint16], State], tuple[
             word, bit = _expand(pixels)
             x, p, time, row, known = x[word] + bit, p[word], time[word], row[word], known[word]
 
+        inside = (x < COLUMNS) | ~known
+        if not inside.all():
+            source.leave_out(np.count_nonzero(~inside), PAST_END)
+            x, p, time, row, known = x[inside], p[inside], time[inside], row[inside], known[inside]
         events = np.empty(len(x), EVENT)
         events["x"], events["y"], events["t"], events["p"] = x, row, time, p
-        if state.high < 0 or state.row < 0 or not known.all():
-            events = _known(events, time < 0, row < 0, ~known, source)
+        if state.high == NEVER or state.row < 0 or not known.all():
+            events = _known(events, time == NEVER, row < 0, ~known, source)
         return events, State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
 
     return decode
@@ -137,7 +144,7 @@ def _times(
     sets = ~is_high | changes
     lows = np.concatenate([np.array([state.low], np.int64), np.where(is_high, 0, value)[sets]])
     low = lows[np.concatenate([[0], np.cumsum(sets)])]
-    return np.where(high < 0, -1, (high << 12) | low), clock, int(high[-1]), int(low[-1])
+    return np.where(high == NEVER, NEVER, (high << 12) | low), clock, int(high[-1]), int(low[-1])
 
 
 def _expand(pixels: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -195,6 +202,8 @@ def encode(recording: Recording) -> Iterator[bytes]:
     if (jumps < -(HIGHS // 2) + 1).any():
         raise InputError("the recording's times run back by more than 8 s; EVT 3.0 would take that for a wrap")
     steps = np.maximum(0, (jumps - 1) // (HIGHS // 2 - 1))
+    if steps.sum() > MOST_STEPS:
+        raise InputError(f"the recording lasts {int(np.ptp(times)) // 1_000_000:,} s; EVT 3.0 would be all time words")
     counts = steps + new_high + new_low + new_row + 1
     ends = np.cumsum(counts)
     words = np.empty(int(ends[-1]), WORD)

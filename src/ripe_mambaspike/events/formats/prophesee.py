@@ -35,12 +35,12 @@ class Header:
     def sensor_size(self) -> tuple[int, int] | None:
         for text in (self.values.get("geometry", ""), self.values.get("format", "")):
             if match := re.fullmatch(r"(\d+)x(\d+)", text.strip()):
-                return _size(int(match[1]), int(match[2]))
+                return _size(match[1], match[2])
             width, height = re.search(r"width=(\d+)", text), re.search(r"height=(\d+)", text)
             if width and height:
-                return _size(int(width[1]), int(height[1]))
+                return _size(width[1], height[1])
         sides = [self.values.get(name, "") for name in ("width", "height")]
-        return _size(int(sides[0]), int(sides[1])) if all(side.isdecimal() for side in sides) else None
+        return _size(*sides) if all(side.isdecimal() for side in sides) else None
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -72,5 +72,8 @@ def read_header(path: Path) -> Header:
             values.setdefault(name.lower(), value.strip())
 
 
-def _size(width: int, height: int) -> tuple[int, int] | None:
-    return (width, height) if 0 < width <= 65536 and 0 < height <= 65536 else None
+def _size(width: str, height: str) -> tuple[int, int] | None:
+    if max(len(width), len(height)) > 9:
+        return None
+    size = int(width), int(height)
+    return size if min(size) > 0 and max(size) <= 65536 else None

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.events.source import Options, Source
 
 FORMAT = "text"
 LINES = 1 << 16  # read at a time
+MOST_US = 1 << 53  # what a number read from text keeps exactly
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 CUT = "was cut off at the end of the file"
 
@@ -59,7 +60,7 @@ def _look(path: Path, source: Source) -> tuple[str | None, int]:
                 cells = _cells(line)
                 if not cells:
                     continue
-                if len(cells) == 2 and all(cell.isdecimal() and 0 < int(cell) <= 65536 for cell in cells):
+                if len(cells) == 2 and all(re.fullmatch(r"\d{1,5}", cell) and int(cell) for cell in cells):
                     source.sensor_size = (int(cells[0]), int(cells[1]))
                     continue
                 if (named := find_columns(cells)) is not None:
@@ -100,6 +101,10 @@ def _pieces(path: Path, order: str | None, skip: int, columns: Columns, source: 
                         "a first line that names them (x, y, t, p) is wanted"
                     )
             source.metadata["columns"] = order
+            if columns.time_unit is None and not any(
+                set(".eE") & set(cell) for cell in _column(batch, order.index("t"))
+            ):
+                columns.time_unit = "us"
             yield columns({name: table[:, order.index(name)] for name in "xytp"}, at)
             at += len(table)
     source.metadata["time_unit"] = columns.time_unit
@@ -125,6 +130,10 @@ def _table(lines: list[str], before: int, path: Path) -> np.ndarray:
     return table.reshape(-1, 4)
 
 
+def _column(lines: list[str], index: int) -> Iterator[str]:
+    return (cells[index] for cells in map(_cells, lines) if cells)
+
+
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
@@ -136,6 +145,8 @@ def _is_number(cell: str) -> bool:
 def encode(recording: Recording) -> Iterator[bytes]:
     """A csv with names; times in whole µs."""
     width, height = recording.sensor_size
+    if max(abs(recording.first_us), abs(recording.last_us)) > MOST_US:
+        raise InputError(f"the recording's times reach {recording.last_us} µs; as text they are read back up to 2⁵³")
     yield f"{width} {height}\nx,y,t,p\n".encode()
     columns = [recording.events[name].tolist() for name in "xytp"]
     for start in range(0, len(recording), LINES):

@@ -1,0 +1,183 @@
+"""`ripe data info`, `view` and `convert`: one recording of any format."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.errors import InputError, VerificationError
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.events.recording import Recording
+
+File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+SensorSize = Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="W H")]
+TimeUnit = Literal["s", "ms", "us", "ns"] | None
+
+
+@contextmanager
+def spoken_warnings() -> Iterator[None]:
+    """What is said of a recording goes to standard error, a sentence a line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        print(f"ripe: warning: {warning.message}", file=sys.stderr)
+
+
+@dataclass
+class Info:
+    """What a recording is: format, sensor, events, duration, polarities."""
+
+    file: File
+    """A recording of any format."""
+    sensor_size: SensorSize = None
+    """Width and height of the sensor, where the file does not say."""
+    time_unit: TimeUnit = None
+    """Unit of the times, where the format does not fix it."""
+    strict: bool = False
+    """Refuse a recording with events outside the sensor or times that run backwards."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        with spoken_warnings():
+            document = self._describe()
+        print_json(document) if self.json else _show(document)
+        return 0
+
+    def _describe(self) -> dict[str, Any]:
+        """Read once, piece by piece: a recording may be larger than memory."""
+        from ripe_mambaspike.events.reading import open_recording
+
+        opened = open_recording(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
+        first = last = None
+        on = 0
+        for piece in opened.pieces():
+            low, high = int(piece["t"].min()), int(piece["t"].max())
+            first = low if first is None else min(first, low)
+            last = high if last is None else max(last, high)
+            on += int(piece["p"].sum())
+        opened.warn()
+        start, stop = first or 0, last or 0
+        return {
+            "file": str(self.file),
+            "format": opened.format,
+            "sensor_size": list(opened.sensor_size),
+            "events": opened.events,
+            "duration_us": stop - start,
+            "on": on,
+            "off": opened.events - on,
+            "first_us": start,
+            "last_us": stop,
+            "warnings": list(opened.warnings),
+            "metadata": opened.metadata,
+        }
+
+
+@dataclass
+class View:
+    """Draw a recording: event frames and the rate over time."""
+
+    file: File
+    """A recording of any format."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """What to write: a picture (.png), an animation (.gif) or a page with a player (.html)."""
+    frames: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Number of frames."""
+    window_ms: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
+    """Length of a frame, instead of the number of frames."""
+    sensor_size: SensorSize = None
+    """Width and height of the sensor, where the file does not say."""
+    time_unit: TimeUnit = None
+    """Unit of the times, where the format does not fix it."""
+    strict: bool = False
+    """Refuse a recording with events outside the sensor or times that run backwards."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.events.reading import read
+        from ripe_mambaspike.events.view import check_target, view
+
+        check_target(self.out)
+        if self.window_ms is not None and not 0.001 <= self.window_ms <= 1e9:
+            raise InputError(f"--window-ms is {self.window_ms}; at least 0.001 is wanted")
+        with spoken_warnings():
+            recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
+        window = None if self.window_ms is None else round(self.window_ms * 1000)
+        view(recording, self.out, frames=self.frames, window_us=window, title=self.file.name)
+        print(f"{self.out}: {len(recording):,} events")
+        return 0
+
+
+@dataclass
+class Convert:
+    """Write a recording in another format, and check that it reads back the same."""
+
+    file: File
+    """A recording of any format."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """.bin (40-bit ATIS), .npz, .npy, .raw (EVT 3.0), .aedat (AEDAT 2.0), .csv or .txt."""
+    sensor_size: SensorSize = None
+    """Width and height of the sensor, where the file does not say."""
+    time_unit: TimeUnit = None
+    """Unit of the times, where the format does not fix it."""
+    strict: bool = False
+    """Refuse a recording with events outside the sensor or times that run backwards."""
+    force: bool = False
+    """Write over a file that is there."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.events.reading import read
+        from ripe_mambaspike.events.writing import check_target, write
+
+        check_target(self.out)
+        if self.out.exists() and (not self.force or self.out.samefile(self.file)):
+            raise InputError(
+                f"{self.out} is there already; another name{'' if self.force else ' or --force'} is wanted"
+            )
+        with spoken_warnings():
+            recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
+        write(recording, self.out)
+        _check_written(recording, self.out)
+        print(f"{self.out}: {len(recording):,} events, {self.out.stat().st_size:,} bytes, reads back the same")
+        return 0
+
+
+def _check_written(recording: "Recording", path: Path) -> None:
+    """The file's events are the recording's; one that says otherwise is taken away again."""
+    import numpy as np
+
+    from ripe_mambaspike.events.reading import read
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        written = read(path, sensor_size=recording.sensor_size)
+    if not all(np.array_equal(written[name], recording[name]) for name in "xytp"):
+        path.unlink()
+        raise VerificationError(f"{path} did not read back the same and was removed; another format is wanted")
+
+
+def _show(document: dict[str, Any]) -> None:
+    width, height = document["sensor_size"]
+    events, seconds = document["events"], document["duration_us"] / 1e6
+    rows = [
+        ("format", document["format"]),
+        ("sensor", f"{width}×{height} (from {document['metadata']['sensor_size_from']})"),
+        ("events", f"{events:,}"),
+        ("ON / OFF", f"{document['on']:,} / {document['off']:,} ({document['on'] / events:.1%} ON)"),
+        ("duration", f"{seconds:,.6f} s"),
+        ("rate", f"{events / seconds:,.0f} events/s" if seconds else "–"),
+        ("times", f"{document['first_us']:,} … {document['last_us']:,} µs"),
+    ]
+    for name, value in document["metadata"].items():
+        if name == "labels":
+            rows.append(("labels", f"{len(value)} spans"))
+        elif name != "sensor_size_from":
+            rows.append((name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
+    print_table(console(), document["file"], ("", ""), rows, left=2)

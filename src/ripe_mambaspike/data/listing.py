@@ -1,0 +1,108 @@
+"""What is in a set, before anything of it is read: the files, the clips in them, and every way they are split."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ripe_mambaspike.errors import DataError
+
+TRAIN, VALIDATION, TEST, NONE = "train", "val", "test", ""
+PARTS = (TRAIN, VALIDATION, TEST)
+SHARE = 0.1  # of a class's training clips, kept for validation
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One sample: a file, or a span of one."""
+
+    name: str  # unique in the set
+    label: int
+    start_us: int | None = None
+    stop_us: int | None = None
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of the set, relative to its root, and the clips in it."""
+
+    path: str
+    clips: tuple[Clip, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way to split a set. `parts` has a part for every clip of the listing, in order; '' for one left out."""
+
+    name: str
+    parts: tuple[str, ...]
+    checksum: str  # of the names in each part
+    published: bool  # whether this is the list that the literature uses, whole
+
+    def sizes(self) -> dict[str, int]:
+        counted = Counter(self.parts)
+        return {part: counted[part] for part in PARTS}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A whole set."""
+
+    name: str
+    classes: tuple[str, ...]
+    sources: tuple[SourceFile, ...]
+    cuts: Mapping[str, Cut]  # the first is the default
+    sensor_size: tuple[int, int] | None = None  # None: as the recordings say
+    time_unit: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def clips(self) -> tuple[Clip, ...]:
+        return tuple(clip for source in self.sources for clip in source.clips)
+
+
+def make_cut(name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | None = None) -> Cut:
+    """`published` is the checksum of the literature's list, if there is one."""
+    checksum = checksum_of((part, clip.name) for clip, part in zip(clips, parts, strict=True) if part)
+    return Cut(name, tuple(parts), checksum, checksum == published)
+
+
+def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
+    """Of `part name` lines in order: the same for the same split, whatever order the files were found in."""
+    text = "".join(f"{part} {name}\n" for part, name in sorted(lines))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def rank(salt: str, name: str) -> str:
+    """Sorts names as if drawn by lot, the same on every machine and with every version of everything."""
+    return hashlib.sha256(f"{salt}/{name}".encode()).hexdigest()
+
+
+def carve_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = SHARE) -> list[str]:
+    """The parts with a share of each class's training clips, at least one of several, turned into validation."""
+    carved = list(parts)
+    by_class: dict[int, list[int]] = {}
+    for index, (clip, part) in enumerate(zip(clips, parts, strict=True)):
+        if part == TRAIN:
+            by_class.setdefault(clip.label, []).append(index)
+    for members in by_class.values():
+        take = min(len(members) - 1, max(1, round(share * len(members))))
+        for index in sorted(members, key=lambda member: rank(salt, clips[member].name))[:take]:
+            carved[index] = VALIDATION
+    return carved
+
+
+def one_clip_each(files: Iterable[tuple[str, str, int]]) -> tuple[SourceFile, ...]:
+    """One clip a file, from (path, name, label). The name leaves out the folders that the set happens to lie in."""
+    return tuple(SourceFile(path, (Clip(name, label),)) for path, name, label in files)
+
+
+def check(listing: Listing, root: str) -> Listing:
+    """The listing, if every class has a clip and no name stands twice."""
+    if not listing.sources:
+        raise DataError(f"{root} holds no recording of {listing.name}; its files are wanted there")
+    counted = Counter(clip.name for clip in listing.clips)
+    name, count = counted.most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{root} holds '{name}' {count} times; every clip once is wanted")
+    return listing

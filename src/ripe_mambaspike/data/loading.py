@@ -1,0 +1,111 @@
+"""A part of a prepared set, for training and evaluation."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.sets.registry import STORE, find_set
+from ripe_mambaspike.data.store import EventStore, open_store
+from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.events.binning import By, bin_events
+from ripe_mambaspike.events.recording import Recording
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def load_set(
+    name: str, root: str | Path, split: str, *, cut: str | None = None, store: str | Path | None = None
+) -> "EventSet":
+    """The clips of one part, `train`, `val` or `test`, of a set that was prepared.
+
+    `cut` names the split where there are several; `store` is where it was prepared, in the root by default.
+    """
+    find_set(name)
+    if split not in PARTS:
+        raise DataError(f"split is {split!r}; one of {', '.join(PARTS)} is wanted")
+    opened = open_store(Path(os.fspath(store)) if store is not None else Path(os.fspath(root)) / STORE, name)
+    chosen = opened.cuts[0] if cut is None else cut
+    if chosen not in opened.cuts:
+        raise DataError(f"{name} was prepared with the cut {', '.join(opened.cuts)}; '{chosen}' is not there")
+    if chosen == "unsplit":
+        raise DataError(
+            f"{opened.folder} has no split, so nothing can be reported on it; "
+            "give it train/ and test/ folders, or prepare it with --test-share"
+        )
+    members = opened.members(chosen, split)
+    if not len(members):
+        raise DataError(f"{name} ({chosen}) has no {split} clips in {opened.folder}; a part that has some is wanted")
+    return EventSet(opened, chosen, split, members)
+
+
+class EventSet:
+    """Clips and labels by number. Files are mapped when first used, in each process for itself."""
+
+    def __init__(self, store: EventStore, cut: str, split: str, members: NDArray[np.int64]) -> None:
+        self.store = store
+        self.cut = cut
+        self.split = split
+        self.members = members
+        self._shards: dict[int, NDArray[np.void]] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, number: int) -> tuple[Recording, int]:
+        """(recording, label); its times count from the clip's start."""
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        clip = int(self.members[number])
+        return self.store.clip(clip, self._shards), int(self.store.labels[clip])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shards": {}}
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.store.classes
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.store.labels[self.members]
+
+    @property
+    def names(self) -> list[str]:
+        every = self.store.index["clips"]["name"]
+        return [every[clip] for clip in self.members]
+
+    @property
+    def sensor_size(self) -> tuple[int, int]:
+        return self.store.sensor_size
+
+
+class BinnedSet:
+    """The same, binned: (counts [T, 2, H, W], label); what a `torch.utils.data.DataLoader` takes."""
+
+    def __init__(
+        self,
+        events: EventSet,
+        steps: int,
+        *,
+        by: By = "time",
+        grid: int | tuple[int, int] | None = None,
+        binary: bool = False,
+    ) -> None:
+        self.events = events
+        self.steps, self.by, self.grid, self.binary = steps, by, grid, binary
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, number: int) -> "tuple[Tensor, int]":
+        recording, label = self.events[number]
+        return bin_events(recording, self.steps, by=self.by, grid=self.grid, binary=self.binary), label

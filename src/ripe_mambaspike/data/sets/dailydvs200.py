@@ -1,0 +1,86 @@
+"""DailyDVS-200: `action_<k>/C<label>P<person>M<moving>S<scene>_<time>.aedat4`, split by the official lists.
+
+The lists come with the set (`train.txt`, `val.txt`, `test.txt`: `path label` a line) and are known here by their
+checksums. As published they are not disjoint: all 555 recordings of person 4 stand in `val.txt` and in `test.txt`. They
+stay in the test part alone, which leaves 14,773 / 3,180 / 4,093 and no person in two parts.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Cut, Listing, check, make_cut, one_clip_each
+from ripe_mambaspike.errors import DataError
+
+SENSOR = (320, 240)
+CLASSES = tuple(f"action_{number}" for number in range(1, 201))
+SIZES = {"train": 14_773, "val": 3_180, "test": 4_093}
+LISTS = {
+    "train": "ee5551c09cd4c7e7f14b9df7369b60a3689d03d67661bc4e2f8c8772c8c8949b",
+    "val": "f1f27047d2944a76bcf29d06eb26c5512e7a19e6d25751ba63aaf88002831e05",
+    "test": "e423d7c6143b3b907007a8931fe02730a1754f175e1e3644394badb813fa2a0f",
+}
+LINE = re.compile(r"(action_(\d+)/C(\d+)P(\d+)M\d+S\d+_[\d_]+\.aedat4)\s+(\d+)")
+
+
+def listing(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
+    """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""
+    folder = _find_lists(root, files) if lists is None else lists
+    texts = {part: _read(folder / f"{part}.txt") for part in PARTS}
+    official = all(hashlib.sha256(texts[part]).hexdigest() == LISTS[part] for part in PARTS)
+    named = {part: _parse(texts[part], folder / f"{part}.txt") for part in PARTS}
+    tested = set(named[TEST])
+    shared = len(tested & set(named[VALIDATION]))
+    named[VALIDATION] = {name: label for name, label in named[VALIDATION].items() if name not in tested}
+    if twice := set(named["train"]) & (tested | set(named[VALIDATION])):
+        raise DataError(f"{folder} names '{min(twice)}' and {len(twice) - 1} more in train.txt and in another list")
+    notes = [f"{shared} recordings stand in val.txt and in test.txt; they are in the test part alone"] if shared else []
+    if not official:
+        notes.append("the lists are not the official ones (by their checksums)")
+
+    places = {"/".join(path.split("/")[-2:]): path for path in files if path.endswith(".aedat4")}
+    wanted = sorted((name, label, part) for part in PARTS for name, label in named[part].items())
+    missing = [name for name, _, _ in wanted if name not in places]
+    if missing and not partial:
+        raise DataError(
+            f"{root} lacks {len(missing):,} of the {len(wanted):,} recordings that the lists name, "
+            f"'{missing[0]}' first; all of them, or --partial, are wanted"
+        )
+    if missing:
+        notes.append(f"{len(wanted) - len(missing):,} of the {len(wanted):,} recordings are there")
+    kept = [item for item in wanted if item[0] in places]
+    sources = one_clip_each((places[name], name, label) for name, label, _ in kept)
+    cut = make_cut("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
+    cut = Cut(cut.name, cut.parts, cut.checksum, official and not missing)
+    return check(Listing("dailydvs200", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
+
+
+def _find_lists(root: Path, files: Sequence[str]) -> Path:
+    holders = [path.removesuffix("train.txt") for path in files if path == "train.txt" or path.endswith("/train.txt")]
+    for holder in sorted(holders, key=len):
+        if all(f"{holder}{part}.txt" in files for part in PARTS):
+            return root / holder
+    raise DataError(f"{root} has no split lists; the set's train.txt, val.txt and test.txt are wanted there")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); the set's official list is wanted") from error
+
+
+def _parse(text: bytes, path: Path) -> dict[str, int]:
+    """{name: label} of one list."""
+    named: dict[str, int] = {}
+    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        match = LINE.fullmatch(line.strip())
+        if not match or not int(match[2]) - 1 == int(match[3]) == int(match[5]) < len(CLASSES):
+            raise DataError(f"{path} line {number} is '{line[:80]}'; action_K/C…P….aedat4 and a label K−1 are wanted")
+        if match[1] in named:
+            raise DataError(f"{path} line {number} names '{match[1]}' again; every recording once is wanted")
+        named[match[1]] = int(match[5])
+    return named

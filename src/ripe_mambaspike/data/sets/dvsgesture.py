@@ -1,0 +1,123 @@
+"""DVS-Gesture, in either of the forms it is passed around in; users 1–23 train, 24–29 test.
+
+* As recorded: `userNN_<light>.aedat` (AEDAT 3.1) with `userNN_<light>_labels.csv`. Every row of the csv is a clip,
+  twelve a trial, since arm roll stands there twice: 1176 and 288 clips.
+* Cut into `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial,
+  one of which does not exist: 1077 and 264 clips.
+
+Validation takes whole users out of the training part, so that nobody is in two parts.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ripe_mambaspike.data.listing import TEST, TRAIN, VALIDATION, Clip, Cut, Listing, SourceFile, check, make_cut
+from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.events.formats.aedat3 import Label, read_labels
+
+SENSOR = (128, 128)
+CLASSES = (
+    "hand_clapping",
+    "right_hand_wave",
+    "left_hand_wave",
+    "right_arm_clockwise",
+    "right_arm_counter_clockwise",
+    "left_arm_clockwise",
+    "left_arm_counter_clockwise",
+    "arm_roll",
+    "air_drums",
+    "air_guitar",
+    "other_gestures",
+)
+LAST_TRAINING_USER = 23
+VALIDATION_USERS = (21, 22, 23)
+RAW, ARRAYS = "1176-288", "1077-264"
+RAW_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)\.aedat")
+ARRAY_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)/(\d+)\.npy")
+LIGHTS = {"f": "fluorescent", "F": "fluorescent_led", "b": "lab", "l": "led", "n": "natural"}
+# The lights of users 1 to 29, as the set's own lists of trials name them; 98 trials train, 24 test.
+TRIALS = (
+    "fFbln fFbln fFln fFln fFbln fFbln fFbl fFbl fFbln fFbl fFn Fl fFbln fFln fFbln fbln fFbln fFbl fFbln fFl fFbn "
+    "fFbln fFbl fFl fl fFbln fFln fFbln fFbln"
+)
+
+
+def listing(root: Path, files: Sequence[str], labels: Callable[[Path], list[Label]] = read_labels) -> Listing:
+    raw = [(match, path) for path in files if (match := RAW_FILE.fullmatch(path))]
+    arrays = [(match, path) for path in files if (match := ARRAY_FILE.fullmatch(path))]
+    if raw and arrays:
+        raise DataError(f"{root} holds DVS-Gesture both as .aedat and as .npy; one of the two is wanted")
+    if raw:
+        return _from_recordings(root, raw, set(files), labels)
+    return _from_arrays(root, arrays)
+
+
+def trials() -> set[str]:
+    """The names of the 122 trials that are used."""
+    return {f"user{user:02d}_{LIGHTS[light]}" for user, lights in enumerate(TRIALS.split(), 1) for light in lights}
+
+
+def part_of(user: int) -> str:
+    if user > LAST_TRAINING_USER:
+        return TEST
+    return VALIDATION if user in VALIDATION_USERS else TRAIN
+
+
+def _from_recordings(
+    root: Path, found: list[tuple[re.Match[str], str]], files: set[str], labels: Callable[[Path], list[Label]]
+) -> Listing:
+    sources, users, unlisted = [], [], 0
+    known = trials()
+    for match, path in sorted(found, key=lambda pair: pair[1]):
+        trial = f"user{int(match[1]):02d}_{match[2]}"
+        if trial not in known:
+            unlisted += 1
+            continue
+        beside = f"{path.removesuffix('.aedat')}_labels.csv"
+        if beside not in files:
+            raise DataError(f"{root / path} has no labels beside it; {beside} is wanted")
+        clips = []
+        for row, label in enumerate(labels(root / beside)):
+            if not 1 <= label.label <= len(CLASSES):
+                raise DataError(f"{root / beside} names class {label.label}; one from 1 to {len(CLASSES)} is wanted")
+            clips.append(Clip(f"{trial}/{row:02d}", label.label - 1, label.start_us, label.stop_us))
+        sources.append(SourceFile(path, tuple(clips)))
+        users += [int(match[1])] * len(clips)
+    notes = [f"{unlisted} recordings that the set's lists of trials leave out are left out"] if unlisted else []
+    return _finish(root, RAW, (1176, 288), sources, users, notes, None)
+
+
+def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
+    sources, users = [], []
+    for match, path in sorted(found, key=lambda pair: (pair[0][1], pair[0][2], int(pair[0][3]))):
+        if int(match[3]) >= len(CLASSES):
+            raise DataError(f"{root / path} is of class {match[3]}; one from 0 to {len(CLASSES) - 1} is wanted")
+        name = f"user{int(match[1]):02d}_{match[2]}/{match[3]}"
+        sources.append(SourceFile(path, (Clip(name, int(match[3])),)))
+        users.append(int(match[1]))
+    return _finish(root, ARRAYS, (1077, 264), sources, users, [], "ms")
+
+
+def _finish(
+    root: Path,
+    cut_name: str,
+    sizes: tuple[int, int],
+    sources: list[SourceFile],
+    users: list[int],
+    notes: list[str],
+    time_unit: str | None,
+) -> Listing:
+    clips = [clip for source in sources for clip in source.clips]
+    parts = [part_of(user) for user in users]
+    made = make_cut(cut_name, clips, parts)
+    trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
+    if (trained, tested) == sizes:
+        made = Cut(made.name, made.parts, made.checksum, published=True)
+    else:
+        notes.append(
+            f"{trained:,} training and {tested:,} test clips are there; "
+            f"the {cut_name} cut has {sizes[0]} and {sizes[1]}"
+        )
+    cuts = {made.name: made}
+    return check(Listing("dvsgesture", CLASSES, tuple(sources), cuts, SENSOR, time_unit, tuple(notes)), str(root))

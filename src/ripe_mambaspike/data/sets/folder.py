@@ -1,0 +1,70 @@
+"""Any tree of `class/recording`, or of `train/class/recording`, `test/…` (and `val/…`), in any format."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ripe_mambaspike.data.listing import (
+    NONE,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Cut,
+    Listing,
+    carve_validation,
+    check,
+    make_cut,
+    one_clip_each,
+)
+from ripe_mambaspike.errors import DataError
+
+PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
+PART_NAMES |= {"test": TEST, "testing": TEST}
+BESIDE = ("_labels.csv",)  # files that belong to a recording and are none
+
+
+def listing(
+    root: Path,
+    files: Sequence[str],
+    folders: Sequence[str] = (),
+    test_share: float | None = None,
+    sensor_size: tuple[int, int] | None = None,
+    time_unit: str | None = None,
+) -> Listing:
+    """`folders` are the tree's folders, so that an empty class is noticed; `test_share` splits a tree that is not."""
+    recordings = [path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(BESIDE)]
+    tops = {path.split("/")[0] for path in [*recordings, *folders] if "/" in path or path in folders}
+    split = bool(tops) and tops <= {top for top in tops if top.lower() in PART_NAMES}
+    depth = 3 if split else 2
+    for path in recordings:
+        if path.count("/") != depth - 1:
+            wanted = "part/class/recording" if split else "class/recording"
+            raise DataError(f"{root / path} is not where a recording is wanted ({wanted})")
+    filled = {path.rsplit("/", 1)[0] for path in recordings}
+    for folder in sorted(folders):
+        if folder.count("/") == depth - 2 and folder not in filled:
+            raise DataError(f"{root / folder} is a class without a recording; at least one is wanted")
+    classes = tuple(sorted({path.split("/")[-2] for path in recordings}))
+    recordings.sort()
+    sources = one_clip_each((path, path, classes.index(path.split("/")[-2])) for path in recordings)
+    clips = [source.clips[0] for source in sources]
+    if split:
+        if test_share is not None:
+            raise DataError(f"{root} has its own train and test folders; it takes no --test-share")
+        parts = [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
+        if VALIDATION not in parts:
+            parts = carve_validation("folder", clips, parts)
+        cut = make_cut("folders", clips, parts)
+    elif test_share is not None:
+        if not 0 < test_share < 1:
+            raise DataError(f"--test-share is {test_share}; a number between 0 and 1 is wanted")
+        # Drawn like the validation part, by names alone.
+        held_out = carve_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
+        parts = [TEST if part == VALIDATION else TRAIN for part in held_out]
+        cut = make_cut(f"share-{test_share:g}", clips, carve_validation("folder", clips, parts))
+    else:
+        cut = make_cut("unsplit", clips, [NONE] * len(clips))
+    cuts: dict[str, Cut] = {cut.name: cut}
+    notes = (
+        () if cut.name != "unsplit" else ("the set has no split; train/ and test/ folders or --test-share give one",)
+    )
+    return check(Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes), str(root))

@@ -1,0 +1,89 @@
+"""Sets by name: what a person should know about each, and how its files are listed."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ripe_mambaspike.data.listing import Listing
+from ripe_mambaspike.data.sets import cifar10dvs, dailydvs200, dvsgesture, folder, ncaltech101, nmnist
+from ripe_mambaspike.errors import ConfigError, DataError
+
+STORE = ".ripe"  # the folder in a set's root that holds what is prepared from it
+
+
+@dataclass(frozen=True)
+class SetFacts:
+    title: str
+    cuts: tuple[str, ...]  # the first is the default
+    sizes: str  # train + validation / test
+    sensor: str
+    files: str
+    listing: Callable[..., Listing]
+    options: tuple[str, ...] = ()  # those of `list_set` that it takes
+
+
+SETS = {
+    "dvsgesture": SetFacts(
+        "DVS-Gesture", ("1176-288", "1077-264"), "1176/288 or 1077/264", "128×128",
+        "userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", dvsgesture.listing,
+    ),
+    "cifar10dvs": SetFacts(
+        "CIFAR10-DVS", ("first-100", "last-100", "random-100"), "9000/1000", "128×128",
+        "CLASS/cifar10_CLASS_N.aedat", cifar10dvs.listing, ("partial",),
+    ),
+    "ncaltech101": SetFacts(
+        "N-Caltech101", ("first-90",), "7886/823", "240×180", "CLASS/image_NNNN.bin", ncaltech101.listing,
+    ),
+    "nmnist": SetFacts(
+        "N-MNIST", ("folders",), "60000/10000", "34×34", "Train/D/NNNNN.bin, Test/D/NNNNN.bin", nmnist.listing,
+    ),
+    "nmnist-600": SetFacts(
+        "N-MNIST, its first 600", ("thirds",), "400/200", "34×34", "Train/D/NNNNN.bin", nmnist.listing_600,
+    ),
+    "dailydvs200": SetFacts(
+        "DailyDVS-200", ("official",), "14773+3180/4093", "320×240",
+        "action_K/….aedat4 + train.txt, val.txt, test.txt", dailydvs200.listing, ("partial", "lists"),
+    ),
+    "folder": SetFacts(
+        "your own", ("folders", "share-…"), "any", "any", "CLASS/RECORDING, or train/CLASS/RECORDING …",
+        folder.listing, ("test_share", "sensor_size", "time_unit", "folders"),
+    ),
+}  # fmt: skip
+
+
+def find_set(name: str) -> SetFacts:
+    if name not in SETS:
+        raise ConfigError(f"there is no set '{name}'; one of {', '.join(SETS)} is wanted")
+    return SETS[name]
+
+
+def list_set(name: str, root: str | Path, **options: Any) -> Listing:
+    """The files and splits of a set. Options that are None or False are as if not given."""
+    facts = find_set(name)
+    given = {option: value for option, value in options.items() if value not in (None, False)}
+    if strange := sorted(set(given) - set(facts.options)):
+        raise ConfigError(f"{strange[0]} was given for {name}, which does not take it")
+    root = Path(os.fspath(root))
+    files, folders = _walk(root)
+    if "folders" in facts.options:
+        given["folders"] = folders
+    return facts.listing(root, files, **given)
+
+
+def _walk(root: Path) -> tuple[list[str], list[str]]:
+    """Every file and folder below the root, relative to it; what starts with a dot is passed over."""
+    if not root.is_dir():
+        raise DataError(f"{root} is {'no folder' if root.exists() else 'not there'}; the folder of the set is wanted")
+    files, folders = [], []
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+    for place, below, names in os.walk(root, onerror=refuse, followlinks=True):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        relative = Path(place).relative_to(root)
+        folders += [(relative / name).as_posix() for name in below]
+        files += [(relative / name).as_posix() for name in sorted(names) if not name.startswith(".")]
+    return files, folders

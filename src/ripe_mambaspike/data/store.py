@@ -1,0 +1,169 @@
+"""The event store: a set's recordings, decoded once, in files that are mapped into memory.
+
+A folder with `shard-NNNNN.npy` (events, eight bytes each: µs since the clip's start, x, and y with the polarity in its
+lowest bit), `index.json` (names, labels, parts, places, checksums). A store that has an index is whole.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.events.recording import EVENT, Events, Recording
+
+STORED = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
+LAYOUT = 1  # goes up when what is stored for the same source changes
+INDEX = "index.json"
+CURRENT = "current"
+LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
+LONGEST = 1 << 32
+
+
+def pack(events: Events, start_us: int) -> NDArray[np.void]:
+    """Ordered events → as stored."""
+    packed = np.empty(len(events), STORED)
+    packed["t"] = events["t"] - start_us
+    packed["x"] = events["x"]
+    packed["yp"] = events["y"] << 1 | events["p"]
+    return packed
+
+
+def unpack(packed: NDArray[np.void], start_us: int = 0) -> Events:
+    """As stored → events, `start_us` added to their times."""
+    events = np.empty(len(packed), EVENT)
+    events["x"] = packed["x"]
+    events["y"] = packed["yp"] >> 1
+    events["t"] = packed["t"].astype(np.int64) + start_us
+    events["p"] = packed["yp"] & 1
+    return events
+
+
+@dataclass(frozen=True)
+class EventStore:
+    """A whole store on disk."""
+
+    folder: Path
+    index: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.index["set"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.index["classes"])
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        return tuple(self.index["cuts"])
+
+    @property
+    def sensor_size(self) -> tuple[int, int]:
+        width, height = self.index["sensor_size"]
+        return int(width), int(height)
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        return np.array(self.index["clips"]["label"], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.index["clips"]["name"])
+
+    def members(self, cut: str, part: str) -> NDArray[np.int64]:
+        """The clips of one part."""
+        letters = np.frombuffer(self.index["cuts"][cut]["parts"].encode(), "S1")
+        return np.flatnonzero(letters == LETTERS[part].encode())
+
+    def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
+        """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
+        clips = self.index["clips"]
+        shard, at, count = (int(clips[column][number]) for column in ("shard", "at", "events"))
+        kept = {} if shards is None else shards
+        if shard not in kept:
+            kept[shard] = self.open_shard(shard)
+        metadata = {"name": clips["name"][number], "start_us": clips["start_us"][number]}
+        return Recording(unpack(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
+
+    def open_shard(self, number: int) -> NDArray[np.void]:
+        path = self.folder / shard_name(number)
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} is missing or damaged ({error}); prepare the set again") from error
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}.npy"
+
+
+def open_store(folder: Path, name: str) -> EventStore:
+    """The current store of a set, in the folder of its stores."""
+    pointer = folder / name / CURRENT
+    try:
+        key = pointer.read_text().strip()
+    except OSError as error:
+        raise DataError(f"{folder} holds no prepared {name}; run `ripe data prepare {name}` first") from error
+    path = folder / name / key / INDEX
+    try:
+        index = json.loads(path.read_text())
+        if index["layout"] != LAYOUT:
+            raise DataError(f"{path} is of layout {index['layout']}; {LAYOUT} is wanted: prepare the set again")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is missing or damaged; prepare the set again") from error
+    return EventStore(path.parent, index)
+
+
+def verify_store(store: EventStore) -> int:
+    """Check every byte against the index; the number of events."""
+    clips, shards = store.index["clips"], store.index["shards"]
+    total = 0
+    for number, facts in enumerate(shards):
+        path = store.folder / shard_name(number)
+        if file_checksum(path) != facts["sha256"]:
+            raise DataError(f"{path} does not have the checksum that its index names; prepare the set again")
+        stored = store.open_shard(number)
+        if stored.dtype != STORED or len(stored) != facts["events"]:
+            raise DataError(f"{path} holds {len(stored)} of {stored.dtype}; {facts['events']} events are wanted")
+        total += len(stored)
+    lengths = {len(column) for column in clips.values()} | {len(cut["parts"]) for cut in store.index["cuts"].values()}
+    places = sorted(zip(clips["shard"], clips["at"], clips["events"], strict=True))
+    ends: dict[int, int] = {}
+    for shard, at, count in places:
+        if at != ends.get(shard, 0) or count < 1:
+            raise DataError(f"{store.folder / INDEX} has clips that overlap or leave gaps; prepare the set again")
+        ends[shard] = at + count
+    if len(lengths) != 1 or ends != {number: facts["events"] for number, facts in enumerate(shards)}:
+        raise DataError(f"{store.folder / INDEX} does not agree with the shards; prepare the set again")
+    return total
+
+
+def compare_source(store: EventStore, root: Path) -> str:
+    """Whether the files that the store was made from are there and the same: 'unchanged', 'changed: …' or 'gone'."""
+    differing, missing = [], 0
+    for path, wanted in store.index["sources"].items():
+        if not (root / path).is_file():
+            missing += 1
+        elif file_checksum(root / path) != wanted:
+            differing.append(path)
+    if missing == len(store.index["sources"]):
+        return "gone"
+    if differing or missing:
+        first = f", {differing[0]} first" if differing else ""
+        return f"changed: {len(differing)} files differ and {missing} are missing{first}"
+    return "unchanged"
+
+
+def file_checksum(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from error

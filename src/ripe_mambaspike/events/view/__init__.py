@@ -1,0 +1,61 @@
+"""Looking at a recording: a picture (`.png`), an animation (`.gif`) or a page with a player (`.html`)."""
+
+import os
+from pathlib import Path
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.writing import check_inside
+from ripe_mambaspike.files import atomic_write
+
+__all__ = ["view"]
+
+ENDINGS = (".png", ".gif", ".html")
+
+
+def view(
+    recording: Recording,
+    path: str | Path,
+    *,
+    frames: int | None = None,
+    window_us: int | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write the recording as the name's ending asks. The file appears whole or not at all.
+
+    `frames` alone divides the recording into equal parts; `window_us` alone makes frames of that length, one after the
+    other; both make so many frames of that length, spread evenly. A GIF given `window_us` plays at real speed, or as
+    near to it as a GIF can. A page shows any window at any time; the two say with which window it begins.
+    `title` is shown above the events, usually the name of the file.
+    """
+    path = Path(os.fspath(path))
+    kind = path.suffix.lower()
+    if kind not in ENDINGS:
+        raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENDINGS)} is wanted")
+    for name, value in (("frames", frames), ("window_us", window_us)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{name} is {value!r}; a whole number of at least 1 is wanted")
+    if not len(recording):
+        raise InputError(f"there are no events to show in {path}; at least one is wanted")
+    check_inside(recording)
+    data = _render(kind, recording.ordered(), frames, window_us, title)
+    try:
+        with atomic_write(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror or error})") from error
+    return path
+
+
+def _render(kind: str, recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
+    if kind == ".png":
+        from ripe_mambaspike.events.view.picture import picture
+
+        return picture(recording, frames, window_us, title)
+    if kind == ".gif":
+        from ripe_mambaspike.events.view.animation import animation
+
+        return animation(recording, frames, window_us, title)
+    from ripe_mambaspike.events.view.page import page
+
+    return page(recording, frames, window_us, title)

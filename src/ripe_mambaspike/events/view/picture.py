@@ -1,0 +1,192 @@
+"""One picture of a recording: frames in a grid, and the rate of events below them."""
+
+import math
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.view.frames import (
+    PALETTE,
+    Counts,
+    equal_spans,
+    event_frames,
+    rate,
+    robust_scale,
+    shade,
+    spans,
+)
+from ripe_mambaspike.events.view.words import caption, clean, heading, span_text
+
+FRAMES, MOST_FRAMES = 12, 200
+ROOM = (1900, 1200)  # pixels the grid should fill, about
+NARROWEST = 1000  # pixels; room for the caption and the rate
+LEGEND = 260  # units
+DPI = 100
+ON_INK, OFF_INK = "#c2570c", "#0b69b3"  # the two lights as they read on white
+INK, GREY, PALE = "#16191f", "#6a7180", "#e3e6eb"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the frames lie, in whole pixels, so that a pixel of the sensor is a square of the picture."""
+
+    columns: int
+    rows: int
+    shrink: int  # pixels of the sensor a cell, each way
+    scale: int  # pixels of the picture a cell, each way
+    cell: tuple[int, int]  # (width, height) of a frame in the picture
+    size: tuple[int, int]  # of the picture
+    unit: float  # what the letters and margins are multiplied by
+
+    @property
+    def left(self) -> int:
+        """Where the grid begins; it lies in the middle."""
+        return (self.size[0] - self.columns * self.cell[0] - (self.columns - 1) * self.gap) // 2
+
+    @property
+    def gap(self) -> int:
+        return round(14 * self.unit)
+
+    @property
+    def label(self) -> int:
+        """The height of the time above a frame."""
+        return round(30 * self.unit)
+
+    @property
+    def top(self) -> int:
+        return round(92 * self.unit)
+
+    @property
+    def plot(self) -> tuple[int, int, int, int]:
+        """The axes of the rate: left, bottom, width, height, from the bottom left."""
+        left, bottom, right = round(84 * self.unit), round(64 * self.unit), round(30 * self.unit)
+        return left, bottom, self.size[0] - left - right, round(170 * self.unit)
+
+    def corner(self, index: int) -> tuple[int, int]:
+        """The left top corner of a frame, from the left top."""
+        row, column = divmod(index, self.columns)
+        x = self.left + column * (self.cell[0] + self.gap)
+        return x, self.top + row * (self.cell[1] + self.label) + self.label
+
+
+def layout(frames: int, sensor_size: tuple[int, int]) -> Layout:
+    """The grid whose frames are largest, in whole multiples or whole parts of the sensor's pixels."""
+    width, height = sensor_size
+
+    def fitting(columns: int) -> float:
+        rows = -(-frames // columns)
+        wide = (ROOM[0] - 14 * (columns - 1)) / columns / width
+        return min(wide, max(ROOM[1] / rows - 30, 4) / height)
+
+    columns = max(range(1, frames + 1), key=fitting)
+    rows = -(-frames // columns)
+    zoom = fitting(columns)
+    shrink, scale = max(1, math.ceil(1 / zoom - 0.1)), max(1, math.floor(zoom + 0.35))
+    cell = (-(-width // shrink) * scale, -(-height // shrink) * scale)
+    wide = max(columns * cell[0] + (columns - 1) * 14, NARROWEST)
+    unit = min(max(wide / 1300, 0.8), 1.6)
+    wide = max(columns * cell[0] + round(14 * unit) * (columns - 1), NARROWEST) + round(60 * unit)
+    tall = round(92 * unit) + rows * (cell[1] + round(30 * unit)) + round(274 * unit)
+    return Layout(columns, rows, shrink, scale, cell, (wide, tall), unit)
+
+
+def picture(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
+    """The PNG, of events in order."""
+    first, last = recording.first_us, recording.last_us
+    if frames is None and window_us is None:
+        parts = equal_spans(first, last, min(FRAMES, last - first + 1))
+    else:
+        parts = spans(recording, frames, window_us, MOST_FRAMES)
+    place = layout(len(parts), recording.sensor_size)
+    counted = list(event_frames(recording, parts, place.shrink))
+    scale = robust_scale(counted)
+    grid = mosaic(counted, scale, place)
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    width, height = place.size
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.figimage(grid, 0, 0, origin="upper", zorder=-1)
+    pen = _Pen(figure, place)
+    left, right = 30, width / place.unit - 30
+    letters = int((right - left - LEGEND) / 15.5)  # of 23 pixels, bold
+    pen.write(left, 44, clean(heading(recording, title), letters), 23, INK, weight="bold")
+    pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GREY)
+    pen.write(right, 44, "● OFF darker", 15, OFF_INK, ha="right")
+    pen.write(right - 118, 44, "● ON brighter", 15, ON_INK, ha="right")
+    for index, (start, stop) in enumerate((parts - first).tolist()):
+        x, y = place.corner(index)
+        pen.write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GREY)
+    _draw_rate(figure, recording, parts, place)
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None, "Title": clean(heading(recording, title))})
+    return file.getvalue()
+
+
+def mosaic(frames: list[Counts], scale: int, place: Layout) -> NDArray[np.uint8]:
+    """The whole picture [H, W, 3], white but for the frames."""
+    width, height = place.size
+    grid = np.full((height, width, 3), 255, np.uint8)
+    for index, frame in enumerate(frames):
+        x, y = place.corner(index)
+        shown = PALETTE[shade(frame, scale)].repeat(place.scale, 0).repeat(place.scale, 1)
+        grid[y : y + place.cell[1], x : x + place.cell[0]] = shown
+    return grid
+
+
+def _key(scale: int, shrink: int) -> str:
+    cell = "a pixel" if shrink == 1 else f"in {shrink}×{shrink} pixels"
+    return f"full colour from {scale} event{'' if scale == 1 else 's'} {cell}"
+
+
+def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: Layout) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    width, height = place.size
+    left, bottom, wide, tall = place.plot
+    axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height), facecolor="none")
+    points = 13 * place.unit * 72 / DPI
+    whole = recording.duration_us
+    unit, name = (1e3, "ms") if whole < 2_000_000 else (1e6, "s")
+    edges, counts = rate(recording)
+    axes.set_xlabel(f"time, {name}", fontsize=points, color=GREY)
+    axes.tick_params(labelsize=points, colors=GREY, length=0, pad=4 * place.unit)
+    axes.spines[:].set_visible(False)
+    axes.spines["bottom"].set(visible=True, color=PALE)
+    if not whole:
+        axes.set(xticks=[0], yticks=[], xlim=(-1, 1))
+        axes.text(0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=GREY, transform=axes.transAxes)
+        return
+    seconds = np.diff(edges) / 1e6
+    when = (edges - edges[0]) / unit
+    for values, colour in ((-counts[0] / seconds, OFF_INK), (counts[1] / seconds, ON_INK)):
+        axes.stairs(values, when, fill=True, color=colour, alpha=0.3, linewidth=0, zorder=2)
+        axes.stairs(values, when, baseline=None, color=colour, linewidth=1.4 * place.unit, zorder=3)
+    for start, stop in ((parts[::2] - edges[0]) / unit).tolist():
+        axes.axvspan(start, min(stop, when[-1]), color=PALE, alpha=0.4, linewidth=0, zorder=0)
+    highest = 1.05 * float((counts / seconds).max())
+    axes.set(xlim=(0, when[-1]), ylim=(-highest, highest))
+    axes.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
+    number = EngFormatter(sep="")
+    axes.yaxis.set_major_formatter(lambda value, _: number(abs(value)))
+    axes.grid(axis="y", color=PALE, linewidth=0.8, zorder=1)
+    axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GREY, pad=8 * place.unit)
+
+
+class _Pen:
+    """Text by pixels from the left top, at the layout's unit; never read as mathematics."""
+
+    def __init__(self, figure: Any, place: Layout) -> None:
+        self.figure, self.place = figure, place
+
+    def write(self, x: float, y: float, text: str, pixels: float, colour: str, **style: Any) -> None:
+        unit, (width, height) = self.place.unit, self.place.size
+        where = (x * unit / width, 1 - y * unit / height)
+        size = pixels * unit * 72 / DPI
+        self.figure.text(*where, text, fontsize=size, color=colour, parse_math=False, **style)

@@ -1,0 +1,60 @@
+"""Reading what a test wrote: whole, and cut into blocks at every place."""
+
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike.events import read, source
+from ripe_mambaspike.events.formats import arrays, hdf5, text
+
+BLOCKS = source.blocks
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Write bytes to a file of the test's own."""
+
+    def save(data, name="recording"):
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def block_size(monkeypatch):
+    """Set how many words, rows or lines a reader takes at a time."""
+
+    def set_size(count):
+        monkeypatch.setattr(source, "blocks", partial(BLOCKS, count=count))
+        monkeypatch.setattr(arrays, "BLOCK", count)
+        monkeypatch.setattr(hdf5, "BLOCK", count)
+        monkeypatch.setattr(text, "LINES", count)
+
+    return set_size
+
+
+@pytest.fixture
+def read_bytes(saved, block_size):
+    """The recording that bytes hold; the same, to the last warning, whatever the blocks are that it is read in."""
+
+    def run(data, name="recording", blocks=(1, 2, 7), **options):
+        path = saved(data, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            block_size(source.BLOCK)
+            whole = read(path, **options)
+            for count in blocks:
+                block_size(count)
+                again = read(path, **options)
+                np.testing.assert_array_equal(again.events, whole.events)
+                assert again.warnings == whole.warnings
+                assert again.metadata == whole.metadata
+                assert again.sensor_size == whole.sensor_size
+        block_size(source.BLOCK)
+        return whole
+
+    return run
