@@ -129,7 +129,7 @@ CIFAR10DVS = Benchmark(
         )
     ),
     by_hand=(),
-    instructions="Where figshare turns programs away, fetch the ten zip files with a browser from the home page.",
+    instructions="Where figshare turns programs away, a browser gets the ten zip files from the home page.",
 )
 
 NCALTECH101 = Benchmark(
@@ -139,17 +139,12 @@ NCALTECH101 = Benchmark(
     citation="G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
     "Front. Neurosci. 9:437, 2015",
     home="https://www.garrickorchard.com/datasets/n-caltech101",
-    archives=(
-        _mendeley(
-            "Caltech101.zip",
-            "cy6cvx3ryv",
-            "36b5c52a-b49d-4853-addb-a836a8883e49",
-            "md5:66201824eabb0239c7ab992480b50ba3",
-            "Caltech101",
-        ),
+    archives=(),  # until its licence is known to allow it
+    by_hand=(Archive("Caltech101.zip", (), None, "md5:66201824eabb0239c7ab992480b50ba3", "Caltech101"),),
+    instructions=(
+        "A browser gets Caltech101.zip from https://data.mendeley.com/datasets/cy6cvx3ryv/1; "
+        "put it into the folder of the set."
     ),
-    by_hand=(),
-    instructions="A browser gets Caltech101.zip from https://data.mendeley.com/datasets/cy6cvx3ryv/1.",
 )
 
 NMNIST = Benchmark(

@@ -102,9 +102,8 @@ class View:
 
     def run(self) -> int:
         from ripe_mambaspike.events.reading import read
-        from ripe_mambaspike.events.view import check_target, view
+        from ripe_mambaspike.events.view import view
 
-        check_target(self.out)
         if self.window_ms is not None and not 0.001 <= self.window_ms <= 1e9:
             raise InputError(f"--window-ms is {self.window_ms}; at least 0.001 is wanted")
         with spoken_warnings():

@@ -12,7 +12,7 @@ import tyro
 
 from ripe_mambaspike.cli.data.recordings import SensorSize, TimeUnit
 from ripe_mambaspike.cli.show import console, print_json, print_table
-from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.errors import ConfigError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.store import EventStore
@@ -34,7 +34,7 @@ class Sets:
         from ripe_mambaspike.data.mirrors import BENCHMARKS
         from ripe_mambaspike.data.sets import SETS
 
-        document = []
+        document: list[dict[str, Any]] = []
         for name, facts in SETS.items():
             mirror = BENCHMARKS.get(name)
             document.append(
@@ -80,22 +80,11 @@ class Download:
     """The folder to put it in."""
 
     def run(self) -> int:
-        from ripe_mambaspike.data.archives import extract
-        from ripe_mambaspike.data.download import download
-        from ripe_mambaspike.data.mirrors import BENCHMARKS
-        from ripe_mambaspike.data.sets import find_set
+        from ripe_mambaspike.data.fetch import fetch_set
 
-        find_set(self.name)
-        mirror = BENCHMARKS.get(self.name)
-        if mirror is None:
-            raise ConfigError(f"{self.name} is not a set to download; one of {', '.join(BENCHMARKS)} is wanted")
-        if not mirror.archives:
-            raise DataError(f"{self.name} cannot be fetched by a program; {mirror.instructions}")
-        for archive in mirror.archives:
-            with bar(archive.name, "bytes") as report:
-                path = download(archive, self.root, progress=lambda done, of: report(archive.name, done, of or done))
-            extract(path, self.root / archive.extract_to)
-        print(f"{self.root}: {mirror.title}, {mirror.licence}")
+        with bar(self.name, "bytes") as report:
+            facts = fetch_set(self.name, self.root, report)
+        print(f"{self.root}: {facts.title}, licence {facts.licence}; cite {facts.citation}")
         return 0
 
 
@@ -232,7 +221,7 @@ def _show(document: dict[str, Any]) -> None:
         )
         for name, cut in document["cuts"].items()
     ]
-    print_table(console(), title, ("cut", "train", "val", "test", "checksum", "published list"), rows)
+    print_table(console(), title, ("cut", "train", "val", "test", "checksum", "fixed list"), rows)
     print(document["store"])
 
 

@@ -1,0 +1,31 @@
+"""A whole set: every archive fetched, checked and unpacked."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ripe_mambaspike.data.archives import extract, made_from
+from ripe_mambaspike.data.download import download
+from ripe_mambaspike.data.mirrors import Benchmark, benchmark
+from ripe_mambaspike.errors import DataError
+
+Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes in all where known)
+
+
+def fetch_set(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
+    """The set's files in the folder. Archives that a person put there are checked and unpacked like fetched ones."""
+    facts = benchmark(name)
+    brought = [archive for archive in facts.by_hand if (root / archive.name).is_file()]
+    archives = brought or facts.archives
+    if not archives:
+        raise DataError(f"{name} cannot be fetched by a program. {facts.instructions}")
+    for archive in archives:
+        folder = root / archive.extract_to
+        if made_from(folder) == archive.name:
+            continue
+
+        def report(done: int, total: int | None, archive_name: str = archive.name) -> None:
+            if progress is not None:
+                progress(archive_name, done, total)
+
+        extract(download(archive, root, progress=report), folder)
+    return facts
