@@ -82,23 +82,29 @@ def bin_batch(
     if where.type == "cpu":
         return torch.stack([bin_events(one, steps, by=by, grid=(height, width), binary=binary) for one in ordered])
 
-    all_bounds = [step_bounds(one, steps, by, None, None, None) for one in ordered]
+    bounds = [step_bounds(recording, steps, by, None, None, None) for recording in ordered]
+    per_step = torch.tensor([np.diff(each) for each in bounds]).flatten().to(where)
+    events = sum(map(len, ordered))
+    # Coordinates and polarities travel; where each step begins is known here.
+    x, y, p = (
+        torch.from_numpy(np.concatenate([recording.events[name] for recording in ordered]).astype(kind)).to(where)
+        for name, kind in (("x", np.int32), ("y", np.int32), ("p", np.uint8))
+    )
+    if len(sizes) > 1:
+        lengths = torch.tensor([len(recording) for recording in ordered], device=where)
+        sides = torch.tensor([recording.sensor_size for recording in ordered], device=where)
+        sides = torch.repeat_interleave(sides, lengths, dim=0, output_size=events)
+        columns, rows = (
+            _centre_cells(value, sides[:, axis], cells) for value, axis, cells in ((x, 0, width), (y, 1, height))
+        )
+    else:
+        size = sizes.pop()
+        columns, rows = _centre_cells(x, size[0], width), _centre_cells(y, size[1], height)
+    step = torch.repeat_interleave(torch.arange(len(per_step), device=where), per_step, output_size=events)
+    cell = ((step * 2 + p) * height + rows) * width + columns
     counts = torch.zeros(len(ordered) * steps * 2 * height * width, device=where)
-    for index, (recording, bounds) in enumerate(zip(ordered, all_bounds, strict=True)):
-        columns, rows = _cells(recording.sensor_size[0], width), _cells(recording.sensor_size[1], height)
-        # Two bytes a coordinate and one for the polarity travel; where a step begins is known here.
-        x, y, p = (
-            torch.from_numpy(recording.events[name].astype(np.int16, copy=True)).to(where, non_blocking=True)
-            for name in "xyp"
-        )
-        step = torch.repeat_interleave(
-            torch.arange(steps, device=where), torch.tensor(np.diff(bounds), device=where), output_size=len(recording)
-        )
-        cell = torch.tensor(rows, device=where)[y.long() & 0xFFFF] * width
-        cell += torch.tensor(columns, device=where)[x.long() & 0xFFFF]
-        cell += ((index * steps + step) * 2 + p) * (height * width)
-        # Whole numbers below 2²⁴ add up to the same float in any order.
-        counts.scatter_add_(0, cell, torch.ones((), device=where).expand(len(recording)))
+    # Whole numbers below 2²⁴ add up to the same float in any order.
+    counts.scatter_add_(0, cell, torch.ones((), device=where).expand(events))
     counts = counts.view(len(ordered), steps, 2, height, width)
     return (counts > 0).to(counts.dtype) if binary else counts
 
@@ -196,6 +202,11 @@ def _count(recording: Recording, bounds: list[int], cells: tuple[int, int]) -> N
 def _cells(pixels: int, cells: int) -> NDArray[np.int64]:
     """The cell that holds each pixel's centre [pixels]."""
     return (2 * np.arange(pixels) + 1) * cells // (2 * pixels)
+
+
+def _centre_cells(pixel: "Tensor", pixels: "int | Tensor", cells: int) -> "Tensor":
+    """The same of pixels on a device."""
+    return (2 * pixel.long() + 1) * cells // (2 * pixels)
 
 
 def _overlaps(pixels: int, cells: int) -> NDArray[np.float32]:

@@ -20,12 +20,13 @@ WORD = np.dtype(("u1", 5))
 OVERFLOW_ROW = 240
 OVERFLOW = 1 << 13
 TIMES = 1 << 23
+JUMP = 1_000_000  # µs between two events
 MOST_OVERFLOWS = 1 << 22  # 9.5 hours
 LIKELY = ((34, 34), (128, 128), (240, 180), (304, 240))
 
 
 def recognises(head: bytes, path: Path) -> bool:
-    """Events whose times go forward, by the first thousand of them."""
+    """Events whose times go forward, by the first thousand of them; by the name `.bin`, that do not jump back."""
     size = path.stat().st_size
     whole = head[: min(len(head), 5000) // 5 * 5]
     if not whole or size % 5:
@@ -33,8 +34,9 @@ def recognises(head: bytes, path: Path) -> bool:
         return path.suffix.lower() == ".bin" and size > 0
     events, _ = decode(np.frombuffer(whole, np.uint8).reshape(-1, 5), 0)
     steps = np.diff(events["t"])
-    calm = len(steps) == 0 or bool(np.mean((steps >= 0) & (steps < 1_000_000)) > 0.95)
-    return calm if path.suffix.lower() == ".bin" else calm and len(steps) >= 16
+    if path.suffix.lower() == ".bin":
+        return len(steps) == 0 or bool(np.mean(steps > -JUMP) > 0.95)
+    return len(steps) >= 16 and bool(np.mean((steps >= 0) & (steps < JUMP)) > 0.95)
 
 
 def open_source(path: Path, options: Options) -> Source:

@@ -41,7 +41,7 @@ MOST_STEPS = 1 << 20  # time words written for gaps: 100 days
 
 @dataclass(frozen=True)
 class State:
-    """What holds at the end of a block; −1 what is not known yet."""
+    """What holds at the end of a block; NEVER or −1 what is not known yet."""
 
     clock: Clock = CLOCK
     high: int = NEVER  # in units of 4096 µs, wraps counted

@@ -115,12 +115,11 @@ def _table(lines: list[str], before: int, path: Path) -> np.ndarray:
     text = "".join(lines)
     if "#" in text or "%" in text:
         text = "".join(line for line in lines if line.lstrip()[:1] not in ("#", "%"))
-    flat = text.replace(",", " ").replace(";", " ").split()
-    rows = [line for line in text.splitlines() if line.strip(" ,;\t")]
+    rows = [row.split() for row in text.replace(",", " ").replace(";", " ").split("\n")]
     try:
-        table = np.array(flat, np.float64)
-        if len(flat) != 4 * len(rows):
+        if not {len(row) for row in rows} <= {0, 4}:
             raise ValueError
+        table = np.array(list(itertools.chain.from_iterable(rows)), np.float64)
     except ValueError:
         for number, line in enumerate(lines, before + 1):
             cells = _cells(line)

@@ -161,7 +161,9 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: Layout) 
     axes.spines["bottom"].set(visible=True, color=PALE)
     if not whole:
         axes.set(xticks=[0], yticks=[], xlim=(-1, 1))
-        axes.text(0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=GREY, transform=axes.transAxes)
+        axes.text(
+            0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=GREY, transform=axes.transAxes
+        )
         return
     seconds = np.diff(edges) / 1e6
     when = (edges - edges[0]) / unit

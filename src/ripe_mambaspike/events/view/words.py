@@ -62,7 +62,7 @@ def speed_text(slower: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def play_factor(duration_us: int) -> float:

@@ -1,0 +1,145 @@
+"""A recording as one page with a player: no other file, no connection, nothing run that a file's name could bring."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.events.recording import Events, Recording
+from ripe_mambaspike.events.view.frames import (
+    LEVELS,
+    PALETTE,
+    comfortable_window,
+    event_frames,
+    rate,
+    robust_scale,
+    window_spans,
+)
+from ripe_mambaspike.events.view.player import SCRIPT, STYLE, TEMPLATE
+from ripe_mambaspike.events.view.words import caption, clean, heading, play_factor, round_up, speed_text
+
+MOST_EVENTS = 1_000_000
+LARGEST = 2048  # pixels a side of the frames by which the colours are scaled
+SAMPLED = 12  # of those frames, at most
+SCALES = 9  # windows for which it is done, from the shortest to the longest
+RATE_PARTS = 300
+MOST_FACTS = 40
+UNBROKEN = "\u00a0"  # a space at which no line ends
+
+
+def page(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
+    """The HTML, of events in order."""
+    every = -(-len(recording) // MOST_EVENTS)
+    shown = replace(recording, events=recording.events[::every])
+    data = _data(recording, shown, _first_window(recording, frames, window_us))
+    notes = []
+    if every > 1:
+        notes.append(
+            f"showing 1 in {every} events: {len(shown):,} of {len(recording):,}, evenly thinned; the rate is of all"
+        )
+    notes += [clean(warning, 300) for warning in recording.warnings]
+    parts = {
+        "policy": f"default-src 'none'; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'",
+        "title": html.escape(heading(recording, title)),
+        "caption": html.escape(caption(recording)).replace(" ", UNBROKEN).replace(f"{UNBROKEN}·{UNBROKEN}", " · "),
+        "notes": "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in notes),
+        "speeds": _speeds(play_factor(recording.duration_us)),
+        "details": _details(recording),
+        "style": STYLE,
+        "script": SCRIPT,
+        "data": _json(data),
+    }
+    # One pass, so that what is filled in is never searched for places to fill.
+    return re.sub(r"\{(\w+)\}", lambda place: parts[place[1]], TEMPLATE).encode()
+
+
+def encode_events(events: Events) -> dict[str, Any]:
+    """Columns as [type, base64] in the smallest whole type: the gap to the event before, x, y; polarities as bits."""
+    times = events["t"].astype(np.int64)
+    return {
+        "gap": _column(np.diff(times, prepend=times[:1])),
+        "x": _column(events["x"]),
+        "y": _column(events["y"]),
+        "p": _column(np.packbits(events["p"].astype(np.uint8), bitorder="little")),
+    }
+
+
+def _data(recording: Recording, shown: Recording, window: int) -> dict[str, Any]:
+    first, last = recording.first_us, recording.last_us
+    edges, counts = rate(recording, RATE_PARTS)
+    least, longest = max(1, min(window, (last - first) // 1000)), max(last - first + 1, window)
+    return {
+        "width": recording.sensor_size[0],
+        "height": recording.sensor_size[1],
+        "span": last - first,
+        "window": window,
+        "windows": [least, longest],
+        "scales": [_scale(shown, round(window)) for window in np.geomspace(least, longest, SCALES)],
+        "levels": LEVELS,
+        "palette": _column(PALETTE.ravel()),
+        "rate": {"edges": (edges - first).tolist(), "off": counts[0].tolist(), "on": counts[1].tolist()},
+        "events": encode_events(shown.events),
+    }
+
+
+def _scale(recording: Recording, window: int) -> int:
+    """The events a pixel to show in full colour, by some frames of this window."""
+    frames = min(SAMPLED, 2 * (recording.duration_us + 1) // window + 1)
+    sample = window_spans(recording.first_us, recording.last_us, window, frames)
+    return robust_scale(event_frames(recording, sample, -(-max(recording.sensor_size) // LARGEST)))
+
+
+def _first_window(recording: Recording, frames: int | None, window_us: int | None) -> int:
+    if window_us is not None:
+        return window_us
+    if frames is not None:
+        return -(-(recording.duration_us + 1) // frames)
+    return comfortable_window(recording)
+
+
+def _column(values: NDArray[Any]) -> list[str]:
+    largest = int(values.max())
+    kind = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4" if largest < 1 << 32 else "f8"
+    return [kind, base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()]
+
+
+def _speeds(usual: float) -> str:
+    """Choices from fifty times slower than usual to fifty times faster, real speed among them; the slowest first."""
+    slower = {usual, 1.0}
+    for times in (1, 2, 5, 10, 20, 50):
+        slower |= {round_up(usual * times), round_up(usual / times)}
+    choices = [
+        f'<option value="{value:g}"{" selected" if value == usual else ""}>{speed_text(value)}</option>'
+        for value in sorted({float(f"{value:.6g}") for value in slower}, reverse=True)
+    ]
+    return "".join(choices)
+
+
+def _details(recording: Recording) -> str:
+    facts = list(recording.metadata.items())
+    if not facts:
+        return ""
+    rows = [
+        f"<dt>{html.escape(clean(str(name)).replace('_', ' '))}</dt><dd>{html.escape(clean(str(value), 300))}</dd>"
+        for name, value in facts[:MOST_FACTS]
+    ]
+    if len(facts) > MOST_FACTS:
+        rows.append(f"<dt>and</dt><dd>{len(facts) - MOST_FACTS} more</dd>")
+    return f"<details><summary>what the file says</summary><dl>{''.join(rows)}</dl></details>"
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that no closing tag or comment can end."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _digest(text: str) -> str:
+    """The one text that a browser runs here."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,187 @@
+"""NumPy files as different authors write them."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from makers import EVENTS, columns, npy, npz
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events import read
+
+PADDED = np.dtype({"names": ["t", "x", "y", "p"], "formats": ["<i8", "<i2", "<i2", "u1"], "offsets": [0, 8, 10, 12], "itemsize": 16})
+LARGE = np.array(
+    [(i % 300, i % 200, 10 * i, i % 2) for i in range(70_000)], dtype=EVENTS.dtype
+)  # more than a block has
+
+
+def table(events, order, dtype=np.int64):
+    return np.stack([events[name].astype(dtype) for name in order], axis=1)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        EVENTS.dtype,
+        PADDED,
+        [("p", "?"), ("t", "<u8"), ("y", "<i4"), ("x", "<i4")],
+        [("x", ">u2"), ("y", ">u2"), ("p", "i1"), ("t", ">i8"), ("extra", "f4")],
+        [("timestamp", "<i8"), ("X", "u1"), ("Y", "u1"), ("polarity", "i1")],
+        [("ts", "<f8"), ("xs", "f4"), ("ys", "f4"), ("ps", "f4")],
+    ],
+    ids=["ours", "padded", "reversed", "big endian", "other names", "floats"],
+)
+@pytest.mark.parametrize("events", [EVENTS, LARGE], ids=["small", "large"])
+def test_named_fields_in_any_order(saved, dtype, events):
+    if np.dtype(dtype).fields.get("X"):
+        events = events[(events["x"] < 256) & (events["y"] < 256)]
+    array = np.zeros(len(events), dtype)
+    names = {"t": ("t", "timestamp", "ts"), "x": ("x", "X", "xs"), "y": ("y", "Y", "ys"), "p": ("p", "polarity", "ps")}
+    for name, spellings in names.items():
+        array[next(spelling for spelling in spellings if spelling in array.dtype.names)] = events[name]
+    recording = read(saved(npy(array)))
+    np.testing.assert_array_equal(recording.events, events)
+    assert recording.format == "npy"
+    assert recording.metadata["time_unit"] == "us"
+
+
+@pytest.mark.parametrize("order", ["txyp", "xytp", "xypt"])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.uint64, np.float64, np.int16, ">i4"])
+def test_four_columns_in_any_order(saved, order, dtype):
+    recording = read(saved(npy(table(EVENTS, order, dtype))))
+    np.testing.assert_array_equal(recording.events, EVENTS)
+    assert recording.metadata["columns"] == order
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_a_short_time_does_not_pass_for_a_column(saved, dtype):
+    """x goes further than t here, but not always forward; unsigned numbers must not hide that."""
+    events = EVENTS.copy()
+    events["t"] = np.arange(len(events)) // 2
+    np.testing.assert_array_equal(read(saved(npy(table(events, "txyp", dtype)))).events, events)
+
+
+def test_the_order_is_settled_once(read_bytes):
+    recording = read_bytes(npy(table(LARGE[:3000], "xytp")), blocks=(500, 4096))
+    np.testing.assert_array_equal(recording.events, LARGE[:3000])
+
+
+@pytest.mark.parametrize("sign", [-1, 0])
+def test_darker_may_be_minus_one(saved, sign):
+    array = table(EVENTS, "txyp")
+    array[:, 3] = np.where(array[:, 3] == 1, 1, sign)
+    np.testing.assert_array_equal(read(saved(npy(array))).events, EVENTS)
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1e6), ("ms", 1e3), ("us", 1), ("ns", 1e-3)])
+def test_the_unit_of_the_times_can_be_given(saved, unit, scale):
+    array = np.zeros(3, [("x", "u2"), ("y", "u2"), ("t", "f8"), ("p", "u1")])
+    array["t"] = np.array([5, 1000, 250_000]) / scale
+    assert read(saved(npy(array)), time_unit=unit)["t"].tolist() == [5, 1000, 250_000]
+
+
+def test_broken_times_are_seconds(saved):
+    array = np.zeros(3, [("x", "u2"), ("y", "u2"), ("t", "f8"), ("p", "u1")])
+    array["t"] = [0.003811, 1.5, 1468939993.067416]
+    assert read(saved(npy(array)))["t"].tolist() == [3811, 1_500_000, 1468939993067416]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_archive_of_columns(read_bytes, compressed):
+    recording = read_bytes(npz(compressed, sensor_size=np.array([60, 50]), **columns(EVENTS)), blocks=(2, 7))
+    np.testing.assert_array_equal(recording.events, EVENTS)
+    assert recording.format == "npz"
+    assert recording.sensor_size == (60, 50)
+
+
+def test_an_archive_with_more_events_than_a_block_has(saved):
+    recording = read(saved(npz(True, polarity=LARGE["p"], x=LARGE["x"], y=LARGE["y"], ts=LARGE["t"], other=np.eye(3))))
+    np.testing.assert_array_equal(recording.events, LARGE)
+
+
+def header_that_lies(shape, descr="'<i8'"):
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (header_that_lies("(1000000000000, 4)") + bytes(64), "has 64 bytes after its header .* which says"),
+        (header_that_lies("(9" + "0" * 80 + ", 4)") + bytes(64), "has 64 bytes after its header"),
+        (header_that_lies("(-2, 4)") + bytes(64), "shape"),
+        (header_that_lies("(2, 4)") + bytes(65), "has 65 bytes after its header"),
+        (header_that_lies("(2, 4)", "'|O'") + bytes(64), "Python objects|damaged array header"),
+        (header_that_lies("(2, 3)") + bytes(48), r"shape \(2, 3\); the fields x, y, t, p or four columns are wanted"),
+        (header_that_lies("(0, 4)"), "holds no events"),
+        (b"\x93NUMPY\x01\x00\xff\xff{'descr'", "damaged array header"),
+        (b"\x93NUMPY", "damaged array header"),
+        (npy(np.asfortranarray(table(EVENTS, "txyp"))), "stored column by column"),
+        (npy(np.zeros(3, [("x", "u2"), ("y", "u2")])), "holds the fields x, y"),
+        (npy(np.zeros((3, 4), complex)), "complex128"),
+        (npy(np.full((3, 4), 9)), "whose order its values do not tell"),
+        (npy(np.zeros((3, 4))), "whose order its values do not tell"),
+    ],
+)
+def test_an_array_that_is_none(saved, data, message):
+    with pytest.raises(ReadError, match=message):
+        read(saved(data, "a.npy"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("x", -1, "has x = -1.0 in event 1; a whole number from 0 to 65535 is wanted"),
+        ("y", 65536, "has y = 65536.0 in event 1"),
+        ("x", 0.5, "has x = 0.5 in event 1"),
+        ("x", np.inf, "has x = inf"),
+        ("y", np.nan, "has y = nan"),
+        ("p", 2, "has p = 2.0 in event 1; a whole number from -1 to 1 is wanted"),
+        ("t", np.nan, "has the time nan in event 1"),
+        ("t", 1e300, "has the time 1e.300 in event 1"),
+    ],
+)
+def test_numbers_that_are_no_events(saved, field, value, message):
+    array = np.zeros(3, [(name, "f8") for name in "xytp"])
+    array[field][1] = value
+    with pytest.raises(ReadError, match=message):
+        read(saved(npy(array), "a.npy"))
+
+
+def with_member(name, data, method=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for column in "xytp":
+            archive.writestr(f"{column}.npy", data if column == name else npy(EVENTS[column]))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), r"x\.npy cut off after 8 events"),
+        (with_member("x", npy(EVENTS["x"][:5])), "columns of (different lengths|the shapes)"),
+        (with_member("t", npy(np.eye(3))), "one column is wanted"),
+        (with_member("t", b"nonsense"), "damaged array header"),
+        (with_member("t", npy(np.array(["a"] * 24))), "times of the type <U1; numbers are wanted"),
+        (with_member("x", npy(EVENTS["x"]), zipfile.ZIP_LZMA), "compressed in another way"),
+        (npz(x=EVENTS["x"]), "holds the array x alone"),
+        (npz(x=EVENTS["x"], y=EVENTS["y"]), "holds the arrays x, y; the arrays x, y, t, p are wanted"),
+        (npz(sensor_size=np.array([0, 5]), **columns(EVENTS)), "sensor_size that is no width and height"),
+        (npz(sensor_size=np.eye(2), **columns(EVENTS)), "one column is wanted"),
+        (npz(**columns(EVENTS))[:-30], "damaged archive"),
+        (b"PK\x03\x04nothing", "damaged archive"),
+        (b"PK\x05\x06" + bytes(18), "holds the arrays none"),
+    ],
+)
+def test_an_archive_that_is_none(saved, data, message):
+    with pytest.raises(ReadError, match=message):
+        read(saved(data, "a.npz"))
+
+
+def test_a_damaged_member_is_named(saved):
+    data = bytearray(with_member("x", npy(EVENTS["x"])))
+    data[data.index(b"t.npy") + 150] ^= 0xFF
+    with pytest.raises(ReadError, match=r"a\.npz .*Bad CRC-32 for file 't\.npy'"):
+        read(saved(bytes(data), "a.npz"))

@@ -1,0 +1,55 @@
+"""DAT against a decoder that takes one event at a time."""
+
+import numpy as np
+import pytest
+import slow
+from makers import DAT, as_events, dat, words
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events import read
+
+WITHOUT_SIZE = b"% Data file containing Event2D events.\n% Version 2\n"
+
+
+def random_events(count):
+    random = np.random.default_rng(4)
+    times = 2**32 - 2**27 + np.cumsum(random.integers(-2, 2**27 // count * 40, count))
+    return b"".join(
+        words("I", int(time) % 2**32, int(random.integers(8)) << 29 | int(p) << 28 | int(y) << 14 | int(x))
+        for time, x, y, p in zip(
+            times, random.integers(0, 304, count), random.integers(0, 240, count), random.integers(0, 2, count), strict=True
+        )
+    )
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(200, (1, 2, 7)), (66_000, ())])
+def test_every_event_is_the_slow_decoders(read_bytes, count, blocks):
+    data = random_events(count)
+    recording = read_bytes(DAT + data, blocks=blocks)
+    np.testing.assert_array_equal(recording.events, as_events(slow.dat(data)[0]))
+    assert recording.format == "dat"
+    assert recording.sensor_size == (304, 240)
+    assert recording.first_us < 2**32 < recording.last_us
+
+
+@pytest.mark.parametrize(("corner", "size"), [((303, 239), (304, 240)), ((5, 300), (640, 480)), ((16383, 16383), (16384,) * 2)])
+def test_a_size_the_header_does_not_give(read_bytes, corner, size):
+    recording = read_bytes(WITHOUT_SIZE + b"\x0c\x08" + dat(*corner, 5, 1))
+    assert recording.events.tolist() == [(*corner, 5, 1)]
+    assert recording.sensor_size == size
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (b"", "is cut off at byte 51: two bytes of type and size are wanted"),
+        (b"\x00", "is cut off at byte 52"),
+        (b"\x01\x08", r"type 1 and 8 bytes \(byte 51\); type 0 or 12 and 8 bytes are wanted"),
+        (b"\x00\x10", "type 0 and 16 bytes"),
+        (b"\x00\x08", "holds no events"),
+        (b"\x00\x08\x01\x02\x03", "is cut off at byte 56: the word that starts at byte 53 needs 8 bytes"),
+    ],
+)
+def test_what_is_wrong_with_the_two_bytes(saved, pair, message):
+    with pytest.raises(ReadError, match=message):
+        read(saved(WITHOUT_SIZE + pair))
