@@ -38,8 +38,9 @@ format: $(VENV)/.installed-dev  ## put the code into the house's style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.installed  ## time one deployed sample against its convolutions and matrix products alone
+bench: $(VENV)/.installed  ## time one deployed sample, and reading and binning events, on the CPU
 	@$(BIN)/python benchmarks/cpu_sample.py
+	@$(BIN)/python benchmarks/read_events.py
 
 test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
+from ripe_mambaspike.data.prepare import prepare
+from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.events import Recording, make_events, write
 from ripe_mambaspike.models.registry import model_config
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -29,15 +33,32 @@ def run(arguments, folder):
     return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """The recordings that the README speaks of: wave.raw, and a prepared tree my-gestures."""
+    random = np.random.default_rng(0)
+    for number, name in enumerate(
+        ["wave.raw", *(f"my-gestures/{kind}/{n}.npz" for kind in ("wave", "clap") for n in range(6))]
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        times = np.sort(random.integers(0, 500_000, 400 + number))
+        x, y = random.integers(0, 64, (2, len(times)))
+        write(Recording(make_events(x, y, times, random.integers(0, 2, len(times))), (64, 64)), path)
+    root = tmp_path / "my-gestures"
+    prepare(list_set("folder", root, test_share=0.2), root, root / ".ripe")
+    return tmp_path
+
+
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
-def test_python(code, tmp_path):
-    done = run([sys.executable, "-c", code], tmp_path)
+def test_python(code, folder):
+    done = run([sys.executable, "-c", code], folder)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command(command, tmp_path):
-    done = run([sys.executable, "-m", "ripe_mambaspike", *shlex.split(command)[1:]], tmp_path)
+def test_command(command, folder):
+    done = run([sys.executable, "-m", "ripe_mambaspike", *shlex.split(command)[1:]], folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ripe_mambaspike.data.archives import extract, made_from
 from ripe_mambaspike.data.download import download
-from ripe_mambaspike.data.mirrors import Benchmark, benchmark
+from ripe_mambaspike.data.mirrors import Archive, Benchmark, benchmark
 from ripe_mambaspike.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes in all where known)
@@ -14,18 +14,28 @@ Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes
 def fetch_set(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
     """The set's files in the folder. Archives that a person put there are checked and unpacked like fetched ones."""
     facts = benchmark(name)
-    brought = [archive for archive in facts.by_hand if (root / archive.name).is_file()]
+    try:
+        _fetch(facts, root, progress)
+    except OSError as error:
+        raise DataError(f"{error.filename or root} cannot be used ({error.strerror or error})") from error
+    return facts
+
+
+def _fetch(facts: Benchmark, root: Path, progress: Progress | None) -> None:
+    brought = [archive for archive in facts.by_hand if (root / archive.name).is_file() or _unpacked(archive, root)]
     archives = brought or facts.archives
     if not archives:
-        raise DataError(f"{name} cannot be fetched by a program. {facts.instructions}")
+        raise DataError(f"{facts.name} cannot be fetched by a program. {facts.instructions}")
     for archive in archives:
-        folder = root / archive.extract_to
-        if made_from(folder) == archive.name:
+        if _unpacked(archive, root):
             continue
 
         def report(done: int, total: int | None, archive_name: str = archive.name) -> None:
             if progress is not None:
                 progress(archive_name, done, total)
 
-        extract(download(archive, root, progress=report), folder)
-    return facts
+        extract(download(archive, root, progress=report), root / archive.extract_to)
+
+
+def _unpacked(archive: Archive, root: Path) -> bool:
+    return made_from(root / archive.extract_to) == archive.name

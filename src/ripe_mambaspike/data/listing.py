@@ -98,7 +98,7 @@ def one_clip_each(files: Iterable[tuple[str, str, int]]) -> tuple[SourceFile, ..
 
 
 def check(listing: Listing, root: str) -> Listing:
-    """The listing, if every class has a clip and no name stands twice."""
+    """The listing, if it has a recording and no name stands twice."""
     if not listing.sources:
         raise DataError(f"{root} holds no recording of {listing.name}; its files are wanted there")
     counted = Counter(clip.name for clip in listing.clips)

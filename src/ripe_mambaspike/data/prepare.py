@@ -8,6 +8,9 @@ import errno
 import hashlib
 import json
 import multiprocessing
+import os
+import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -28,9 +31,12 @@ from ripe_mambaspike.data.store import (
     LONGEST,
     EventStore,
     file_checksum,
+    index_checksum,
     open_store,
     pack,
+    read_store,
     shard_name,
+    verify_store,
 )
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.events.reading import read
@@ -92,8 +98,10 @@ def _prepare(listing: Listing, root: Path, home: Path, workers: int, strict: boo
             report("reading the source", len(checksums), len(paths))
         key = make_key(listing, checksums)
         target, building = home / key, home / f"{key}.part"
-        if not (target / INDEX).exists():
+        if not _whole(target):
             building.mkdir(exist_ok=True)
+            for stray in building.glob(".*"):  # what a killed process was writing
+                stray.unlink(missing_ok=True)
             tasks = make_tasks(listing, root, building, strict)
             todo = [task for task in tasks if _finished(task) is None]
             done = len(tasks) - len(todo)
@@ -102,10 +110,23 @@ def _prepare(listing: Listing, root: Path, home: Path, workers: int, strict: boo
                 done += 1
                 report("decoding", done, len(tasks))
             _finish(listing, checksums, tasks, building)
+            shutil.rmtree(target, ignore_errors=True)  # a damaged one
             building.replace(target)
+    troubles = read_store(target).index["troubles"]
+    if strict and troubles:  # of a store that was made, or begun, without
+        raise DataError(f"{root / troubles[0]}; recordings without such are wanted with --strict")
     with atomic_write(home / CURRENT) as file:
         file.write(f"{key}\n".encode())
     return open_store(home.parent, listing.name)
+
+
+def _whole(target: Path) -> bool:
+    """Whether the store is there and undamaged."""
+    try:
+        verify_store(read_store(target))
+    except (DataError, KeyError, TypeError, AttributeError):  # the last three of an index that is not one
+        return False
+    return True
 
 
 def make_key(listing: Listing, checksums: Sequence[str]) -> str:
@@ -164,6 +185,7 @@ def make_shard(task: Task) -> None:
         for clip in source.clips:
             part = _cut_out(ordered, clip, path)
             start = part.first_us if clip.start_us is None else clip.start_us
+            _check_room(part, start, path)
             packed.append(pack(part.events, start))
             clips.append({"name": clip.name, "label": clip.label, "at": at, "events": len(part), "start_us": start})
             at += len(part)
@@ -179,16 +201,21 @@ def make_shard(task: Task) -> None:
 
 
 def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
-    """The clip's events; y must leave a bit for the polarity, the times must fit in 32."""
-    part = ordered if clip.start_us is None else ordered.crop(clip.start_us, clip.stop_us or LONGEST)
+    """The clip's events."""
+    stop = ordered.last_us + 1 if clip.stop_us is None else clip.stop_us
+    part = ordered if clip.start_us is None else ordered.crop(clip.start_us, stop)
     if not len(part):
         span = f"from {clip.start_us} to {clip.stop_us} µs"
         raise DataError(f"{path} has no events {span}, where {clip.name} is said to be")
-    if part.duration_us >= LONGEST:
-        raise DataError(f"{path} is {part.duration_us / 6e7:.0f} minutes long; at most 71 are wanted in a clip")
-    if int(part["y"].max()) >= 1 << 15:
-        raise DataError(f"{path} has an event at y = {int(part['y'].max())}; at most 32767 is wanted")
     return part
+
+
+def _check_room(part: Recording, start_us: int, path: Path) -> None:
+    """The times must fit in 32 bits; y must leave one of 16 for the polarity."""
+    if (length := part.last_us - start_us) >= LONGEST:
+        raise DataError(f"{path} has a clip of {length / 6e7:.0f} minutes; at most 71 are wanted")
+    if (bottom := int(part["y"].max())) >= 1 << 15:
+        raise DataError(f"{path} has an event at y = {bottom}; at most 32767 is wanted")
 
 
 def _note(task: Task) -> Path:
@@ -223,7 +250,7 @@ def _finish(listing: Listing, checksums: Sequence[str], tasks: Sequence[Task], f
     # Recordings that say their sensor and recordings that do not may be mixed: the sensor holds them all.
     seen = (corner[0] + 1, corner[1] + 1)
     size = listing.sensor_size or (_union(declared, seen) if declared else likely_size(*corner))
-    index = {
+    index: dict[str, Any] = {
         "layout": LAYOUT,
         "set": listing.name,
         "classes": listing.classes,
@@ -243,6 +270,7 @@ def _finish(listing: Listing, checksums: Sequence[str], tasks: Sequence[Task], f
         "shards": [{"events": note["events"], "sha256": note["sha256"]} for note in whole],
         "sources": {source.path: checksum for source, checksum in zip(listing.sources, checksums, strict=True)},
     }
+    index["sha256"] = index_checksum(index)
     with atomic_write(folder / INDEX) as file:
         file.write(json.dumps(index).encode())
     for task in tasks:
@@ -253,6 +281,18 @@ def _union(first: Sequence[int] | None, second: Sequence[int]) -> tuple[int, int
     return (max(first[0], second[0]), max(first[1], second[1])) if first else (second[0], second[1])
 
 
+def _follow_parent() -> None:
+    """End this worker when its parent is killed; it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 class Workers:
     """So many processes; none for one worker, which works here."""
 
@@ -260,7 +300,7 @@ class Workers:
         self._pool = None
         if count > 1:
             # Fresh processes: a fork of one that has threads may hang.
-            self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+            self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
 
     def __enter__(self) -> "Workers":
         return self

@@ -93,11 +93,14 @@ class EventStore:
         return Recording(unpack(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
 
     def open_shard(self, number: int) -> NDArray[np.void]:
-        path = self.folder / shard_name(number)
+        path, wanted = self.folder / shard_name(number), self.index["shards"][number]["events"]
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+            stored = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError, SyntaxError) as error:
             raise DataError(f"{path} is missing or damaged ({error}); prepare the set again") from error
+        if stored.dtype != STORED or stored.shape != (wanted,):
+            raise DataError(f"{path} holds {stored.shape} of {stored.dtype}; {wanted} events are wanted")
+        return stored
 
 
 def shard_name(number: int) -> str:
@@ -109,38 +112,50 @@ def open_store(folder: Path, name: str) -> EventStore:
     pointer = folder / name / CURRENT
     try:
         key = pointer.read_text().strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{folder} holds no prepared {name}; run `ripe data prepare {name}` first") from error
-    path = folder / name / key / INDEX
+    return read_store(folder / name / key)
+
+
+def read_store(folder: Path) -> EventStore:
+    """The store in a folder."""
+    path = folder / INDEX
     try:
         index = json.loads(path.read_text())
         if index["layout"] != LAYOUT:
             raise DataError(f"{path} is of layout {index['layout']}; {LAYOUT} is wanted: prepare the set again")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is missing or damaged; prepare the set again") from error
-    return EventStore(path.parent, index)
+    return EventStore(folder, index)
+
+
+def index_checksum(index: Mapping[str, Any]) -> str:
+    """Of all that the index says but this."""
+    said = {name: value for name, value in index.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def verify_store(store: EventStore) -> int:
-    """Check every byte against the index; the number of events."""
+    """Check every byte, the index against its own checksum and the shards against the index; the number of events."""
+    if store.index.get("sha256") != index_checksum(store.index):
+        raise DataError(f"{store.folder / INDEX} does not have the checksum that it names; prepare the set again")
     clips, shards = store.index["clips"], store.index["shards"]
     total = 0
     for number, facts in enumerate(shards):
         path = store.folder / shard_name(number)
         if file_checksum(path) != facts["sha256"]:
             raise DataError(f"{path} does not have the checksum that its index names; prepare the set again")
-        stored = store.open_shard(number)
-        if stored.dtype != STORED or len(stored) != facts["events"]:
-            raise DataError(f"{path} holds {len(stored)} of {stored.dtype}; {facts['events']} events are wanted")
-        total += len(stored)
+        total += len(store.open_shard(number))
     lengths = {len(column) for column in clips.values()} | {len(cut["parts"]) for cut in store.index["cuts"].values()}
+    if len(lengths) != 1:
+        raise DataError(f"{store.folder / INDEX} has columns of {sorted(lengths)} clips; prepare the set again")
     places = sorted(zip(clips["shard"], clips["at"], clips["events"], strict=True))
     ends: dict[int, int] = {}
     for shard, at, count in places:
         if at != ends.get(shard, 0) or count < 1:
             raise DataError(f"{store.folder / INDEX} has clips that overlap or leave gaps; prepare the set again")
         ends[shard] = at + count
-    if len(lengths) != 1 or ends != {number: facts["events"] for number, facts in enumerate(shards)}:
+    if ends != {number: facts["events"] for number, facts in enumerate(shards)}:
         raise DataError(f"{store.folder / INDEX} does not agree with the shards; prepare the set again")
     return total
 

@@ -1,6 +1,7 @@
 """`ripe data info`, `view` and `convert`: one recording of any format."""
 
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from rich.markup import escape
 
 from ripe_mambaspike.cli.show import console, print_json, print_table
-from ripe_mambaspike.errors import InputError, VerificationError
+from ripe_mambaspike.errors import InputError, RipeError, VerificationError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
@@ -67,7 +69,7 @@ class Info:
         opened.warn()
         start, stop = first or 0, last or 0
         return {
-            "file": str(self.file),
+            "file": printable(self.file),
             "format": opened.format,
             "sensor_size": list(opened.sensor_size),
             "events": opened.events,
@@ -110,7 +112,7 @@ class View:
             recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
         window = None if self.window_ms is None else round(self.window_ms * 1000)
         view(recording, self.out, frames=self.frames, window_us=window, title=self.file.name)
-        print(f"{self.out}: {len(recording):,} events")
+        print(f"{printable(self.out)}: {len(recording):,} events")
         return 0
 
 
@@ -136,30 +138,50 @@ class Convert:
         from ripe_mambaspike.events.writing import check_target, write
 
         check_target(self.out)
-        if self.out.exists() and (not self.force or self.out.samefile(self.file)):
-            raise InputError(
-                f"{self.out} is there already; another name{'' if self.force else ' or --force'} is wanted"
-            )
+        if not self.force and self._is_there():
+            raise InputError(f"{self.out} is there already; another name or --force is wanted")
         with spoken_warnings():
             recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
-        write(recording, self.out)
-        _check_written(recording, self.out)
-        print(f"{self.out}: {len(recording):,} events, {self.out.stat().st_size:,} bytes, reads back the same")
+        if self._is_there() and self.out.samefile(self.file):
+            raise InputError(f"{self.out} is the recording itself; another name is wanted")
+        try:
+            # Beside its place, so that what was there before goes only when the new file has been read back.
+            with tempfile.TemporaryDirectory(prefix=".ripe-", dir=self.out.parent) as folder:
+                trial = write(recording, Path(folder) / f"trial{self.out.suffix}")
+                _check_written(recording, trial, self.out)
+                size = trial.replace(self.out).stat().st_size
+        except OSError as error:
+            raise InputError(f"{self.out} cannot be written ({error.strerror or error})") from error
+        print(f"{printable(self.out)}: {len(recording):,} events, {size:,} bytes, reads back the same")
         return 0
 
+    def _is_there(self) -> bool:
+        try:
+            return self.out.exists()
+        except OSError as error:
+            raise InputError(f"{self.out} cannot be written ({error.strerror or error})") from error
 
-def _check_written(recording: "Recording", path: Path) -> None:
-    """The file's events are the recording's; one that says otherwise is taken away again."""
+
+def printable(path: Path) -> str:
+    """The path for standard output, which takes no bytes that are not text."""
+    return str(path).encode("utf-8", "replace").decode()
+
+
+def _check_written(recording: "Recording", path: Path, wanted: Path) -> None:
+    """The file's events are the recording's."""
     import numpy as np
 
     from ripe_mambaspike.events.reading import read
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        written = read(path, sensor_size=recording.sensor_size)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            written = read(path, sensor_size=recording.sensor_size)
+    except RipeError as error:
+        reason = str(error).replace(str(path), "it")
+        raise VerificationError(f"{wanted} was not written: {reason}, read back; another format is wanted") from error
     if not all(np.array_equal(written[name], recording[name]) for name in "xytp"):
-        path.unlink()
-        raise VerificationError(f"{path} did not read back the same and was removed; another format is wanted")
+        raise VerificationError(f"{wanted} was not written: it would not read back the same; another format is wanted")
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -179,4 +201,5 @@ def _show(document: dict[str, Any]) -> None:
             rows.append(("labels", f"{len(value)} spans"))
         elif name != "sensor_size_from":
             rows.append((name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)))
-    print_table(console(), document["file"], ("", ""), rows, left=2)
+    # A name or a header may hold what a console takes for markup.
+    print_table(console(), escape(document["file"]), ("", ""), [(name, escape(text)) for name, text in rows], left=2)

@@ -26,7 +26,7 @@ LINE = re.compile(r"(action_(\d+)/C(\d+)P(\d+)M\d+S\d+_[\d_]+\.aedat4)\s+(\d+)")
 
 def listing(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
     """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""
-    folder = _find_lists(root, files) if lists is None else lists
+    folder = _find_lists(root, files) if lists is None else Path(lists)
     texts = {part: _read(folder / f"{part}.txt") for part in PARTS}
     official = all(hashlib.sha256(texts[part]).hexdigest() == LISTS[part] for part in PARTS)
     named = {part: _parse(texts[part], folder / f"{part}.txt") for part in PARTS}
@@ -39,7 +39,11 @@ def listing(root: Path, files: Sequence[str], partial: bool = False, lists: Path
     if not official:
         notes.append("the lists are not the official ones (by their checksums)")
 
-    places = {"/".join(path.split("/")[-2:]): path for path in files if path.endswith(".aedat4")}
+    places: dict[str, str] = {}
+    for path in files:
+        name = "/".join(path.split("/")[-2:])
+        if path.endswith(".aedat4") and places.setdefault(name, path) != path:
+            raise DataError(f"{root} holds '{places[name]}' and '{path}'; every recording once is wanted")
     wanted = sorted((name, label, part) for part in PARTS for name, label in named[part].items())
     missing = [name for name, _, _ in wanted if name not in places]
     if missing and not partial:

@@ -82,6 +82,8 @@ def _from_recordings(
             if not 1 <= label.label <= len(CLASSES):
                 raise DataError(f"{root / beside} names class {label.label}; one from 1 to {len(CLASSES)} is wanted")
             clips.append(Clip(f"{trial}/{row:02d}", label.label - 1, label.start_us, label.stop_us))
+        if not clips:
+            raise DataError(f"{root / beside} names no clip; a row of class, start and end for each is wanted")
         sources.append(SourceFile(path, tuple(clips)))
         users += [int(match[1])] * len(clips)
     notes = [f"{unlisted} recordings that the set's lists of trials leave out are left out"] if unlisted else []

@@ -62,7 +62,7 @@ def find_set(name: str) -> SetFacts:
 def list_set(name: str, root: str | Path, **options: Any) -> Listing:
     """The files and splits of a set. Options that are None or False are as if not given."""
     facts = find_set(name)
-    given = {option: value for option, value in options.items() if value not in (None, False)}
+    given = {option: value for option, value in options.items() if value is not None and value is not False}
     if strange := sorted(set(given) - set(facts.options)):
         raise ConfigError(f"{strange[0]} was given for {name}, which does not take it")
     root = Path(os.fspath(root))
@@ -74,14 +74,26 @@ def list_set(name: str, root: str | Path, **options: Any) -> Listing:
 
 def _walk(root: Path) -> tuple[list[str], list[str]]:
     """Every file and folder below the root, relative to it; what starts with a dot is passed over."""
-    if not root.is_dir():
-        raise DataError(f"{root} is {'no folder' if root.exists() else 'not there'}; the folder of the set is wanted")
-    files, folders = [], []
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
 
+    try:
+        if not root.is_dir():
+            what = "no folder" if root.exists() else "not there"
+            raise DataError(f"{root} is {what}; the folder of the set is wanted")
+    except OSError as error:
+        refuse(error)
+    files, folders = [], []
+    seen = set()  # folders, so that a link back up does not go round for ever
     for place, below, names in os.walk(root, onerror=refuse, followlinks=True):
+        status = Path(place).stat()
+        if (status.st_dev, status.st_ino) in seen:
+            raise DataError(f"{place} leads to a folder that was listed before; every folder once is wanted")
+        seen.add((status.st_dev, status.st_ino))
+        for name in names + below:
+            if not name.isprintable():  # no text in the system's encoding, or a line break
+                raise DataError(f"{root} holds {name!r}, which is no printable name; files without such are wanted")
         below[:] = sorted(name for name in below if not name.startswith("."))
         relative = Path(place).relative_to(root)
         folders += [(relative / name).as_posix() for name in below]

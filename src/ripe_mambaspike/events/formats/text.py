@@ -115,18 +115,20 @@ def _table(lines: list[str], before: int, path: Path) -> np.ndarray:
     text = "".join(lines)
     if "#" in text or "%" in text:
         text = "".join(line for line in lines if line.lstrip()[:1] not in ("#", "%"))
-    rows = [row.split() for row in text.replace(",", " ").replace(";", " ").split("\n")]
+    rows = text.replace(",", " ").replace(";", " ").split("\n")
+    if not any(map(str.strip, rows)):
+        return np.empty((0, 4))
     try:
-        if not {len(row) for row in rows} <= {0, 4}:
+        table = np.loadtxt(rows, comments=None, ndmin=2)
+        if table.shape[1] != 4:
             raise ValueError
-        table = np.array(list(itertools.chain.from_iterable(rows)), np.float64)
     except ValueError:
         for number, line in enumerate(lines, before + 1):
             cells = _cells(line)
             if cells and (len(cells) != 4 or not all(map(_is_number, cells))):
                 raise ReadError(f"{path} line {number} is '{line.strip()[:60]}'; four numbers are wanted") from None
         raise ReadError(f"{path} has a line near {before + 1} that is not four numbers") from None
-    return table.reshape(-1, 4)
+    return table
 
 
 def _column(lines: list[str], index: int) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """A recording as an animated GIF: frames in whole multiples of the sensor's pixels, the time and a progress line."""
 
 from io import BytesIO
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def frame_delays(frames: int, play_us: float) -> list[int]:
     """Hundredths of a second for each frame [N], that add up to the time it should play, or to more."""
     each = max(play_us / 1e4 / frames, FASTEST)
     ends = [round(each * index) for index in range(frames + 1)]
-    return [after - before for before, after in zip(ends[:-1], ends[1:], strict=True)]
+    return [after - before for before, after in pairwise(ends)]
 
 
 def _clock(us: int, whole: int) -> str:

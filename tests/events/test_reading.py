@@ -1,0 +1,243 @@
+"""Opening a recording: found by content, checked on the way, in pieces or whole; and what is no recording."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from makers import BINARY_WORDS, EVENTS, NAMES, SMALL, as_events, atis, dvs128, evt3, npy, prophesee, small
+
+from ripe_mambaspike.errors import InputError, ReadError
+from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_chunks
+
+FORMATS = {"evt21-swapped": "evt21", "npy-table": "npy", "csv": "text"}
+
+
+def file_of(name, saved):
+    if name.startswith("hdf5"):
+        pytest.importorskip("h5py")
+    return saved(*reversed(small(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_gives_the_same_events(saved, name):
+    recording = read(file_of(name, saved), strict=True)
+    np.testing.assert_array_equal(recording.events, EVENTS)
+    assert recording.events.dtype == EVENTS.dtype
+    assert recording.format == FORMATS.get(name, name.split("-")[0])
+    assert recording.warnings == ()
+    assert EVENTS["x"].max() < recording.sensor_size[0]
+    assert EVENTS["y"].max() < recording.sensor_size[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("other", ["a.bin", "a.npz", "a.aedat4", "a.raw", "noending"])
+def test_the_name_of_a_file_does_not_mislead(saved, name, other):
+    path = file_of(name, saved)
+    np.testing.assert_array_equal(read(path.rename(path.with_name(other))).events, EVENTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1, 5, 7, 24, 1000])
+def test_chunks_are_the_whole_in_pieces(saved, block_size, name, size):
+    path = file_of(name, saved)
+    for block in (1 << 16, 20):
+        block_size(block)
+        chunks = list(read_chunks(path, events=size))
+        np.testing.assert_array_equal(np.concatenate([chunk.events for chunk in chunks]), EVENTS)
+        assert [len(chunk) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
+        assert 1 <= len(chunks[-1]) <= size
+        assert chunks[-1].sensor_size == read(path).sensor_size
+
+
+def test_chunks_do_not_share_memory(saved):
+    chunks = list(read_chunks(saved(small("npy")[1]), events=10))
+    chunks[0].events["x"] = 9
+    np.testing.assert_array_equal(np.concatenate([chunk.events for chunk in chunks[1:]]), EVENTS[10:])
+
+
+@pytest.mark.parametrize("events", [0, -1, 2.5, "all"])
+def test_chunks_of_no_size_are_refused_at_once(saved, events):
+    with pytest.raises(InputError, match="events is .*; a whole number of at least 1 is wanted"):
+        read_chunks(saved(small("npy")[1]), events=events)
+
+
+def test_the_trouble_of_a_recording_in_chunks_is_told_once(saved):
+    data = b"".join(atis(1, 1, t, 0) for t in (5, 9, 7, 8, 6))
+    with pytest.warns(RecordingWarning, match="times run backwards at 2 events") as caught:
+        chunks = list(read_chunks(saved(data, "a.bin"), events=2))
+    assert len(caught) == 1
+    assert chunks[-1].warnings == ("times run backwards at 2 events",)
+
+
+@pytest.mark.parametrize("block", [1, 2, 100])
+def test_times_that_run_back_are_counted_and_kept(saved, block_size, block):
+    block_size(block)
+    path = saved(b"".join(atis(1, 1, t, 0) for t in (5, 9, 7, 8, 6)), "a.bin")
+    with pytest.warns(RecordingWarning, match=r"a\.bin: times run backwards at 2 events"):
+        recording = read(path)
+    assert recording["t"].tolist() == [5, 9, 7, 8, 6]
+    assert recording.warnings == ("times run backwards at 2 events",)
+    with pytest.raises(ReadError, match=r"a\.bin: times run backwards at"):
+        read(path, strict=True)
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_events_outside_the_sensor_are_counted_and_left_out(saved, block_size, block):
+    block_size(block)
+    events = as_events([(9, 9, 1, 1), (10, 0, 2, 1), (0, 0, 3, 0), (0, 8, 4, 0), (3, 7, 5, 0)])
+    path = saved(prophesee("3.0", "geometry 10x8") + evt3(events), "a.raw")
+    with pytest.warns(RecordingWarning, match="3 events outside the 10×8 sensor left out"):
+        recording = read(path)
+    assert recording.events.tolist() == [(0, 0, 3, 0), (3, 7, 5, 0)]
+    with pytest.raises(ReadError, match="outside the 10×8 sensor left out, by event"):
+        read(path, strict=True)
+    assert len(read(path, sensor_size=(11, 10), strict=True)) == 5
+
+
+def test_all_events_outside_are_no_recording(saved):
+    path = saved(small("npy")[1], "a.npy")
+    with pytest.raises(ReadError, match=r"holds no events \(23 events outside the 1×1 sensor left out\)"):
+        read(saved(npy(EVENTS[1:]), "a.npy"), sensor_size=(1, 1))
+    assert path.exists()
+
+
+def test_a_sensor_size_given_counts_for_more_than_one_guessed(saved):
+    recording = read(saved(small("npy")[1]), sensor_size=(50, 60))
+    assert recording.sensor_size == (50, 60)
+    assert recording.metadata["sensor_size_from"] == "the file"
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5,), (5, 6, 7), (5, 70000), (1.5, 2), "big", 5])
+def test_a_sensor_size_that_is_none(saved, size):
+    with pytest.raises(InputError, match="sensor_size is"):
+        read(saved(small("npy")[1]), sensor_size=size)
+
+
+def test_a_time_unit_that_is_none(saved):
+    with pytest.raises(InputError, match="time_unit is 'minutes'; one of s, ms, us, ns is wanted"):
+        read(saved(small("npy")[1]), time_unit="minutes")
+
+
+def test_an_opened_recording_tells_what_it_is_before_it_is_read(saved):
+    opened = open_recording(saved(small("evt3")[1], "a.raw"))
+    assert (opened.format, opened.declared_size, opened.events) == ("evt3", (640, 480), 0)
+    assert sum(map(len, opened.pieces())) == opened.events == 24
+
+
+# What is no recording
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b"\0", "no known format"),
+        (bytes(range(256)) * 9, "no known format .it starts with the bytes 00 01 02 03 04 05 06 07"),
+        (b"GIF89a" + bytes(50), "no known format"),
+        (b"#!AER-DAT9.9\r\n" + bytes(64), "no known format"),
+        (prophesee("4.0") + bytes(64), "no known format"),
+        (b"Hello, this is a letter.\n", "no known format"),
+        (b"{}", "no known format"),
+    ],
+)
+def test_no_known_format(saved, data, message):
+    path = saved(data, "a.xyz")
+    with pytest.raises(ReadError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_garbage_by_the_name_of_a_recording(saved):
+    with pytest.raises(ReadError, match="no known format"):
+        read(saved(np.random.default_rng(0).bytes(5000), "a.bin"))
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if SMALL[name][1] and name not in ("npy", "npy-table")])
+def test_a_header_alone_holds_no_events(saved, name):
+    with pytest.raises(ReadError, match="holds no events"):
+        read(saved(SMALL[name][1], SMALL[name][0]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_cut_off_anywhere(saved, name):
+    """Every length gives the first events of the file, or an error that names the file; half a word names its byte."""
+    path = file_of(name, saved)
+    data = path.read_bytes()
+    head = len(SMALL[name][1]) if name in SMALL else 0
+    lengths = range(1, len(data)) if len(data) < 3000 else range(1, len(data), 11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordingWarning)
+        for length in lengths:
+            path.write_bytes(data[:length])
+            try:
+                events = read(path).events
+            except ReadError as error:
+                assert path.name in str(error)
+                if name in BINARY_WORDS and length > head and (length - head) % BINARY_WORDS[name]:
+                    assert f"cut off at byte {length}" in str(error)
+            else:
+                assert name not in BINARY_WORDS or (length - head) % BINARY_WORDS[name] == 0
+                if name in ("text", "csv"):  # the last number may be cut
+                    events = events[:-1]
+                np.testing.assert_array_equal(events, EVENTS[: len(events)])
+
+
+def test_a_folder_and_what_is_not_there(tmp_path):
+    with pytest.raises(ReadError, match="is a folder; a recording is wanted"):
+        read(tmp_path)
+    with pytest.raises(ReadError, match=r"none\.bin cannot be read \(No such file or directory\)"):
+        read(tmp_path / "none.bin")
+    with pytest.raises(ReadError, match="cannot be read"):
+        read(tmp_path / ("n" * 5000))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+def test_a_fifo_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.bin")
+    with pytest.raises(ReadError, match="is no plain file"):
+        read(tmp_path / "pipe.bin")
+
+
+def test_a_link_to_itself(tmp_path):
+    (tmp_path / "loop.bin").symlink_to("loop.bin")
+    with pytest.raises(ReadError, match=r"loop\.bin cannot be read"):
+        read(tmp_path / "loop.bin")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_one_may_not_read(saved):
+    path = saved(small("npy")[1])
+    path.chmod(0)
+    with pytest.raises(ReadError, match="Permission denied"):
+        read(path)
+
+
+# Memory
+
+READ_IN_CHUNKS = """
+import resource, sys
+from ripe_mambaspike.events import read_chunks
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(sum(len(chunk) for chunk in read_chunks(sys.argv[1], events=1_000_000)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
+def test_a_large_file_is_read_in_little_memory(saved):
+    """19 million events, 150 MB; as events in memory they would take 250 MB. Torch is not imported for it."""
+    block = b"".join(dvs128(i % 128, i // 128 % 128, i, i % 2) for i in range(1000))
+    words = np.tile(np.frombuffer(block, ">u4").reshape(-1, 2), (19_000, 1)).astype(">u4")
+    words[:, 1] = np.arange(len(words))
+    path = saved(b"#!AER-DAT2.0\r\n" + words.tobytes(), "large.aedat")
+    assert path.stat().st_size > 150e6
+    run = [sys.executable, "-c", READ_IN_CHUNKS, str(path)]
+    events, memory, torch = subprocess.run(run, check=True, capture_output=True, text=True).stdout.split()
+    path.unlink()
+    assert int(events) == 19_000_000
+    assert int(memory) < 300
+    assert torch == "False"

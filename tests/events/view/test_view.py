@@ -1,0 +1,104 @@
+"""The one function: what it writes, what it refuses, and that a failure leaves no trace."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike import files
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.events.view import view
+
+MAGIC = {".png": b"\x89PNG", ".gif": b"GIF89a", ".html": b"<!doctype html>", ".PNG": b"\x89PNG"}
+
+
+@pytest.mark.parametrize("ending", MAGIC)
+def test_the_ending_decides(make, tmp_path, ending):
+    path = tmp_path / f"seen{ending}"
+    path.write_text("what was there before")
+    assert view(make(), str(path), title="x") == path
+    assert path.read_bytes().startswith(MAGIC[ending])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["x.bmp", "x", "x.htm"])
+def test_other_endings_are_refused(make, tmp_path, name):
+    path = tmp_path / name
+    message = f"{path} ends in '{path.suffix}'; one of .png, .gif, .html is wanted"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        view(make(), path)
+
+
+@pytest.mark.parametrize("ending", [".png", ".gif", ".html"])
+def test_events_out_of_order_look_the_same(make, tmp_path, ending):
+    recording = make(count=100)
+    times = np.arange(100) * 1000  # no two alike, so there is one order
+    ordered = Recording(make_events(recording["x"], recording["y"], times, recording["p"]), (20, 13))
+    mixed = Recording(ordered.events[np.random.default_rng(1).permutation(100)], (20, 13))
+    first, second = (view(one, tmp_path / f"{n}{ending}", title="t") for n, one in enumerate((ordered, mixed)))
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("option", ["frames", "window_us"])
+@pytest.mark.parametrize("value", [0, -3, 1.5, True, "4"])
+def test_options_are_whole_numbers(make, tmp_path, option, value):
+    with pytest.raises(InputError, match=re.escape(f"{option} is {value!r}; a whole number of at least 1 is wanted")):
+        view(make(), tmp_path / "x.png", **{option: value})
+
+
+def test_what_cannot_be_shown(make, tmp_path):
+    with pytest.raises(InputError, match=r"no events to show in .*x\.png; at least one is wanted"):
+        view(Recording(make_events([], [], [], []), (4, 4)), tmp_path / "x.png")
+    with pytest.raises(InputError, match=r"events reach to \(9, 0\); the 4×4 sensor ends before"):
+        view(Recording(make_events([9], [0], [0], [1]), (4, 4)), tmp_path / "x.html")
+    with pytest.raises(InputError, match="polarities go from 2 to 2"):
+        view(Recording(make_events([0], [0], [0], [2]), (4, 4)), tmp_path / "x.gif")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written(make, tmp_path):
+    missing = tmp_path / "nowhere" / "x.html"
+    with pytest.raises(InputError, match=re.escape(f"{missing} cannot be written (No such file or directory)")):
+        view(make(), missing)
+    folder = tmp_path / "folder.html"
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"folder\.html cannot be written \("):
+        view(make(), folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_failure_leaves_the_old_file(make, tmp_path, monkeypatch):
+    path = tmp_path / "x.html"
+    path.write_text("old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"x\.html cannot be written \(No space left on device\)"):
+        view(make(), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_importing_it_is_light():
+    code = (
+        "import sys; from ripe_mambaspike.events.view import view; import ripe_mambaspike.events.view.picture, "
+        "ripe_mambaspike.events.view.animation, ripe_mambaspike.events.view.page; "
+        "heavy = {'matplotlib', 'PIL', 'torch'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_pictures_touch_no_global_state(make, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; import matplotlib; before = dict(matplotlib.rcParams); "
+        "from ripe_mambaspike.events.recording import Recording, make_events; "
+        "from ripe_mambaspike.events.view import view; "
+        "view(Recording(make_events([0], [0], [0], [1]), (4, 4)), Path(sys.argv[1]) / 'x.png'); "
+        "assert dict(matplotlib.rcParams) == before; assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
