@@ -70,12 +70,17 @@ def make_cut(name: str, clips: Sequence[Clip], parts: Sequence[str], published: 
 def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
     """Of `part name` lines in order: the same for the same split, whatever order the files were found in."""
     text = "".join(f"{part} {name}\n" for part, name in sorted(lines))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _hash(text)
 
 
 def rank(salt: str, name: str) -> str:
     """Sorts names as if drawn by lot, the same on every machine and with every version of everything."""
-    return hashlib.sha256(f"{salt}/{name}".encode()).hexdigest()
+    return _hash(f"{salt}/{name}")
+
+
+def _hash(text: str) -> str:
+    """Of a text with names in it, which need not be text to the system."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def carve_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = SHARE) -> list[str]:

@@ -7,17 +7,12 @@ a run that finds the note goes on with the next. The store gets its name, and th
 import errno
 import hashlib
 import json
-import multiprocessing
-import os
 import shutil
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -38,14 +33,13 @@ from ripe_mambaspike.data.store import (
     shard_name,
     verify_store,
 )
+from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.sensors import likely_size
 from ripe_mambaspike.files import atomic_write
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 SHARD_BYTES = 64 << 20  # of source files in a shard, about
 SHARD_FILES = 512
 COLUMNS = ("name", "label", "shard", "at", "events", "start_us")
@@ -279,45 +273,6 @@ def _finish(listing: Listing, checksums: Sequence[str], tasks: Sequence[Task], f
 
 def _union(first: Sequence[int] | None, second: Sequence[int]) -> tuple[int, int]:
     return (max(first[0], second[0]), max(first[1], second[1])) if first else (second[0], second[1])
-
-
-def _follow_parent() -> None:
-    """End this worker when its parent is killed; it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-class Workers:
-    """So many processes; none for one worker, which works here."""
-
-    def __init__(self, count: int) -> None:
-        self._pool = None
-        if count > 1:
-            # Fresh processes: a fork of one that has threads may hang.
-            self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=kind is not None)
-
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The results in order. The first error ends it; what had been begun is waited for."""
-        if self._pool is None or len(items) < 2:
-            yield from map(function, items)
-            return
-        try:
-            yield from self._pool.map(function, items)
-        except BrokenProcessPool as error:
-            raise DataError("a worker was killed, perhaps for want of memory; run the same command again") from error
 
 
 def _explain(error: OSError, place: Path) -> str:

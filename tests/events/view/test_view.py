@@ -12,7 +12,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.events.view import view
 
-MAGIC = {".png": b"\x89PNG", ".gif": b"GIF89a", ".html": b"<!doctype html>", ".PNG": b"\x89PNG"}
+MAGIC = {".png": b"\x89PNG", ".gif": b"GIF89a", ".html": b"<!doctype html>", ".HTML": b"<!doctype html>"}
 
 
 @pytest.mark.parametrize("ending", MAGIC)
@@ -47,6 +47,13 @@ def test_events_out_of_order_look_the_same(make, tmp_path, ending):
 def test_options_are_whole_numbers(make, tmp_path, option, value):
     with pytest.raises(InputError, match=re.escape(f"{option} is {value!r}; a whole number of at least 1 is wanted")):
         view(make(), tmp_path / "x.png", **{option: value})
+
+
+def test_numbers_of_numpy_are_whole_numbers(make, tmp_path):
+    plain = view(make(), tmp_path / "1.gif", frames=3, window_us=2000)
+    assert view(make(), tmp_path / "2.gif", frames=np.int64(3), window_us=np.uint16(2000)).read_bytes() == (
+        plain.read_bytes()
+    )
 
 
 def test_what_cannot_be_shown(make, tmp_path):
@@ -95,10 +102,10 @@ def test_importing_it_is_light():
 
 def test_the_pictures_touch_no_global_state(make, tmp_path):
     code = (
-        "import sys; from pathlib import Path; import matplotlib; before = dict(matplotlib.rcParams); "
+        "import sys; from pathlib import Path; import matplotlib; before = matplotlib.rcParams.copy(); "
         "from ripe_mambaspike.events.recording import Recording, make_events; "
         "from ripe_mambaspike.events.view import view; "
         "view(Recording(make_events([0], [0], [0], [1]), (4, 4)), Path(sys.argv[1]) / 'x.png'); "
-        "assert dict(matplotlib.rcParams) == before; assert 'matplotlib.pyplot' not in sys.modules"
+        "assert dict.__eq__(matplotlib.rcParams.copy(), before); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

@@ -83,6 +83,12 @@ def test_the_progress_line_reaches_the_end(make):
     assert [int(row.sum()) for row in line] == [40 * step for step in range(1, 11)]
 
 
+def test_a_window_longer_than_a_gif_can_wait(make):
+    shown, lasting = decode(animation(make(), None, 10**12, None))
+    assert len(shown) == 1
+    assert lasting == [655_350]
+
+
 def test_one_event(make):
     recording = Recording(make_events([3], [4], [5], [0]), (34, 34))
     shown, _ = decode(animation(recording, None, None, "name \udcff\n日本"))
@@ -104,6 +110,7 @@ def test_delays_add_up():
     assert frame_delays(3, 1e6) == [33, 34, 33]
     assert sum(frame_delays(44, 1_450_000)) == 145
     assert frame_delays(5, 0) == [2] * 5
+    assert frame_delays(2, 1e15) == [65535] * 2
 
 
 def test_too_many_frames_are_refused(make):

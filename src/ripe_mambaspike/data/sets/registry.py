@@ -91,9 +91,6 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
         if (status.st_dev, status.st_ino) in seen:
             raise DataError(f"{place} leads to a folder that was listed before; every folder once is wanted")
         seen.add((status.st_dev, status.st_ino))
-        for name in names + below:
-            if not name.isprintable():  # no text in the system's encoding, or a line break
-                raise DataError(f"{root} holds {name!r}, which is no printable name; files without such are wanted")
         below[:] = sorted(name for name in below if not name.startswith("."))
         relative = Path(place).relative_to(root)
         folders += [(relative / name).as_posix() for name in below]

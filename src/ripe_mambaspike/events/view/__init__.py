@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import numpy as np
+
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.writing import check_inside
@@ -33,11 +35,12 @@ def view(
     if kind not in ENDINGS:
         raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENDINGS)} is wanted")
     for name, value in (("frames", frames), ("window_us", window_us)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
             raise InputError(f"{name} is {value!r}; a whole number of at least 1 is wanted")
     if not len(recording):
         raise InputError(f"there are no events to show in {path}; at least one is wanted")
     check_inside(recording)
+    frames, window_us = (None if value is None else int(value) for value in (frames, window_us))
     data = _render(kind, recording.ordered(), frames, window_us, title)
     try:
         with atomic_write(path) as file:

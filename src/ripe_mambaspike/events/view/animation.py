@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RATE = 30  # frames a second
 DEFAULT_FRAMES, MOST_FRAMES = 120, 1000
-FASTEST = 2  # hundredths of a second a frame; browsers slow down what is faster
+FASTEST, SLOWEST = 2, 0xFFFF  # hundredths of a second a frame: what browsers keep to, what the format can say
 SIDE = 400, 800  # pixels: the longer side is enlarged to reach the first, and shrunk to stay within the second
 NARROWEST = 360  # pixels; room for the text
 SAMPLED = 24  # frames by which the colours are scaled
@@ -91,8 +91,8 @@ def shown_spans(recording: Recording, frames: int | None, window_us: int | None)
 
 
 def frame_delays(frames: int, play_us: float) -> list[int]:
-    """Hundredths of a second for each frame [N], that add up to the time it should play, or to more."""
-    each = max(play_us / 1e4 / frames, FASTEST)
+    """Hundredths of a second for each frame [N], that add up to the time it should play, as near as can be."""
+    each = min(max(play_us / 1e4 / frames, FASTEST), SLOWEST)
     ends = [round(each * index) for index in range(frames + 1)]
     return [after - before for before, after in pairwise(ends)]
 

@@ -5,6 +5,7 @@ import math
 from ripe_mambaspike.events.recording import Recording
 
 LONGEST = 120  # letters of a title
+NEARLY = 0.95  # of the time wanted is near enough, if it spares the next round number
 
 
 def clean(text: str, longest: int = LONGEST) -> str:
@@ -70,11 +71,11 @@ def play_factor(duration_us: int) -> float:
     if 1e6 <= duration_us <= 6e6 or not duration_us:
         return 1.0
     if duration_us < 1e6:
-        return round_up(2e6 / duration_us)
-    return 1 / round_up(duration_us / 6e6)
+        return round_up(NEARLY * 2e6 / duration_us)
+    return 1 / round_up(NEARLY * duration_us / 6e6)
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, 50, …"""
+    """The next of … 0.5, 1, 2, 5, 10, 20, 50 …"""
     power = 10.0 ** math.floor(math.log10(value))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= value * (1 - 1e-9))

@@ -1,0 +1,53 @@
+"""Work divided between processes; the results in order, the first error at once."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from ripe_mambaspike.errors import DataError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def _follow_parent() -> None:
+    """End this worker when its parent is killed; it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+class Workers:
+    """So many processes; none for one worker, which works here."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = None
+        if count > 1:
+            # Fresh processes: a fork of one that has threads may hang.
+            self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=kind is not None)
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """The results in order. The first error ends it; what had been begun is waited for."""
+        if self._pool is None or len(items) < 2:
+            yield from map(function, items)
+            return
+        try:
+            yield from self._pool.map(function, items)
+        except BrokenProcessPool as error:
+            raise DataError("a worker was killed, perhaps for want of memory; run the same command again") from error

@@ -1,0 +1,116 @@
+"""CIFAR10-DVS: three splits of the same 10,000 names."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from trees import refusal
+
+from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets.cifar10dvs import CLASSES, PUBLISHED, listing
+from ripe_mambaspike.errors import DataError
+
+ROOT = Path("root")
+FILES = [f"{name}/cifar10_{name}_{number}.aedat" for name in CLASSES for number in range(1000)]
+CUTS = ["first-100", "last-100", "random-100"]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return listing(ROOT, FILES)
+
+
+def members(listed, cut, part):
+    parts = listed.cuts[cut].parts
+    return [clip for clip, own in zip(listed.clips, parts, strict=True) if own == part]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_sizes(whole, cut):
+    assert whole.cuts[cut].sizes() == {"train": 8100, "val": 900, "test": 1000}
+    for part, each in (("train", 810), ("val", 90), ("test", 100)):
+        assert Counter(clip.label for clip in members(whole, cut, part)) == dict.fromkeys(range(10), each)
+    names = [clip.name for part in ("train", "val", "test") for clip in members(whole, cut, part)]
+    assert len(set(names)) == 10_000
+
+
+def test_labels_are_the_classes_in_order_of_the_alphabet(whole):
+    assert whole.classes == tuple(sorted(CLASSES)) == CLASSES
+    for source in whole.sources:
+        (clip,) = source.clips
+        assert source.path == f"{CLASSES[clip.label]}/{clip.name}.aedat"
+    assert whole.sensor_size == (128, 128)
+    assert whole.notes == ()
+
+
+def test_the_first_and_the_last_hundred_are_by_number(whole):
+    for cut, numbers in (("first-100", range(100)), ("last-100", range(900, 1000))):
+        wanted = {f"cifar10_{name}_{number}" for name in CLASSES for number in numbers}
+        assert {clip.name for clip in members(whole, cut, "test")} == wanted
+
+
+def test_the_random_hundred_is_another_for_each_class(whole):
+    drawn = [{int(c.name.split("_")[-1]) for c in members(whole, "random-100", "test") if c.label == k} for k in range(10)]
+    assert len({frozenset(numbers) for numbers in drawn}) == 10
+    assert all(min(numbers) < 100 and max(numbers) > 900 for numbers in drawn)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_fixed_lists(whole, cut):
+    assert whole.cuts[cut].published
+    assert whole.cuts[cut].checksum == PUBLISHED[cut]
+    assert list(whole.cuts) == CUTS
+
+
+@pytest.mark.parametrize("prefix", ["", "data/cifar/", "a b/"])
+def test_neither_the_place_nor_the_order_of_the_files_matters(prefix):
+    files = [prefix + path for path in FILES]
+    random.Random(prefix).shuffle(files)
+    found = listing(ROOT, [*files, "README.md", f"{prefix}airplane/notes_1.aedat"])
+    assert {name: cut.checksum for name, cut in found.cuts.items()} == PUBLISHED
+    assert [clip.name for clip in found.clips][:3] == [f"cifar10_airplane_{number}" for number in range(3)]
+
+
+def test_aedat4_is_the_same_set():
+    assert listing(ROOT, [f"{path}4" for path in FILES]).cuts["first-100"].published
+
+
+def test_what_the_lists_name_must_be_there():
+    files = [path for path in FILES if path not in ("bird/cifar10_bird_7.aedat", "cat/cifar10_cat_900.aedat")]
+    assert refusal(DataError, listing, ROOT, files) == (
+        "root lacks 2 of the 10,000 recordings that the split lists name, 'cifar10_bird_7.aedat' first; "
+        "all of them, or --partial, are wanted"
+    )
+    part = listing(ROOT, files, partial=True)
+    assert part.notes == ("9,998 of the 10,000 recordings are there",)
+    assert part.cuts["first-100"].sizes() == {"train": 8100, "val": 900, "test": 999}
+    assert part.cuts["last-100"].sizes()["test"] == 999
+    assert not any(cut.published for cut in part.cuts.values())
+
+
+def test_a_part_of_the_set_keeps_the_parts_of_the_whole(whole):
+    """What is tested with half of the recordings is tested with all of them."""
+    some = listing(ROOT, FILES[::3], partial=True)
+    for cut in CUTS:
+        tested = {clip.name for clip in members(whole, cut, "test")}
+        assert {clip.name for clip in members(some, cut, "test")} == tested & {clip.name for clip in some.clips}
+
+
+def test_a_recording_twice():
+    assert refusal(DataError, listing, ROOT, [*FILES, "copy/cifar10_dog_3.aedat"]) == (
+        "root holds 'dog/cifar10_dog_3.aedat' and 'copy/cifar10_dog_3.aedat'; every recording once is wanted"
+    )
+
+
+def test_names_that_are_not_of_the_set_are_passed_over():
+    strange = ["dog/cifar10_dog_1000.aedat", "cow/cifar10_cow_1.aedat", "dog/cifar10_dog_x.aedat", "cifar10_dog_1.npy"]
+    assert listing(ROOT, FILES + strange).cuts["last-100"].published
+
+
+def test_from_a_folder(tmp_path):
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "cifar10_dog_12.aedat").write_bytes(b"")
+    found = list_set("cifar10dvs", tmp_path, partial=True, lists=None)
+    assert [(clip.name, clip.label) for clip in found.clips] == [("cifar10_dog_12", 5)]
+    assert found.notes == ("1 of the 10,000 recordings are there",)
