@@ -60,7 +60,9 @@ def test_validation_is_a_tenth_of_each_class_of_the_training_part():
     assert sorted(lowest) == sorted(clip.name for clip, part in zip(CLIPS, carved, strict=True) if part == "val")
 
 
-@pytest.mark.parametrize(("count", "share", "taken"), [(1, 0.1, 0), (2, 0.1, 1), (14, 0.1, 1), (16, 0.1, 2), (4, 0.9, 3)])
+@pytest.mark.parametrize(
+    ("count", "share", "taken"), [(1, 0.1, 0), (2, 0.1, 1), (14, 0.1, 1), (16, 0.1, 2), (4, 0.9, 3)]
+)
 def test_a_class_keeps_a_training_clip_and_gives_one_of_several(count, share, taken):
     clips = [Clip(str(number), 0) for number in range(count)]
     assert carve_validation("salt", clips, ["train"] * count, share).count("val") == taken
@@ -141,14 +143,18 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    assert refusal(DataError, list_set, "folder", tmp_path) == f"{tmp_path / 'closed'} cannot be read (Permission denied)"
+    assert (
+        refusal(DataError, list_set, "folder", tmp_path) == f"{tmp_path / 'closed'} cannot be read (Permission denied)"
+    )
 
 
 def test_a_link_that_leads_back(tmp_path):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "up").symlink_to(tmp_path)
     message = refusal(DataError, list_set, "folder", tmp_path)
-    assert message == f"{tmp_path / 'left' / 'up'} leads to a folder that was listed before; every folder once is wanted"
+    assert (
+        message == f"{tmp_path / 'left' / 'up'} leads to a folder that was listed before; every folder once is wanted"
+    )
 
 
 def test_hidden_files_and_the_store_are_passed_over(tmp_path):

@@ -16,7 +16,9 @@ def make_recording(seed: int, count: int = 60, size: tuple[int, int] = (34, 34),
     draw = np.random.default_rng(seed)
     times = start + np.sort(draw.integers(0, 20 * count, count))
     return Recording(
-        make_events(draw.integers(0, size[0], count), draw.integers(0, size[1], count), times, draw.integers(0, 2, count)),
+        make_events(
+            draw.integers(0, size[0], count), draw.integers(0, size[1], count), times, draw.integers(0, 2, count)
+        ),
         size,
     )
 

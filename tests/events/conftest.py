@@ -1,7 +1,9 @@
 """Reading what a test wrote: whole, and cut into blocks at every place."""
 
+import os
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,3 +60,13 @@ def read_bytes(saved, block_size):
         return whole
 
     return run
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of real recordings."""
+    beside = Path(__file__).parents[2].parent / "shared" / "data"
+    folder = Path(os.environ.get("RIPE_SHARED_DATA") or beside)
+    if not folder.is_dir():
+        pytest.skip("there are no real recordings here: set RIPE_SHARED_DATA to their folder")
+    return folder

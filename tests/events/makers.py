@@ -4,8 +4,10 @@ import io
 import struct
 
 import numpy as np
+import pytest
 
-from ripe_mambaspike.events import EVENT, make_events
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events import EVENT, make_events, read
 
 AEDAT2 = b"#!AER-DAT2.0\r\n# This is a raw AE data file - do not edit\r\n"
 AEDAT3 = b"#!AER-DAT3.1\r\n#Format: RAW\r\n#Source 1: DVS128\r\n#Start-Time: 2017-01-01 10:00:00\r\n#!END-HEADER\r\n"
@@ -22,6 +24,14 @@ def rows(events):
 
 def as_events(listed):
     return np.array(listed, EVENT)
+
+
+def read_or_not(path):
+    """(the recording, None), or (None, what the error says)."""
+    try:
+        return read(path), None
+    except ReadError as error:
+        return None, str(error)
 
 
 def atis(x, y, t, p):
@@ -62,7 +72,9 @@ def words(kind, *values):
 
 
 def evt2(events):
-    return words("I", *(part for x, y, t, p in rows(events) for part in (evt2_time(t >> 6), evt2_event(x, y, t & 63, p))))
+    return words(
+        "I", *(part for x, y, t, p in rows(events) for part in (evt2_time(t >> 6), evt2_event(x, y, t & 63, p)))
+    )
 
 
 def evt21(events, upper_first=False):
@@ -86,6 +98,27 @@ def evt3(events):
 
 def dat(x, y, t, p):
     return words("I", t, p << 28 | y << 14 | x)
+
+
+def aedat4(*packets, table=-1, width=40, height=30):
+    """A file of (stream, content) packets without compression: stream 0 has events, stream 1 motion."""
+    text = (
+        '<dv version="2.0"><node name="outInfo" path="/"><node name="0" path="/0/">'
+        '<attr key="typeIdentifier" type="string">EVTS</attr><node name="info" path="/0/info/">'
+        f'<attr key="sizeX" type="int">{width}</attr><attr key="sizeY" type="int">{height}</attr></node></node>'
+        '<node name="1" path="/1/"><attr key="typeIdentifier" type="string">IMUS</attr></node></node></dv>'
+    ).encode()
+    fields = struct.pack("<2x5H", 10, 20, 4, 12, 8)  # where in the table its fields are
+    values = struct.pack("<iiIq", 10, 0, 12, table)  # compression, the text, the table after the packets
+    header = struct.pack("<I4s4x", 24, b"IOHE") + fields + values + struct.pack("<I", len(text)) + text + b"\0"
+    made = b"#!AER-DAT4.0\r\n" + struct.pack("<I", len(header)) + header
+    return made + b"".join(struct.pack("<II", stream, len(content)) + content for stream, content in packets)
+
+
+def aedat4_events(events):
+    made = struct.pack("<I4s3H2xiI4xI", 16, b"EVTS", 6, 8, 4, 8, 8, len(events))
+    made += b"".join(struct.pack("<qhh?3x", t, x, y, p) for x, y, t, p in rows(events))
+    return struct.pack("<I", len(made)) + made
 
 
 def npy(array):
@@ -144,6 +177,11 @@ SMALL = {  # name: (the file's name, how it begins, how it goes on)
     "evt21-swapped": ("a.raw", prophesee("2.1"), evt21(EVENTS, upper_first=True)),
     "evt3": ("a.raw", prophesee("3.0", "geometry 640x480"), evt3(EVENTS)),
     "dat": ("a.dat", DAT, joined(dat)),
+    "aedat4": (
+        "a.aedat4",
+        aedat4(),
+        aedat4((0, aedat4_events(EVENTS[:10])), (0, aedat4_events(EVENTS[10:])))[len(aedat4()) :],
+    ),
     "npy": ("a.npy", npy(EVENTS)[:128], npy(EVENTS)[128:]),
     "npy-table": ("a.npy", npy(TABLE)[:128], npy(TABLE)[128:]),
     "npz": ("a.npz", b"", npz(**columns(EVENTS))),
@@ -154,12 +192,24 @@ SMALL = {  # name: (the file's name, how it begins, how it goes on)
 
 
 def small(name):
-    """(file name, bytes) of a small file; those of HDF5 are made when asked for, since h5py may be missing."""
+    """(file name, bytes) of a small file; skips the test where the package that reads it is missing."""
+    if name == "aedat4":
+        pytest.importorskip("aedat")
     if name in ("hdf5", "hdf5-compound"):
+        pytest.importorskip("h5py")
         return "a.h5", hdf5(_dsec if name == "hdf5" else _compound)
     file_name, head, body = SMALL[name]
     return file_name, head + body
 
 
 NAMES = [*SMALL, "hdf5", "hdf5-compound"]
-BINARY_WORDS = {"atis": 5, "aedat2": 8, "aedat2-davis": 8, "evt2": 4, "evt21": 8, "evt21-swapped": 8, "evt3": 2, "dat": 8}
+BINARY_WORDS = {
+    "atis": 5,
+    "aedat2": 8,
+    "aedat2-davis": 8,
+    "evt2": 4,
+    "evt21": 8,
+    "evt21-swapped": 8,
+    "evt3": 2,
+    "dat": 8,
+}

@@ -69,7 +69,13 @@ def test_the_labels_beside_it(saved, first):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("1,2", "line 2 is '1,2'"), ("a,1,2", "line 2"), ("1,5,5", "from 5 to 5"), ("1,-4,5", "from -4"), ("\xff", "labels")],
+    [
+        ("1,2", "line 2 is '1,2'"),
+        ("a,1,2", "line 2"),
+        ("1,5,5", "from 5 to 5"),
+        ("1,-4,5", "from -4"),
+        ("\xff", "labels"),
+    ],
 )
 def test_labels_that_are_none(saved, line, message):
     saved(b"1,100,200\n" + line.encode("latin-1"), "a_labels.csv")

@@ -10,7 +10,9 @@ from makers import EVENTS, columns, npy, npz
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
-PADDED = np.dtype({"names": ["t", "x", "y", "p"], "formats": ["<i8", "<i2", "<i2", "u1"], "offsets": [0, 8, 10, 12], "itemsize": 16})
+PADDED = np.dtype(
+    {"names": ["t", "x", "y", "p"], "formats": ["<i8", "<i2", "<i2", "u1"], "offsets": [0, 8, 10, 12], "itemsize": 16}
+)
 LARGE = np.array(
     [(i % 300, i % 200, 10 * i, i % 2) for i in range(70_000)], dtype=EVENTS.dtype
 )  # more than a block has

@@ -17,7 +17,11 @@ def random_events(count):
     return b"".join(
         words("I", int(time) % 2**32, int(random.integers(8)) << 29 | int(p) << 28 | int(y) << 14 | int(x))
         for time, x, y, p in zip(
-            times, random.integers(0, 304, count), random.integers(0, 240, count), random.integers(0, 2, count), strict=True
+            times,
+            random.integers(0, 304, count),
+            random.integers(0, 240, count),
+            random.integers(0, 2, count),
+            strict=True,
         )
     )
 
@@ -32,7 +36,9 @@ def test_every_event_is_the_slow_decoders(read_bytes, count, blocks):
     assert recording.first_us < 2**32 < recording.last_us
 
 
-@pytest.mark.parametrize(("corner", "size"), [((303, 239), (304, 240)), ((5, 300), (640, 480)), ((16383, 16383), (16384,) * 2)])
+@pytest.mark.parametrize(
+    ("corner", "size"), [((303, 239), (304, 240)), ((5, 300), (640, 480)), ((16383, 16383), (16384,) * 2)]
+)
 def test_a_size_the_header_does_not_give(read_bytes, corner, size):
     recording = read_bytes(WITHOUT_SIZE + b"\x0c\x08" + dat(*corner, 5, 1))
     assert recording.events.tolist() == [(*corner, 5, 1)]

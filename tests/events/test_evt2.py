@@ -36,7 +36,9 @@ def test_every_word_is_the_slow_decoders(read_bytes, seed):
     assert recording.last_us > 2**34 > recording.first_us
     early = counts["no time"]
     said = [sentence for sentence in recording.warnings if "came before the first time word" in sentence]
-    assert said == ([f"{early} event{'s' * (early > 1)} that came before the first time word left out"] if early else [])
+    assert said == (
+        [f"{early} event{'s' * (early > 1)} that came before the first time word left out"] if early else []
+    )
 
 
 def test_more_words_than_a_block_has(read_bytes):

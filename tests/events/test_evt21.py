@@ -45,7 +45,12 @@ def test_more_words_than_a_block_has(read_bytes):
 
 @BOTH
 def test_events_not_words_before_the_first_time_are_counted(read_bytes, upper_first):
-    pairs = [(evt2_event(0, 2, 3, 1), 0xFF), (evt2_event(0, 2, 3, 1), 0x3), (evt2_time(4), 0), (evt2_event(32, 5, 6, 0), 5)]
+    pairs = [
+        (evt2_event(0, 2, 3, 1), 0xFF),
+        (evt2_event(0, 2, 3, 1), 0x3),
+        (evt2_time(4), 0),
+        (evt2_event(32, 5, 6, 0), 5),
+    ]
     data = b"".join(words("I", *(pair if upper_first else pair[::-1])) for pair in pairs)
     recording = read_bytes(HEADER + data)
     assert recording.events.tolist() == [(32, 5, 4 * 64 + 6, 0), (34, 5, 4 * 64 + 6, 0)]

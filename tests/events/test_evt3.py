@@ -100,7 +100,11 @@ def test_another_high_part_starts_the_low_part_at_zero(read_bytes):
 
 
 def test_a_low_part_that_steps_back_is_no_wrap(read_bytes):
-    assert times(read_bytes, high(3), low(4095), EVENT, low(4090), EVENT, high(4), low(0), EVENT) == [16383, 16378, 16384]
+    assert times(read_bytes, high(3), low(4095), EVENT, low(4090), EVENT, high(4), low(0), EVENT) == [
+        16383,
+        16378,
+        16384,
+    ]
 
 
 def test_the_high_part_wraps_every_16_seconds(read_bytes):
@@ -145,7 +149,9 @@ def test_a_row_has_eleven_bits(read_bytes):
     assert recording.events.tolist() == [(7, 719, 4096, 1)]
 
 
-@pytest.mark.parametrize(("line", "added"), [("time_base 16777216", 2**24), ("time_base x", 0), (f"time_base {'9' * 30}", 0)])
+@pytest.mark.parametrize(
+    ("line", "added"), [("time_base 16777216", 2**24), ("time_base x", 0), (f"time_base {'9' * 30}", 0)]
+)
 def test_the_time_base_of_our_own_files(read_bytes, line, added):
     recording = read_bytes(prophesee("3.0", line) + words("H", high(1), row(1), EVENT))
     assert recording["t"].tolist() == [4096 + added]

@@ -47,7 +47,7 @@ def recordings(draw):
 
 
 @pytest.mark.parametrize("ending", [".bin", ".npz", ".npy", ".raw", ".aedat", ".csv"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(recording=recordings())
 def test_random_recordings_come_back(tmp_path, ending, recording):
     again = back(recording, tmp_path / f"a{ending}")

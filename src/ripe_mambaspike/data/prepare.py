@@ -77,6 +77,8 @@ def prepare(
     try:
         home.mkdir(parents=True, exist_ok=True)
         with locked(home / "lock", f"{home} is being prepared by another process; wait for it to end"):
+            for stray in (*home.glob(".*"), *home.glob("*.part/.*")):  # what a killed process was writing
+                stray.unlink(missing_ok=True)
             return _prepare(listing, root, home, workers, strict, report)
     except OSError as error:
         raise DataError(_explain(error, home)) from error
@@ -94,8 +96,6 @@ def _prepare(listing: Listing, root: Path, home: Path, workers: int, strict: boo
         target, building = home / key, home / f"{key}.part"
         if not _whole(target):
             building.mkdir(exist_ok=True)
-            for stray in building.glob(".*"):  # what a killed process was writing
-                stray.unlink(missing_ok=True)
             tasks = make_tasks(listing, root, building, strict)
             todo = [task for task in tasks if _finished(task) is None]
             done = len(tasks) - len(todo)

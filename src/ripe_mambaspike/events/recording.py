@@ -90,6 +90,13 @@ class Recording:
             return self
         return replace(self, events=self.events[np.argsort(self.events["t"], kind="stable")])
 
+    def turned(self) -> "Recording":
+        """Turned by 180°: for a camera that hung upside down, or a format that does not say which way is up."""
+        events = self.events.copy()
+        for name, side in zip("xy", self.sensor_size, strict=True):
+            events[name] = side - 1 - events[name]
+        return replace(self, events=events)
+
     def crop(self, start_us: int, stop_us: int) -> "Recording":
         """The events with start ≤ t < stop."""
         times = self.events["t"]

@@ -15,7 +15,9 @@ ROOT = Path("root")
 
 
 def files_of(**counts):
-    return [f"Caltech101/{name}/image_{number:04d}.bin" for name, count in counts.items() for number in range(1, count + 1)]
+    return [
+        f"Caltech101/{name}/image_{number:04d}.bin" for name, count in counts.items() for number in range(1, count + 1)
+    ]
 
 
 def parts_of(found):
@@ -47,7 +49,9 @@ def test_the_place_of_the_folder_does_not_matter():
 
 
 def test_labels_and_notes():
-    found = listing(ROOT, [*files_of(bee=2, ant=3, BACKGROUND_Google=1), "Caltech101_annotations/ant/annotation_0001.bin"])
+    found = listing(
+        ROOT, [*files_of(bee=2, ant=3, BACKGROUND_Google=1), "Caltech101_annotations/ant/annotation_0001.bin"]
+    )
     assert found.classes == ("BACKGROUND_Google", "ant", "bee")
     assert Counter(clip.label for clip in found.clips) == {0: 1, 1: 3, 2: 2}
     assert found.sources[0].path == "Caltech101/BACKGROUND_Google/image_0001.bin"

@@ -101,6 +101,8 @@ class View:
     """Unit of the times, where the format does not fix it."""
     strict: bool = False
     """Refuse a recording with events outside the sensor or times that run backwards."""
+    turn: bool = False
+    """Turn it by 180° (AEDAT 2.0 does not say which way is up)."""
 
     def run(self) -> int:
         from ripe_mambaspike.events.reading import read
@@ -110,6 +112,8 @@ class View:
             raise InputError(f"--window-ms is {self.window_ms}; at least 0.001 is wanted")
         with spoken_warnings():
             recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
+        if self.turn:
+            recording = recording.turned()
         window = None if self.window_ms is None else round(self.window_ms * 1000)
         view(recording, self.out, frames=self.frames, window_us=window, title=self.file.name)
         print(f"{printable(self.out)}: {len(recording):,} events")
@@ -130,6 +134,8 @@ class Convert:
     """Unit of the times, where the format does not fix it."""
     strict: bool = False
     """Refuse a recording with events outside the sensor or times that run backwards."""
+    turn: bool = False
+    """Turn it by 180° (AEDAT 2.0 does not say which way is up)."""
     force: bool = False
     """Write over a file that is there."""
 
@@ -144,6 +150,8 @@ class Convert:
             recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
         if self._is_there() and self.out.samefile(self.file):
             raise InputError(f"{self.out} is the recording itself; another name is wanted")
+        if self.turn:
+            recording = recording.turned()
         try:
             # Beside its place, so that what was there before goes only when the new file has been read back.
             with tempfile.TemporaryDirectory(prefix=".ripe-", dir=self.out.parent) as folder:

@@ -1,0 +1,266 @@
+"""`ripe data info` and `convert`: one recording of any format."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike.events import Recording, make_events, read, write
+
+SUFFIXES = [".bin", ".npz", ".npy", ".raw", ".aedat", ".csv", ".txt"]
+EVENTS = make_events(
+    [3 * i % 40 for i in range(50)],
+    [7 * i % 30 for i in range(50)],
+    [1000 + 37 * i for i in range(50)],
+    [0, 1, 1, 0, 1] * 10,
+)
+BACKWARDS = make_events([1, 2, 3], [1, 2, 3], [50, 10, 20], [1, 0, 1])
+KEYS = [
+    "file", "format", "sensor_size", "events", "duration_us", "on", "off", "first_us", "last_us", "warnings", "metadata",
+]  # fmt: skip
+
+
+@pytest.fixture
+def clip(tmp_path):
+    return write(Recording(EVENTS, (40, 30)), tmp_path / "clip.npz")
+
+
+@pytest.fixture
+def troubled(tmp_path):
+    return write(Recording(BACKWARDS, (40, 30)), tmp_path / "troubled.npz")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Its files before a command, for a look at what the command left behind."""
+    return lambda: {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_info_as_json(ripe, clip):
+    said = ripe("data", "info", clip, "--json")
+    assert (said.code, said.err) == (0, "")
+    document = json.loads(said.out)
+    assert list(document) == KEYS
+    assert document == {
+        "file": str(clip),
+        "format": "npz",
+        "sensor_size": [40, 30],
+        "events": 50,
+        "duration_us": 37 * 49,
+        "on": 30,
+        "off": 20,
+        "first_us": 1000,
+        "last_us": 1000 + 37 * 49,
+        "warnings": [],
+        "metadata": {"time_unit": "us", "sensor_size_from": "the file"},
+    }
+
+
+def test_info_for_people(ripe, clip):
+    said = ripe("data", "info", clip)
+    assert (said.code, said.err) == (0, "")
+    for text in (clip.name, "40×30 (from the file)", "30 / 20 (60.0% ON)", "0.001813 s", "1,000 … 2,813 µs"):
+        assert text in said.out
+
+
+def test_info_with_options(ripe, tmp_path):
+    path = tmp_path / "clip.csv"
+    path.write_text("x,y,t,p\n1,2,5,1\n30,4,9,0\n")
+    document = json.loads(ripe("data", "info", path, "--time-unit", "ms", "--sensor-size", "64", "48", "--json").out)
+    assert (document["duration_us"], document["sensor_size"]) == (4000, [64, 48])
+    document = json.loads(ripe("data", "info", path, "--json").out)
+    assert (document["duration_us"], document["sensor_size"]) == (4, [34, 34])
+    assert document["metadata"]["sensor_size_from"] == "the events"
+
+
+def test_one_event(ripe, tmp_path):
+    path = write(Recording(EVENTS[:1], (40, 30)), tmp_path / "one.npz")
+    document = json.loads(ripe("data", "info", path, "--json").out)
+    assert (document["events"], document["duration_us"], document["on"], document["off"]) == (1, 0, 0, 1)
+    assert "–" in ripe("data", "info", path).out
+
+
+def test_trouble_is_told_on_standard_error(ripe, troubled):
+    said = ripe("data", "info", troubled, "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["warnings"] == ["times run backwards at 1 event"]
+    assert json.loads(said.out)["duration_us"] == 40
+    assert said.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
+
+
+@pytest.mark.parametrize("command", ["info", "convert"])
+def test_recordings_that_are_none(refused, folder, tmp_path, command):
+    rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
+    files = {
+        "empty.bin": b"",
+        "noise.dat": bytes(range(256)),
+        "none.txt": b"hello there\n",
+        "cut.bin": b"\1\2\3\4\5\6\7",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    no_events = tmp_path / "no_events.npy"
+    np.save(no_events, EVENTS[:0])
+    before = folder()
+    refused(("data", command, no_events, *rest), no_events, "holds no events", "at least one is wanted")
+    refused(("data", command, tmp_path / "none.bin", *rest), tmp_path / "none.bin", "No such file")
+    refused(("data", command, tmp_path, *rest), tmp_path, "is a folder")
+    refused(("data", command, tmp_path / "empty.bin", *rest), "empty.bin", "is empty")
+    refused(("data", command, tmp_path / "noise.dat", *rest), "noise.dat", "no known format", "00 01 02")
+    refused(("data", command, tmp_path / "none.txt", *rest), "none.txt")
+    refused(("data", command, tmp_path / "cut.bin", *rest), "cut.bin", "cut off at byte 7")
+    refused(("data", command, "x" * 5000, *rest), "File name too long")
+    assert folder() == before
+
+
+@pytest.mark.parametrize("command", ["info", "convert"])
+def test_words(refused, clip, troubled, folder, tmp_path, command):
+    rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
+    before = folder()
+    refused(("data", command, troubled, *rest, "--strict"), troubled, "times run backwards")
+    refused(("data", command, clip, *rest, "--sensor-size", "0", "0"), "sensor_size", "(0, 0)", "1 to 65536")
+    refused(("data", command, clip, *rest, "--sensor-size", "-4", "5"), "-4")
+    refused(("data", command, clip, *rest, "--sensor-size", "5"), "--sensor-size", "5")
+    refused(("data", command, clip, *rest, "--sensor-size", "a", "b"), "--sensor-size", "a")
+    refused(("data", command, clip, *rest, "--time-unit", "h"), "--time-unit", "h", "ms, ns, s, us")
+    refused(("data", command, clip, *rest, "--colour"), "--colour")
+    refused(("data", command), "FILE")
+    assert folder() == before
+
+
+@pytest.mark.parametrize("name", ["[bold].npz", "a[/b].npz", "[/].npz", "größe [x].npz"])
+def test_names_that_look_like_markup(ripe, tmp_path, name):
+    path = write(Recording(EVENTS, (40, 30)), tmp_path / name)
+    said = ripe("data", "info", path)
+    assert said.code == 0
+    assert name in re.sub(r"\n", "", said.out)
+
+
+def test_a_header_that_looks_like_markup(ripe, tmp_path):
+    path = write(Recording(EVENTS, (128, 128)), tmp_path / "clip.raw")
+    path.write_bytes(path.read_bytes().replace(b"% end\n", b"% camera_integrator_name [/x]\n% end\n"))
+    assert ripe("data", "info", path).code == 0
+
+
+def test_a_name_that_is_no_text(tmp_path):
+    path = write(Recording(EVENTS, (40, 30)), tmp_path / os.fsdecode(b"\xff.npz"))
+    for words in (["info", path, "--json"], ["info", path], ["convert", path, tmp_path / os.fsdecode(b"\xfe.bin")]):
+        done = subprocess.run([sys.executable, "-m", "ripe_mambaspike", "data", *words], capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert b".npz" in done.stdout or b".bin" in done.stdout
+
+
+@pytest.mark.parametrize("first", SUFFIXES)
+def test_there_and_back_again(ripe, tmp_path, first):
+    write(Recording(EVENTS, (40, 30)), tmp_path / f"clip{first}")
+    for second in SUFFIXES:
+        out, back = tmp_path / f"out{second}", tmp_path / f"back{first}"
+        said = ripe("data", "convert", tmp_path / f"clip{first}", out, "--sensor-size", "40", "30", "--force")
+        assert (said.code, said.err) == (0, "")
+        assert said.out == f"{out}: 50 events, {out.stat().st_size:,} bytes, reads back the same\n"
+        np.testing.assert_array_equal(read(out).events, EVENTS)
+        assert ripe("data", "convert", out, back, "--sensor-size", "40", "30", "--force").code == 0
+        assert back.read_bytes() == (tmp_path / f"clip{first}").read_bytes()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_convert_keeps_the_order_and_speaks_of_it(ripe, troubled, tmp_path):
+    out = tmp_path / "out.csv"
+    said = ripe("data", "convert", troubled, out)
+    assert said.code == 0
+    assert said.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
+    assert read(out)["t"].tolist() == [50, 10, 20]
+
+
+@pytest.mark.filterwarnings("ignore:.*times run backwards")
+def test_convert_does_not_write_over_a_file(refused, ripe, clip, folder, tmp_path):
+    old = tmp_path / "old.bin"
+    old.write_bytes(b"kept")
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "link.npz").symlink_to(clip)
+    before = folder()
+    refused(("data", "convert", clip, old), f"{old} is there already; another name or --force is wanted")
+    refused(("data", "convert", clip, clip), f"{clip} is there already")
+    refused(("data", "convert", clip, clip, "--force"), f"{clip} is the recording itself; another name is wanted")
+    refused(("data", "convert", clip, tmp_path / "link.npz", "--force"), "is the recording itself")
+    refused(("data", "convert", tmp_path / "none.npz", old, "--force"), tmp_path / "none.npz", "No such file")
+    refused(("data", "convert", clip, tmp_path / "folder.npz", "--force"), "folder.npz", "Is a directory")
+    refused(("data", "convert", clip, tmp_path / "nowhere" / "a.npz"), "nowhere", "No such file")
+    refused(("data", "convert", clip, tmp_path / f"{'x' * 300}.npz"), "File name too long")
+    refused(("data", "convert", clip, old / "a.npz"), "Not a directory")
+    assert folder() == before
+    assert ripe("data", "convert", clip, old, "--force").code == 0
+    np.testing.assert_array_equal(read(old).events, EVENTS)
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out", "out.aedat4", "out.h5"])
+def test_a_suffix_that_is_not_written(refused, clip, folder, tmp_path, name):
+    before = folder()
+    refused(("data", "convert", clip, tmp_path / name), tmp_path / name, ".bin, .npz, .npy, .raw, .aedat, .csv, .txt")
+    assert folder() == before
+
+
+@pytest.mark.parametrize(
+    ("events", "size", "suffix"),
+    [
+        (make_events([300, 1], [1, 1], [5, 6], [1, 0]), (346, 260), ".bin"),
+        (make_events([3, 1], [240, 1], [5, 6], [1, 0]), (346, 260), ".bin"),
+        (make_events([3, 1], [2, 1], [-5, 6], [1, 0]), (40, 30), ".bin"),
+        (make_events([3, 2000], [2, 1], [5, 6], [1, 0]), (2048, 30), ".aedat"),
+        (make_events([3, 1], [2, 1], [5, 2**60], [1, 0]), (40, 30), ".csv"),
+    ],
+    ids=["too wide", "the overflow's row", "before zero", "too wide for a DAVIS", "too late for text"],
+)
+def test_what_a_format_cannot_hold(refused, folder, tmp_path, events, size, suffix):
+    source = write(Recording(events, size), tmp_path / "clip.npz")
+    out = tmp_path / f"out{suffix}"
+    refused(("data", "convert", source, out))
+    assert set(folder()) == {"clip.npz"}
+    out.write_bytes(b"kept")
+    refused(("data", "convert", source, out, "--force"))
+    assert folder() == {"clip.npz": source.read_bytes(), out.name: b"kept"}
+
+
+@pytest.mark.filterwarnings("ignore:.*times run backwards")
+def test_a_file_that_would_not_read_back(refused, folder, tmp_path, monkeypatch):
+    """Times that jump about are not recognised in the 40-bit format; nor is a writer trusted that mixes up events."""
+    times = np.random.default_rng(0).integers(0, 8_000_000, 50)
+    source = tmp_path / "clip.npy"
+    np.save(source, make_events(EVENTS["x"], EVENTS["y"], times, EVENTS["p"]))
+    out = tmp_path / "out.bin"
+    out.write_bytes(b"kept")
+    said = main_refused(refused, folder, source, out)
+    assert "read back; another format is wanted" in said
+    write(Recording(EVENTS, (40, 30)), tmp_path / "clip.npz")
+    from ripe_mambaspike.events import writing
+
+    swapped = writing.ENCODERS[".npy"]
+    monkeypatch.setitem(
+        writing.ENCODERS, ".npy", lambda recording: swapped(Recording(recording.events[::-1], recording.sensor_size))
+    )
+    out = tmp_path / "out.npy"
+    refused(
+        ("data", "convert", tmp_path / "clip.npz", out),
+        f"{out} was not written: it would not read back the same; another format is wanted",
+    )
+    assert not out.exists()
+
+
+def main_refused(refused, folder, source, out):
+    """A refusal after a warning: two lines on standard error."""
+    import contextlib
+    import io
+
+    from ripe_mambaspike.cli.main import main
+
+    before, said = folder(), io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert main(["data", "convert", str(source), str(out), "--force"]) == 2
+    assert folder() == before
+    assert "times run backwards" in said.getvalue().splitlines()[0]
+    assert len(said.getvalue().splitlines()) == 2
+    return said.getvalue().splitlines()[1]

@@ -1,0 +1,181 @@
+"""DVS-Gesture in both forms: nobody is in two parts, and the cut is named by the clips it has."""
+
+import random
+from pathlib import Path
+
+import pytest
+from trees import make_recording, refusal, save_trial
+
+from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets.dvsgesture import CLASSES, SENSOR, listing, trials
+from ripe_mambaspike.errors import DataError, ReadError, RipeError
+from ripe_mambaspike.events.formats.aedat3 import Label
+
+ROOT = Path("root")
+ROWS = [Label(1 + row % 11, 1000 * row, 1000 * row + 1500) for row in range(12)]  # one stands twice, spans overlap
+RAW = [f"DvsGesture/{trial}{end}" for trial in sorted(trials()) for end in (".aedat", "_labels.csv")]
+ABSENT = "user02_lab/0"
+
+
+def array_files():
+    users = {trial: int(trial[4:6]) for trial in trials()}
+    return [
+        f"ibmGesture{'Train' if user <= 23 else 'Test'}/{trial}/{label}.npy"
+        for trial, user in users.items()
+        for label in range(11)
+        if f"{trial}/{label}" != ABSENT
+    ]
+
+
+def list_raw(files=RAW, rows=ROWS):
+    return listing(ROOT, files, labels=lambda path: list(rows))
+
+
+def users_by_part(found):
+    (cut,) = found.cuts.values()
+    users = {"train": set(), "val": set(), "test": set()}
+    for clip, part in zip(found.clips, cut.parts, strict=True):
+        users[part].add(int(clip.name[4:6]))
+    return users
+
+
+def test_the_trials():
+    assert len(trials()) == 122
+    assert sum(int(trial[4:6]) <= 23 for trial in trials()) == 98
+    assert {int(trial[4:6]) for trial in trials()} == set(range(1, 30))
+
+
+def test_as_recorded():
+    found = list_raw()
+    cut = found.cuts["1176-288"]
+    sizes = cut.sizes()
+    assert (sizes["train"] + sizes["val"], sizes["test"]) == (1176, 288)
+    assert list(found.cuts) == ["1176-288"]
+    assert cut.published
+    assert found.notes == ()
+    assert (found.classes, found.sensor_size, found.time_unit) == (CLASSES, SENSOR, None)
+    assert len(found.sources) == 122
+
+
+def test_every_row_of_the_labels_is_a_clip():
+    first = list_raw().sources[0]
+    assert first.path == "DvsGesture/user01_fluorescent.aedat"
+    assert [(clip.name, clip.label, clip.start_us, clip.stop_us) for clip in first.clips] == [
+        (f"user01_fluorescent/{row:02d}", row % 11, 1000 * row, 1000 * row + 1500) for row in range(12)
+    ]
+
+
+def test_as_arrays():
+    found = listing(ROOT, array_files())
+    cut = found.cuts["1077-264"]
+    sizes = cut.sizes()
+    assert (sizes["train"] + sizes["val"], sizes["test"]) == (1077, 264)
+    assert list(found.cuts) == ["1077-264"]
+    assert cut.published
+    assert found.time_unit == "ms"
+    assert ABSENT not in {clip.name for clip in found.clips}
+    for source in found.sources:
+        (clip,) = source.clips
+        assert source.path.endswith(f"/{clip.name}.npy")
+        assert clip.name.endswith(f"/{clip.label}")
+
+
+@pytest.mark.parametrize("form", ["recordings", "arrays"])
+def test_nobody_is_in_two_parts(form):
+    found = list_raw() if form == "recordings" else listing(ROOT, array_files())
+    users = users_by_part(found)
+    assert users == {"train": set(range(1, 21)), "val": {21, 22, 23}, "test": set(range(24, 30))}
+
+
+@pytest.mark.parametrize("form", ["recordings", "arrays"])
+def test_neither_the_place_nor_the_order_of_the_files_matters(form):
+    files = RAW if form == "recordings" else array_files()
+    make = list_raw if form == "recordings" else lambda given: listing(ROOT, given)
+    moved = [f"else/where/{path.split('/', 1)[1]}" for path in random.Random(0).sample(files, len(files))]
+    (one,), (other,) = make(files).cuts.values(), make(moved).cuts.values()
+    assert one.checksum == other.checksum
+    assert other.published
+
+
+def test_trials_that_the_lists_leave_out_are_left_out():
+    extra = ["DvsGesture/user03_lab.aedat", "DvsGesture/user03_lab_labels.csv", "DvsGesture/user30_led.aedat"]
+    found = list_raw(RAW + extra)
+    assert found.notes == ("2 recordings that the set's lists of trials leave out are left out",)
+    assert found.cuts["1176-288"].published
+
+
+@pytest.mark.parametrize(
+    ("found", "there", "cut"),
+    [
+        (lambda: list_raw(RAW[:4]), "24 training and 0 test", "1176-288 cut has 1176 and 288"),
+        (lambda: list_raw(rows=ROWS[:11]), "1,078 training and 264 test", "1176-288 cut has 1176 and 288"),
+        (lambda: listing(ROOT, ["a/user24_led/3.npy"]), "0 training and 1 test", "1077-264 cut has 1077 and 264"),
+    ],
+    ids=["two trials", "a row less", "one array"],
+)
+def test_a_part_of_the_set_is_named_as_such(found, there, cut):
+    made = found()
+    assert made.notes == (f"{there} clips are there; the {cut}",)
+    assert not any(cut.published for cut in made.cuts.values())
+
+
+def test_both_forms():
+    assert refusal(DataError, list_raw, RAW + array_files()) == (
+        "root holds DVS-Gesture both as .aedat and as .npy; one of the two is wanted"
+    )
+
+
+def test_labels_that_are_not_there():
+    files = [path for path in RAW if path != "DvsGesture/user05_lab_labels.csv"]
+    message = refusal(DataError, list_raw, files)
+    place = ROOT / "DvsGesture/user05_lab.aedat"
+    assert message == f"{place} has no labels beside it; DvsGesture/user05_lab_labels.csv is wanted"
+
+
+@pytest.mark.parametrize("label", [0, 12])
+def test_a_class_out_of_range(label):
+    message = refusal(DataError, list_raw, RAW, [*ROWS, Label(label, 0, 5)])
+    place = ROOT / "DvsGesture/user01_fluorescent_labels.csv"
+    assert message == f"{place} names class {label}; one from 1 to 11 is wanted"
+
+
+def test_a_class_out_of_range_among_arrays():
+    path = "ibmGestureTrain/user01_led/11.npy"
+    assert refusal(DataError, listing, ROOT, [path]) == f"{ROOT / path} is of class 11; one from 0 to 10 is wanted"
+
+
+def test_a_clip_twice():
+    files = [*array_files(), "copy/user24_led/3.npy"]
+    assert refusal(DataError, listing, ROOT, files) == "root holds 'user24_led/3' 2 times; every clip once is wanted"
+
+
+def test_labels_are_read_from_the_file_beside(tmp_path):
+    save_trial(tmp_path, "user24_led", make_recording(0).events, [(8, 1000, 1300), (8, 1200, 1500), (1, 1500, 1900)])
+    found = list_set("dvsgesture", tmp_path)
+    assert [(clip.label, clip.start_us, clip.stop_us) for clip in found.clips] == [
+        (7, 1000, 1300),
+        (7, 1200, 1500),
+        (0, 1500, 1900),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("class,startTime_usec,endTime_usec\n1,2\n", "line 2 is '1,2'; class,start,end in whole numbers is wanted"),
+        ("1,5,9\n1,a,9\n", "line 2 is '1,a,9'; class,start,end in whole numbers is wanted"),
+        ("1,9,5\n", "line 1 goes from 9 to 5 µs; a span is wanted"),
+        ("", "names no clip; a row of class, start and end for each is wanted"),
+        ("class,startTime_usec,endTime_usec\n", "names no clip; a row of class, start and end for each is wanted"),
+    ],
+    ids=["short", "no number", "backwards", "empty", "header alone"],
+)
+def test_garbled_labels(tmp_path, text, said):
+    (tmp_path / "user24_led.aedat").write_bytes(b"")
+    path = tmp_path / "user24_led_labels.csv"
+    path.write_text(text)
+    assert refusal(RipeError, list_set, "dvsgesture", tmp_path) == f"{path} {said}"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(ReadError, list_set, "dvsgesture", tmp_path).startswith(
+        f"{path} cannot be read as a csv of labels ("
+    )

@@ -1,0 +1,219 @@
+"""What is stored is what was read, and every change of a byte is noticed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from trees import make_recording, refusal
+
+from ripe_mambaspike.data.store import (
+    INDEX,
+    LAYOUT,
+    STORED,
+    compare_source,
+    file_checksum,
+    index_checksum,
+    open_store,
+    pack,
+    read_store,
+    unpack,
+    verify_store,
+)
+from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.events import make_events, read
+
+AGAIN = "prepare the set again"
+
+
+def test_packing_loses_nothing():
+    corners = make_events(
+        [0, 65535, 7, 0], [0, 32767, 32767, 3], [5, 5, 2**32 + 4, 10], [0, 1, 0, 1]
+    )  # the largest that fits
+    packed = pack(corners, 5)
+    assert packed.dtype == STORED
+    assert STORED.itemsize == 8
+    assert packed["t"].tolist() == [0, 0, 2**32 - 1, 5]
+    np.testing.assert_array_equal(unpack(packed, 5), corners)
+    np.testing.assert_array_equal(unpack(packed)["t"], corners["t"] - 5)
+    assert unpack(packed[:0]).shape == (0,)
+
+
+def test_a_store_says_what_it_holds(store, digits):
+    assert store.name == "nmnist-600"
+    assert len(store) == 12
+    assert store.classes == tuple("0123456789")
+    assert store.cuts == ("thirds",)
+    assert store.sensor_size == (34, 34)
+    assert store.labels.tolist() == [number % 2 for number in range(1, 13)]
+    members = {part: store.members("thirds", part).tolist() for part in ("train", "val", "test")}
+    assert members["test"] == [2, 5, 8, 11]
+    assert sorted(clip for part in members.values() for clip in part) == list(range(12))
+    assert len(members["val"]) == 2
+    assert verify_store(store) == 12 * 60
+    for number in range(12):
+        clip = store.clip(number)
+        name = f"Train/{(number + 1) % 2}/{number + 1:05d}"
+        source = read(digits / f"{name}.bin")
+        assert clip.metadata == {"name": name, "start_us": source.first_us}
+        np.testing.assert_array_equal(unpack(pack(clip.events, 0), source.first_us), source.events)
+        assert (clip.format, clip.sensor_size) == ("store/nmnist-600", (34, 34))
+
+
+def test_a_store_is_mapped_and_not_read(store):
+    shards = {}
+    for number in range(12):
+        store.clip(number, shards)
+    assert list(shards) == [0]
+    assert isinstance(shards[0], np.memmap)
+    assert shards[0].mode == "r"
+    assert shards[0].dtype == STORED
+
+
+def test_no_store(tmp_path, store):
+    wanted = f"{tmp_path} holds no prepared nmnist; run `ripe data prepare nmnist` first"
+    assert refusal(DataError, open_store, tmp_path, "nmnist") == wanted
+    (tmp_path / "nmnist").mkdir()
+    (tmp_path / "nmnist" / "current").write_bytes(b"\xff\xfe")
+    assert refusal(DataError, open_store, tmp_path, "nmnist") == wanted
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00", '"text"', "null"])
+def test_an_index_that_is_none(store, text):
+    path = store.folder / INDEX
+    path.write_text(text)
+    home = store.folder.parent.parent
+    assert refusal(DataError, open_store, home, "nmnist-600") == f"{path} is missing or damaged; {AGAIN}"
+    path.unlink()
+    assert refusal(DataError, open_store, home, "nmnist-600") == f"{path} is missing or damaged; {AGAIN}"
+
+
+def test_an_index_of_another_layout(store):
+    path = store.folder / INDEX
+    path.write_text(json.dumps({**store.index, "layout": LAYOUT + 1}))
+    message = refusal(DataError, read_store, store.folder)
+    assert message == f"{path} is of layout {LAYOUT + 1}; {LAYOUT} is wanted: {AGAIN}"
+
+
+def test_any_flipped_byte_of_a_shard_is_noticed(store):
+    path = store.folder / "shard-00000.npy"
+    whole = path.read_bytes()
+    places = [0, 5, 8, 60, 127, 128, 130, len(whole) // 2, len(whole) - 1]
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert refusal(DataError, verify_store, store) == (
+            f"{path} does not have the checksum that its index names; {AGAIN}"
+        )
+    path.write_bytes(whole)
+    assert verify_store(store) == 720
+    path.unlink()
+    assert refusal(DataError, verify_store, store) == f"{path} cannot be read (No such file or directory)"
+
+
+@pytest.mark.parametrize("keep", [0, 3, 64, 100, -1, -8])
+def test_a_shard_that_is_cut_off_is_not_used(store, keep):
+    path = store.folder / "shard-00000.npy"
+    path.write_bytes(path.read_bytes()[:keep])
+    message = refusal(DataError, store.clip, 0)
+    assert message.startswith(f"{path} is missing or damaged (")
+    assert message.endswith(f"); {AGAIN}")
+
+
+def test_a_shard_of_something_else_is_not_used(store):
+    path = store.folder / "shard-00000.npy"
+    np.save(path, np.zeros(720))
+    assert refusal(DataError, store.clip, 0) == f"{path} holds (720,) of float64; 720 events are wanted"
+    np.save(path, np.zeros(719, STORED))
+    assert refusal(DataError, store.clip, 0) == f"{path} holds (719,) of {STORED}; 720 events are wanted"
+
+
+def test_any_change_of_the_index_is_noticed(store):
+    """Even one that leaves it as sound as before: a label, a name, a part."""
+    path = store.folder / INDEX
+    text = path.read_text()
+    for old, new in (
+        ('"label": [1, 0', '"label": [0, 0'),
+        ("Train/1/00001", "Train/1/00091"),
+        ('"classes": ["0"', '"classes": ["o"'),
+        ('"sensor_size": [34', '"sensor_size": [33'),
+        ('"published": false', '"published": true'),
+    ):
+        assert text.count(old) >= 1, old
+        path.write_text(text.replace(old, new, 1))
+        assert refusal(DataError, verify_store, read_store(store.folder)) == (
+            f"{path} does not have the checksum that it names; {AGAIN}"
+        )
+    path.write_text(text)
+    verify_store(read_store(store.folder))
+
+
+def edited(store, edit):
+    """The store with an index that was changed, and sealed again as if it had been made so."""
+    index = json.loads((store.folder / INDEX).read_text())
+    edit(index)
+    index["sha256"] = index_checksum(index)
+    (store.folder / INDEX).write_text(json.dumps(index))
+    return read_store(store.folder)
+
+
+def move(column, clip, by):
+    def edit(index):
+        index["clips"][column][clip] += by
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda index: index["clips"]["label"].pop(), "has columns of [11, 12] clips"),
+        (lambda index: index["clips"]["at"].pop(), "has columns of [11, 12] clips"),
+        (lambda index: index["cuts"]["thirds"].update(parts="rrr"), "has columns of [3, 12] clips"),
+        (move("at", 3, 1), "has clips that overlap or leave gaps"),
+        (move("at", 3, -1), "has clips that overlap or leave gaps"),
+        (move("events", 3, 1), "has clips that overlap or leave gaps"),
+        (move("events", 3, -60), "has clips that overlap or leave gaps"),
+        (move("events", 11, -1), "does not agree with the shards"),
+        (move("events", 11, 1), "does not agree with the shards"),
+        (lambda index: [column.pop() for column in (*index["clips"].values(),)] and index["cuts"].clear(),
+         "does not agree with the shards"),
+    ],
+    ids=["label", "at", "parts", "gap", "overlap", "longer", "empty", "short of the end", "past the end", "clip less"],
+)  # fmt: skip
+def test_an_index_that_does_not_fit_the_shards(store, edit, said):
+    changed = edited(store, edit)
+    assert refusal(DataError, verify_store, changed) == f"{store.folder / INDEX} {said}; {AGAIN}"
+
+
+def test_a_shard_of_another_length_than_the_index_says(store):
+    changed = edited(store, lambda index: index["shards"][0].update(events=719))
+    path = store.folder / "shard-00000.npy"
+    assert refusal(DataError, verify_store, changed) == f"{path} holds (720,) of {STORED}; 719 events are wanted"
+
+
+def test_the_source_is_compared(store, digits, tmp_path):
+    assert compare_source(store, digits) == "unchanged"
+    first, second = digits / "Train" / "1" / "00001.bin", digits / "Train" / "0" / "00002.bin"
+    whole = first.read_bytes()
+    first.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    said = "changed: 1 files differ and 0 are missing, Train/1/00001.bin first"
+    assert compare_source(store, digits) == said
+    second.unlink()
+    assert compare_source(store, digits) == said.replace("0 are", "1 are")
+    first.write_bytes(whole)
+    assert compare_source(store, digits) == "changed: 0 files differ and 1 are missing"
+    shutil.rmtree(digits / "Train")
+    assert compare_source(store, digits) == "gone"
+    assert compare_source(store, tmp_path / "nowhere") == "gone"
+
+
+def test_a_checksum_of_what_cannot_be_read(tmp_path):
+    path = tmp_path / "none"
+    assert refusal(DataError, file_checksum, path) == f"{path} cannot be read (No such file or directory)"
+    path.write_bytes(b"abc")
+    assert file_checksum(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_recordings_by_lot_are_not_all_alike():
+    """The tests above would pass on a store that mixes up its clips if the recordings were."""
+    assert len({make_recording(seed).events.tobytes() for seed in range(12)}) == 12

@@ -1,0 +1,90 @@
+"""A reader sees the old file or the new one, never half of one."""
+
+import os
+import stat
+
+import pytest
+
+from ripe_mambaspike import files
+from ripe_mambaspike.files import atomic_write
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_file_appears_when_the_block_ends(tmp_path):
+    path = tmp_path / "a.bin"
+    with atomic_write(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+    assert path.read_bytes() == b"one"
+    with atomic_write(path) as file:
+        file.write(b"two")
+        file.flush()
+        assert path.read_bytes() == b"one"
+    assert path.read_bytes() == b"two"
+    assert names(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("no")])
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_block_that_ends_badly_leaves_no_trace(tmp_path, error, old):
+    path = tmp_path / "a.bin"
+    if old:
+        path.write_bytes(old)
+
+    def begin():
+        with atomic_write(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)):
+        begin()
+    assert names(tmp_path) == (["a.bin"] if old else [])
+    assert not old or path.read_bytes() == old
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_disk_that_fails_at_the_end(tmp_path, monkeypatch, step):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+
+    def fail(*args):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files.os if step == "fsync" else files.Path, step, fail)
+    with pytest.raises(OSError, match="Input/output"), atomic_write(path) as file:
+        file.write(b"new")
+    assert names(tmp_path) == ["a.bin"]
+    assert path.read_bytes() == b"old"
+
+
+def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    seen = []
+
+    def sync(descriptor):
+        seen.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(files.os, "fsync", sync)
+    with atomic_write(path) as file:
+        file.write(b"x" * 1000)
+    assert seen == [(1000, False)]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_the_file_may_be_read_by_whom_the_system_allows(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        with atomic_write(tmp_path / "a.bin") as file:
+            file.write(b"")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "none" / "a.bin"):
+        pass
