@@ -137,6 +137,10 @@ def test_by_count(steps, ordered):
     assert torch.equal(counts, expected)
 
 
+def test_by_count_the_later_steps_have_the_one_more():
+    assert bin_events(recording_of(500), 3, by="count").sum((1, 2, 3)).tolist() == [166, 167, 167]
+
+
 @pytest.mark.parametrize("window", [1, 7, 100, 999, 5000])
 def test_by_window(window):
     recording = recording_of(300, (34, 34), span=1000, start=123)

@@ -13,7 +13,7 @@ WITHOUT_SIZE = b"% Data file containing Event2D events.\n% Version 2\n"
 
 def random_events(count):
     random = np.random.default_rng(4)
-    times = 2**32 - 2**27 + np.cumsum(random.integers(-2, 2**27 // count * 40, count))
+    times = 2**32 - 2**27 + np.cumsum(random.choice([-2, 0, 1, 2**28 // count * 4], count))
     return b"".join(
         words("I", int(time) % 2**32, int(random.integers(8)) << 29 | int(p) << 28 | int(y) << 14 | int(x))
         for time, x, y, p in zip(

@@ -90,7 +90,7 @@ def test_a_file_is_closed_when_it_was_read(saved):
 def never_written(**how):
     def fill(file):
         for name in "xytp":
-            file.create_dataset(f"events/{name}", shape=(10**12,), dtype="<i8", **how)
+            file.create_dataset(f"events/{name}", shape=(10**8,), dtype="<i8", **how)
 
     return fill
 

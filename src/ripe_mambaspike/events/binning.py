@@ -83,7 +83,7 @@ def bin_batch(
         return torch.stack([bin_events(one, steps, by=by, grid=(height, width), binary=binary) for one in ordered])
 
     bounds = [step_bounds(recording, steps, by, None, None, None) for recording in ordered]
-    per_step = torch.tensor([np.diff(each) for each in bounds]).flatten().to(where)
+    per_step = torch.from_numpy(np.diff(bounds)).flatten().to(where)
     events = sum(map(len, ordered))
     # Coordinates and polarities travel; where each step begins is known here.
     x, y, p = (

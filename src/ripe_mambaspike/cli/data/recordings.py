@@ -94,7 +94,7 @@ class View:
     frames: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Number of frames."""
     window_ms: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
-    """Length of a frame, instead of the number of frames."""
+    """Length of a frame; with --frames, so many of that length, spread evenly."""
     sensor_size: SensorSize = None
     """Width and height of the sensor, where the file does not say."""
     time_unit: TimeUnit = None

@@ -1,0 +1,253 @@
+"""`ripe data sets`, `download`, `prepare` and `verify`: whole sets, from the server to the part that is loaded."""
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike import load_set
+from ripe_mambaspike.data import download, mirrors
+from ripe_mambaspike.data.mirrors import Archive, Benchmark
+from ripe_mambaspike.data.sets import SETS
+from ripe_mambaspike.events import Recording, make_events, write
+
+KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "cuts", "notes", "warnings"]
+
+
+def make_clip(number, backwards=False):
+    draw = np.random.default_rng(number)
+    times = np.sort(draw.integers(0, 5000, 30 + number))
+    columns = (
+        draw.integers(0, 34, len(times)),
+        draw.integers(0, 34, len(times)),
+        times,
+        draw.integers(0, 2, len(times)),
+    )
+    events = make_events(*columns)
+    return Recording(events[::-1] if backwards else events, (34, 34))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Two classes of four recordings."""
+    for number in range(8):
+        path = tmp_path / "tree" / ("left" if number < 4 else "right") / f"{number}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(make_clip(number), path)
+    return tmp_path / "tree"
+
+
+def prepare(ripe, root, *words, name="folder"):
+    return ripe("data", "prepare", name, "--root", root, "--workers", "1", *words)
+
+
+def test_the_sets(ripe):
+    said = ripe("data", "sets", "--json")
+    assert (said.code, said.err) == (0, "")
+    document = json.loads(said.out)
+    assert [entry["name"] for entry in document] == list(SETS)
+    rows = {entry["name"]: entry for entry in document}
+    assert list(rows["nmnist"]) == [
+        "name", "title", "sizes", "sensor", "cuts", "files", "download", "licence", "home",
+    ]  # fmt: skip
+    assert rows["cifar10dvs"]["cuts"] == ["first-100", "last-100", "random-100"]
+    assert rows["nmnist"]["licence"] == "CC BY-SA 4.0"
+    assert {name for name, row in rows.items() if row["download"]} == {"dvsgesture", "cifar10dvs", "nmnist"}
+    assert rows["folder"]["home"] is None
+    said = ripe("data", "sets")
+    assert said.code == 0
+    for word in (*SETS, "7886/823", "1176/288 or 1077/264", "by hand"):
+        assert word in said.out
+
+
+def test_prepare_and_verify(ripe, tree):
+    said = prepare(ripe, tree, "--test-share", "0.25", "--json")
+    assert (said.code, said.err) == (0, "")
+    document = json.loads(said.out)
+    assert list(document) == KEYS
+    cut = document["cuts"].pop("share-0.25")
+    assert list(cut) == ["train", "val", "test", "checksum", "published"]
+    assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (4, 2, 2, False)
+    events = sum(30 + number for number in range(8))
+    assert document | {"store": ""} == {
+        "set": "folder", "store": "", "clips": 8, "events": events, "classes": 2, "sensor_size": [34, 34], "cuts": {},
+        "notes": [], "warnings": 0,
+    }  # fmt: skip
+    assert document["store"].startswith(str(tree / ".ripe" / "folder"))
+    said = ripe("data", "verify", "folder", "--root", tree, "--json")
+    assert (said.code, said.err) == (0, "")
+    verified = json.loads(said.out)
+    assert list(verified) == [*KEYS, "verified", "source"]
+    assert (verified["verified"], verified["source"], verified["clips"]) == (True, "unchanged", 8)
+
+
+def test_for_people(ripe, tree):
+    said = prepare(ripe, tree, "--test-share", "0.25")
+    assert (said.code, said.err) == (0, "")
+    assert "folder: 8 clips of 2 classes, 268 events, 34×34" in said.out
+    assert "share-0.25" in said.out
+    said = ripe("data", "verify", "folder", "--root", tree)
+    assert (said.code, said.err) == (0, "")
+    assert "every checksum is right; the source is unchanged" in said.out
+    (tree / "left" / "0.npz").unlink()
+    said = ripe("data", "verify", "folder", "--root", tree)
+    assert said.code == 0
+    assert "the source is changed: 0 files differ and 1 are missing" in said.out
+
+
+def test_notes_and_warnings_go_to_standard_error(ripe, tree):
+    for number in range(4):
+        write(make_clip(number, backwards=True), tree / "left" / f"{number}.npz")
+    for number in range(20, 30):
+        write(make_clip(number, backwards=True), tree / "left" / f"{number}.npz")
+    said = prepare(ripe, tree, "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["warnings"] == 14
+    lines = said.err.splitlines()
+    assert lines[0] == "ripe: note: the set has no split; train/ and test/ folders or --test-share give one"
+    assert len(lines) == 12
+    assert lines[1].startswith("ripe: warning: left/0.npz: times run backwards at ")
+    assert lines[11].startswith("ripe: warning: and 4 more, listed in ")
+    said = prepare(ripe, tree, "--strict")
+    assert (said.code, said.out) == (2, "")
+    assert len(said.err.splitlines()) == 1
+    assert f"{tree / 'left' / '0.npz'}: times run backwards at " in said.err
+
+
+def test_another_store(ripe, refused, tree, tmp_path):
+    assert prepare(ripe, tree, "--store", tmp_path / "stores", "--test-share", "0.5").code == 0
+    assert not (tree / ".ripe").exists()
+    assert ripe("data", "verify", "folder", "--root", tree, "--store", tmp_path / "stores").code == 0
+    refused(("data", "verify", "folder", "--root", tree), tree / ".ripe", "holds no prepared folder")
+    assert len(load_set("folder", tree, "test", store=tmp_path / "stores")) == 4
+
+
+def test_verify_notices_a_changed_byte(ripe, refused, tree):
+    document = json.loads(prepare(ripe, tree, "--json").out)
+    shard = tree.parent / document["store"] / "shard-00000.npy"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-3] + bytes([data[-3] ^ 8]) + data[-2:])
+    refused(("data", "verify", "folder", "--root", tree), shard, "checksum", "prepare the set again")
+    assert prepare(ripe, tree).code == 0
+    assert ripe("data", "verify", "folder", "--root", tree).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("prepare", "folder", "--workers", "0"), ["--workers is 0", "1 to 1024"]),
+        (("prepare", "folder", "--workers", "-2"), ["--workers", "-2"]),
+        (("prepare", "folder", "--workers", "2000"), ["--workers is 2000"]),
+        (("prepare", "folder", "--workers", "two"), ["--workers is 'two'; a whole number is wanted"]),
+        (("prepare", "folder", "--test-share", "2"), ["--test-share is 2.0; a number between 0 and 1 is wanted"]),
+        (("prepare", "folder", "--test-share", "0"), ["--test-share is 0.0"]),
+        (("prepare", "folder", "--test-share", "nan"), ["--test-share is nan"]),
+        (("prepare", "folder", "--test-share", "half"), ["--test-share is 'half'; a number is wanted"]),
+        (("prepare", "folder", "--sensor-size", "0", "0", "--workers", "1"), ["sensor_size is (0, 0)"]),
+        (("prepare", "folder", "--time-unit", "h"), ["--time-unit is 'h'"]),
+        (("prepare", "folder", "--partial"), ["partial was given for folder, which does not take it"]),
+        (("prepare", "nmnist", "--test-share", "0.5"), ["test_share was given for nmnist"]),
+        (("prepare", "nmnist", "--lists", "lists"), ["lists was given for nmnist"]),
+        (("prepare", "nmnist"), ["holds no recording of nmnist"]),
+        (("prepare", "dailydvs200"), ["has no split lists"]),
+        (("prepare", "mnist"), ["there is no set 'mnist'; one of dvsgesture, "]),
+        (("verify", "mnist"), ["there is no set 'mnist'; one of dvsgesture, "]),
+        (("verify", "folder"), ["holds no prepared folder; run `ripe data prepare folder` first"]),
+        (("download", "mnist"), ["'mnist' is not a known set; one of dvsgesture, "]),
+        (("download", "folder"), ["'folder' is not a known set"]),
+        (("download", "ncaltech101"), ["ncaltech101 cannot be fetched by a program. A browser gets Caltech101.zip"]),
+        (("download", "dailydvs200"), ["dailydvs200 cannot be fetched by a program."]),
+        (("download", "nmnist", "--json"), ["--json"]),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
+)
+def test_words(refused, tree, words, named):
+    refused(("data", *words, "--root", tree), *named)
+    assert not list(tree.glob(".ripe/*/current"))
+
+
+@pytest.mark.parametrize("command", ["download", "prepare", "verify"])
+def test_roots_that_are_none(refused, tmp_path, command):
+    file = tmp_path / "file"
+    file.write_text("")
+    for root in (file, file / "below", tmp_path / ("x" * 300)):
+        refused(("data", command, "dvsgesture", "--root", root), root)
+    refused(("data", command, "dvsgesture"), "--root")
+    refused(("data", command, "--root", tmp_path), "NAME")
+
+
+def test_a_damaged_recording(refused, tree):
+    path = tree / "right" / "6.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+    refused(("data", "prepare", "folder", "--root", tree, "--workers", "1", "--json"), path, "damaged")
+    refused(("data", "verify", "folder", "--root", tree), "holds no prepared folder")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A set known as nmnist, of two archives on a server in this process."""
+    (tmp_path / "served").mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
+    archives = []
+    for part, numbers in (("Train", range(1, 7)), ("Test", range(1, 3))):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for number in numbers:
+                write(make_clip(number), tmp_path / "clip.bin")
+                archive.write(tmp_path / "clip.bin", f"{part}/{number % 2}/{number:05d}.bin")
+        data = buffer.getvalue()
+        (tmp_path / "served" / f"{part}.zip").write_bytes(data)
+        url = f"http://127.0.0.1:{server.server_port}/{part}.zip"
+        archives.append(Archive(f"{part}.zip", (url,), len(data), f"sha256:{hashlib.sha256(data).hexdigest()}", part))
+    tiny = Benchmark("nmnist", "Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
+    monkeypatch.setattr(mirrors, "BENCHMARKS", {"nmnist": tiny})
+    monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield tmp_path / "served"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def test_the_whole_way(ripe, served, tmp_path):
+    """Fetched, prepared, verified, loaded."""
+    root = tmp_path / "sets" / "nmnist"
+    said = ripe("data", "download", "nmnist", "--root", root)
+    assert said == (0, f"{root}: Tiny, licence CC0; cite Nobody 2020\n", "")
+    said = prepare(ripe, root, "--json", name="nmnist")
+    assert said.code == 0
+    assert said.err.splitlines() == [
+        "ripe: note: 6 of the 60,000 train recordings are there",
+        "ripe: note: 2 of the 10,000 test recordings are there",
+    ]
+    document = json.loads(said.out)
+    assert document["clips"] == 8
+    assert document["events"] == sum(30 + number for number in (1, 2, 3, 4, 5, 6, 1, 2))
+    assert json.loads(ripe("data", "verify", "nmnist", "--root", root, "--json").out)["source"] == "unchanged"
+    test = load_set("nmnist", root, "test")
+    assert test.names == ["Test/0/00002", "Test/1/00001"]
+    wanted = make_clip(2)
+    np.testing.assert_array_equal(test[0][0]["t"], wanted["t"] - wanted.first_us)
+    assert ripe("data", "download", "nmnist", "--root", root).code == 0
+
+
+def test_a_download_that_fails(refused, served, tmp_path):
+    (served / "Test.zip").write_bytes(b"something else")
+    refused(("data", "download", "nmnist", "--root", tmp_path / "root"), "Test.zip could not be downloaded", "14 bytes")
+    assert not (tmp_path / "root" / "Test").exists()
+    (served / "Test.zip").unlink()
+    refused(("data", "download", "nmnist", "--root", tmp_path / "root"), "Test.zip could not be downloaded", "404")
