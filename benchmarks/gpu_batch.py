@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ripe_mambaspike.data.augment import BENCHMARKS, augment_clips, augmentation_for, draws_for, mix
-from ripe_mambaspike.events.binning import bin_batch
+from ripe_mambaspike.events.batches import bin_batch
 from ripe_mambaspike.events.recording import Recording, make_events
 
 SHAPES = {"dvsgesture": (16, 128, 11), "cifar10dvs": (10, 128, 10), "ncaltech101": (10, 128, 101)}

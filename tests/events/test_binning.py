@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, bin_events, make_events
-from ripe_mambaspike.events.binning import bin_batch
+from ripe_mambaspike.events.batches import _count, bin_batch
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 GRIDS = [(180, 240), (90, 120), (128, 128), (7, 5), (1, 1), (181, 239), (400, 300), (180, 120)]
@@ -207,6 +207,18 @@ def test_a_batch_is_its_recordings_one_by_one(by, binary):
     recordings = [recording_of(200, (34, 34), seed, ordered=seed % 2 == 0) for seed in range(4)]
     batch = bin_batch(recordings, 5, by=by, binary=binary)
     assert torch.equal(batch, torch.stack([bin_events(one, 5, by=by, binary=binary) for one in recordings]))
+
+
+@pytest.mark.parametrize("by", ["time", "count"])
+@pytest.mark.parametrize("grid", [(34, 34), (20, 30), (64, 50)])
+def test_what_a_device_does_is_the_same(by, grid):
+    """The device's own way, on the CPU: events of several sensors, in and out of order, of any kind of numbers."""
+    sizes = [(34, 34), (240, 180), (1280, 720), (40_000, 50_000)]
+    recordings = [recording_of(50 * seed + 1, size, seed, ordered=by == "count") for seed, size in enumerate(sizes)]
+    wide = np.dtype([("p", "<i4"), ("t", "<i8"), ("y", "<i4"), ("x", "<i4")])
+    recordings.append(Recording(recordings[1].events.astype(wide), (240, 180)))
+    given = _count(recordings, 7, by, grid, torch.device("cpu"))
+    assert torch.equal(given, torch.stack([bin_events(one, 7, by=by, grid=grid) for one in recordings]))
 
 
 def test_a_batch_of_several_sensors_wants_a_grid():

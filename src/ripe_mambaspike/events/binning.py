@@ -7,7 +7,6 @@ A grid smaller than the sensor takes each pixel to the cell that holds its centr
 pixels, to one row or column; `spread` divides an event between the cells its pixel overlaps, by area.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,7 +44,7 @@ def bin_events(
     """
     import torch
 
-    recording = _as_recording(recording, sensor_size).ordered()
+    recording = as_recording(recording, sensor_size).ordered()
     height, width = as_grid(grid, recording.sensor_size)
     bounds = step_bounds(recording, steps, by, window_us, start_us, stop_us)
     cells = recording.sensor_size[::-1] if spread else (height, width)
@@ -53,59 +52,6 @@ def bin_events(
     if spread and cells != (height, width):
         rows, columns = _overlaps(cells[0], height), _overlaps(cells[1], width)
         counts = torch.from_numpy(rows) @ counts @ torch.from_numpy(columns.T.copy())
-    return (counts > 0).to(counts.dtype) if binary else counts
-
-
-def bin_batch(
-    recordings: Sequence[Recording],
-    steps: int,
-    *,
-    by: By = "time",
-    grid: int | tuple[int, int] | None = None,
-    binary: bool = False,
-    device: Any = None,
-) -> "Tensor":
-    """Counts of several recordings [B, T, 2, H, W], float32, computed on the device; the same as one by one."""
-    import torch
-
-    if not recordings:
-        raise InputError("there are no recordings to bin; at least one is wanted")
-    if by not in ("time", "count"):
-        raise InputError(f"by is {by!r}; time or count is wanted for a batch")
-    ordered = [_as_recording(recording, None).ordered() for recording in recordings]
-    sizes = {recording.sensor_size for recording in ordered}
-    if grid is None and len(sizes) > 1:
-        raise InputError(f"the recordings are of sensors {sorted(sizes)}; a grid is wanted for a batch of them")
-    grids = {as_grid(grid, size) for size in sizes}
-    height, width = grids.pop()
-    where = torch.device("cpu" if device is None else device)
-    if where.type == "cpu":
-        return torch.stack([bin_events(one, steps, by=by, grid=(height, width), binary=binary) for one in ordered])
-
-    bounds = [step_bounds(recording, steps, by, None, None, None) for recording in ordered]
-    per_step = torch.from_numpy(np.diff(bounds)).flatten().to(where)
-    events = sum(map(len, ordered))
-    # Coordinates and polarities travel; where each step begins is known here.
-    x, y, p = (
-        torch.from_numpy(np.concatenate([recording.events[name] for recording in ordered]).astype(kind)).to(where)
-        for name, kind in (("x", np.int32), ("y", np.int32), ("p", np.uint8))
-    )
-    if len(sizes) > 1:
-        lengths = torch.tensor([len(recording) for recording in ordered], device=where)
-        sides = torch.tensor([recording.sensor_size for recording in ordered], device=where)
-        sides = torch.repeat_interleave(sides, lengths, dim=0, output_size=events)
-        columns, rows = (
-            _centre_cells(value, sides[:, axis], cells) for value, axis, cells in ((x, 0, width), (y, 1, height))
-        )
-    else:
-        size = sizes.pop()
-        columns, rows = _centre_cells(x, size[0], width), _centre_cells(y, size[1], height)
-    step = torch.repeat_interleave(torch.arange(len(per_step), device=where), per_step, output_size=events)
-    cell = ((step * 2 + p) * height + rows) * width + columns
-    counts = torch.zeros(len(ordered) * steps * 2 * height * width, device=where)
-    # Whole numbers below 2²⁴ add up to the same float in any order.
-    counts.scatter_add_(0, cell, torch.ones((), device=where).expand(events))
-    counts = counts.view(len(ordered), steps, 2, height, width)
     return (counts > 0).to(counts.dtype) if binary else counts
 
 
@@ -204,11 +150,6 @@ def _cells(pixels: int, cells: int) -> NDArray[np.int64]:
     return (2 * np.arange(pixels) + 1) * cells // (2 * pixels)
 
 
-def _centre_cells(pixel: "Tensor", pixels: "int | Tensor", cells: int) -> "Tensor":
-    """The same of pixels on a device."""
-    return (2 * pixel.long() + 1) * cells // (2 * pixels)
-
-
 def _overlaps(pixels: int, cells: int) -> NDArray[np.float32]:
     """Which share of each pixel lies in each cell [cells, pixels]; every column adds up to one."""
     pixel = np.arange(pixels) * cells  # in units in which both have whole sides
@@ -217,7 +158,7 @@ def _overlaps(pixels: int, cells: int) -> NDArray[np.float32]:
     return (np.maximum(shared, 0) / cells).astype(np.float32)
 
 
-def _as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | None) -> Recording:
+def as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | None) -> Recording:
     """A recording whose events are all on its sensor."""
     if not isinstance(recording, Recording):
         if sensor_size is None:
