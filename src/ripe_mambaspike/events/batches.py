@@ -83,12 +83,14 @@ def _upload(recordings: Sequence[Recording], total: int, device: Any) -> "Tensor
     import torch
 
     buffer = torch.empty(total * EVENT.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    there = buffer.numpy().view(EVENT)
+    there = buffer.numpy()
     at = 0
     for recording in recordings:
         events = recording.events
-        there[at : at + len(events)] = events if events.dtype == EVENT else make_events(*(events[n] for n in "xytp"))
-        at += len(events)
+        plain = events if events.dtype == EVENT else make_events(*(events[name] for name in "xytp"))
+        data = np.ascontiguousarray(plain).view(np.uint8)  # bytes copy faster than records
+        there[at : at + len(data)] = data
+        at += len(data)
     return buffer.to(device, non_blocking=True).view(total, EVENT.itemsize)
 
 
