@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 
@@ -87,6 +88,13 @@ def test_trouble_is_told_on_standard_error(ripe, troubled):
     assert said.err == f"ripe: warning: {troubled}: times run backwards at 1 event\n"
 
 
+def test_info_is_put_together_from_pieces(ripe, troubled, monkeypatch):
+    whole = ripe("data", "info", troubled, "--json")
+    monkeypatch.setattr("ripe_mambaspike.events.formats.arrays.BLOCK", 2)
+    assert ripe("data", "info", troubled, "--json") == whole
+    assert (json.loads(whole.out)["first_us"], json.loads(whole.out)["last_us"]) == (10, 50)
+
+
 @pytest.mark.parametrize("command", ["info", "convert"])
 def test_recordings_that_are_none(refused, folder, tmp_path, command):
     rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
@@ -137,15 +145,20 @@ def test_names_that_look_like_markup(ripe, tmp_path, name):
 
 
 def test_a_header_that_looks_like_markup(ripe, tmp_path):
-    path = write(Recording(EVENTS, (128, 128)), tmp_path / "clip.raw")
-    path.write_bytes(path.read_bytes().replace(b"% end\n", b"% camera_integrator_name [/x]\n% end\n"))
-    assert ripe("data", "info", path).code == 0
+    path = tmp_path / "clip.aedat"
+    head = b"#!AER-DAT3.1\r\n#Source 1: DVS128\r\n#Start-Time: at [/noon]\r\n#!END-HEADER\r\n"
+    path.write_bytes(head + struct.pack("<hhiiiiii", 1, 1, 8, 4, 0, 1, 1, 1) + struct.pack("<Ii", 1, 5))
+    said = ripe("data", "info", path)
+    assert said.code == 0
+    assert "at [/noon]" in said.out
 
 
 def test_a_name_that_is_no_text(tmp_path):
     path = write(Recording(EVENTS, (40, 30)), tmp_path / os.fsdecode(b"\xff.npz"))
     for words in (["info", path, "--json"], ["info", path], ["convert", path, tmp_path / os.fsdecode(b"\xfe.bin")]):
-        done = subprocess.run([sys.executable, "-m", "ripe_mambaspike", "data", *words], capture_output=True)
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as on a terminal
+        command = [sys.executable, "-m", "ripe_mambaspike", "data", *words]
+        done = subprocess.run(command, capture_output=True, env=environment)
         assert (done.returncode, done.stderr) == (0, b"")
         assert b".npz" in done.stdout or b".bin" in done.stdout
 

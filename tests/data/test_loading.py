@@ -53,6 +53,7 @@ def test_clips_labels_and_names_belong_together(train, digits):
 
 def test_numbers(train):
     assert train[-1][0].metadata["name"] == train.names[-1]
+    assert train[-6][0].metadata["name"] == train.names[0]
     assert train[np.int64(2)][0].metadata["name"] == train.names[2]
     for number in (6, -7, 100):
         with pytest.raises(IndexError, match=f"clip {number} of 6"):

@@ -185,7 +185,7 @@ def group(number):
     return found
 
 
-@pytest.mark.parametrize("damage", ["byte", "short", "gone", "note", "other note"])
+@pytest.mark.parametrize("damage", ["byte", "short", "gone", "note", "other note", "other shard"])
 def test_a_damaged_leftover_is_made_again(digits, monkeypatch, uninterrupted, damage):
     real, count = module.make_shard, 0
 
@@ -212,6 +212,8 @@ def test_a_damaged_leftover_is_made_again(digits, monkeypatch, uninterrupted, da
     elif damage == "note":
         note.write_text(note.read_text()[:-20])
     else:
+        if damage == "other shard":
+            shard.write_bytes(shard.with_name("shard-00001.npy").read_bytes())
         note.write_bytes(note.with_name("shard-00001.json").read_bytes())
     kept = shards(home)
     assert len(kept) in (3, 4)

@@ -163,6 +163,13 @@ def move(column, clip, by):
     return edit
 
 
+def give_all_to_the_next(index):
+    """A clip without events, where nothing overlaps and nothing is missing."""
+    clips = index["clips"]
+    clips["at"][4], clips["events"][4] = clips["at"][3], clips["events"][3] + clips["events"][4]
+    clips["events"][3] = 0
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
@@ -171,6 +178,8 @@ def move(column, clip, by):
         (lambda index: index["cuts"]["thirds"].update(parts="rrr"), "has columns of [3, 12] clips"),
         (move("at", 3, 1), "has clips that overlap or leave gaps"),
         (move("at", 3, -1), "has clips that overlap or leave gaps"),
+        (move("events", 3, -1), "has clips that overlap or leave gaps"),
+        (give_all_to_the_next, "has clips that overlap or leave gaps"),
         (move("events", 3, 1), "has clips that overlap or leave gaps"),
         (move("events", 3, -60), "has clips that overlap or leave gaps"),
         (move("events", 11, -1), "does not agree with the shards"),
@@ -178,7 +187,10 @@ def move(column, clip, by):
         (lambda index: [column.pop() for column in (*index["clips"].values(),)] and index["cuts"].clear(),
          "does not agree with the shards"),
     ],
-    ids=["label", "at", "parts", "gap", "overlap", "longer", "empty", "short of the end", "past the end", "clip less"],
+    ids=[
+        "label", "at", "parts", "later", "overlap", "gap", "no events", "longer", "empty", "short of the end",
+        "past the end", "clip less",
+    ],
 )  # fmt: skip
 def test_an_index_that_does_not_fit_the_shards(store, edit, said):
     changed = edited(store, edit)

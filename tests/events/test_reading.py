@@ -106,7 +106,7 @@ def test_all_events_outside_are_no_recording(saved):
 def test_a_sensor_size_given_counts_for_more_than_one_guessed(saved):
     recording = read(saved(small("npy")[1]), sensor_size=(50, 60))
     assert recording.sensor_size == (50, 60)
-    assert recording.metadata["sensor_size_from"] == "the file"
+    assert recording.metadata["sensor_size_from"] == "the caller"
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5,), (5, 6, 7), (5, 70000), (1.5, 2), "big", 5])

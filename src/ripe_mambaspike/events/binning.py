@@ -7,6 +7,7 @@ A grid smaller than the sensor takes each pixel to the cell that holds its centr
 pixels, to one row or column; `spread` divides an event between the cells its pixel overlaps, by area.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -164,6 +165,8 @@ def as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | N
         if sensor_size is None:
             raise InputError("sensor_size is not given; plain events need a width and a height")
         recording = Recording(np.asarray(recording), sensor_size)
+    elif sensor_size is not None:
+        recording = replace(recording, sensor_size=sensor_size)
     events, (width, height) = recording.events, recording.sensor_size
     if len(events):
         right, bottom = int(events["x"].max()), int(events["y"].max())

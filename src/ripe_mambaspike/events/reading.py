@@ -105,6 +105,7 @@ class OpenRecording:
         self.format = source.format
         self.strict = strict
         self.declared_size = options.sensor_size or source.sensor_size
+        self._size_from = "the caller" if options.sensor_size else "the file" if source.sensor_size else "the events"
         self.events = 0  # read so far
         self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0}
         self._source = source
@@ -143,7 +144,7 @@ class OpenRecording:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return {**self._source.metadata, "sensor_size_from": "the file" if self.declared_size else "the events"}
+        return {**self._source.metadata, "sensor_size_from": self._size_from}
 
     @property
     def warnings(self) -> tuple[str, ...]:
