@@ -75,3 +75,7 @@ def test_a_reader_that_has_left(tmp_path):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode in (0, 141)
     assert done.stderr == ""
+
+
+def test_a_pair_that_is_none(refused, tmp_path):
+    refused(["data", "info", tmp_path, "--sensor-size", "5"], "--sensor-size is '5'; a pair of whole numbers is wanted")

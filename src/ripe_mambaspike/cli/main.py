@@ -26,7 +26,13 @@ Command = (
 )
 COMMANDS = ("account", "check", "data", "models")
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
-WANTED = {"INT": "a whole number", "FLOAT": "a number", "STR": "a text", "PATH": "a path"}
+WANTED = {
+    "INT INT": "a pair of whole numbers",
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "STR": "a text",
+    "PATH": "a path",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,9 +101,10 @@ def _sentence(box: str) -> str:
             break
         said.append(line)
     text = " ".join(said)
-    if match := re.search(r"Error parsing (\S+): no type matching (\S+) could be instantiated from \['(.*?)'\]", text):
-        option, kind, value = match.groups()
-        return f"{option} is '{value}'; {WANTED.get(kind.split('|')[-1], kind)} is wanted"
+    if match := re.search(r"Error parsing (\S+): no type matching (.+) could be instantiated from \[(.*?)\]", text):
+        option, kind, values = match.groups()
+        value = " ".join(re.findall(r"'(.*?)'", values))
+        return f"{option} is '{value}'; {WANTED.get(kind.split('|')[-1].strip('{}'), kind)} is wanted"
     if match := re.search(r"invalid choice '(.*?)' for argument '(\S+)'. Expected one of \((.*)\)", text):
         value, option, listed = match.groups()
         choices = sorted(choice for choice in re.findall(r"'(.*?)'", listed) if choice != "None")

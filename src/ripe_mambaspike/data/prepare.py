@@ -135,7 +135,8 @@ def make_key(listing: Listing, checksums: Sequence[str]) -> str:
             [source.path, checksum, [list(asdict(clip).values()) for clip in source.clips]]
             for source, checksum in zip(listing.sources, checksums, strict=True)
         ],
-        "cuts": {name: cut.checksum for name, cut in listing.cuts.items()},
+        "cuts": {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()},
+        "notes": listing.notes,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -100,7 +100,7 @@ def test_neither_the_place_nor_the_order_of_the_files_matters(form):
 def test_trials_that_the_lists_leave_out_are_left_out():
     extra = ["DvsGesture/user03_lab.aedat", "DvsGesture/user03_lab_labels.csv", "DvsGesture/user30_led.aedat"]
     found = list_raw(RAW + extra)
-    assert found.notes == ("2 recordings that the set's lists of trials leave out are left out",)
+    assert found.notes == ("recordings that are in none of the set's lists of trials were left out: 2",)
     assert found.cuts["1176-288"].published
 
 

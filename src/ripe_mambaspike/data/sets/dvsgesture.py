@@ -86,7 +86,7 @@ def _from_recordings(
             raise DataError(f"{root / beside} names no clip; a row of class, start and end for each is wanted")
         sources.append(SourceFile(path, tuple(clips)))
         users += [int(match[1])] * len(clips)
-    notes = [f"{unlisted} recordings that the set's lists of trials leave out are left out"] if unlisted else []
+    notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
     return _finish(root, RAW, (1176, 288), sources, users, notes, None)
 
 
