@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from ripe_mambaspike.errors import RipeError
     from ripe_mambaspike.events.binning import bin_events
     from ripe_mambaspike.events.reading import read, read_chunks
+    from ripe_mambaspike.events.recording import Recording
+    from ripe_mambaspike.events.writing import write
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.models.registry import create_model, list_models
 
 __version__ = "0.1.0"
 __all__ = [
+    "Recording",
     "RipeError",
     "bin_events",
     "create_model",
@@ -33,9 +36,11 @@ __all__ = [
     "load_set",
     "read",
     "read_chunks",
+    "write",
 ]
 
 _HOMES = {
+    "Recording": "events.recording",
     "RipeError": "errors",
     "bin_events": "events.binning",
     "create_model": "models.registry",
@@ -46,6 +51,7 @@ _HOMES = {
     "load_set": "data.loading",
     "read": "events.reading",
     "read_chunks": "events.reading",
+    "write": "events.writing",
 }
 
 

@@ -159,7 +159,8 @@ def test_a_name_that_is_no_text(tmp_path):
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as on a terminal
         command = [sys.executable, "-m", "ripe_mambaspike", "data", *words]
         done = subprocess.run(command, capture_output=True, env=environment)
-        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.returncode == 0
+        assert b"Traceback" not in done.stderr
         assert b".npz" in done.stdout or b".bin" in done.stdout
 
 
@@ -169,7 +170,9 @@ def test_there_and_back_again(ripe, tmp_path, first):
     for second in SUFFIXES:
         out, back = tmp_path / f"out{second}", tmp_path / f"back{first}"
         said = ripe("data", "convert", tmp_path / f"clip{first}", out, "--sensor-size", "40", "30", "--force")
-        assert (said.code, said.err) == (0, "")
+        assert said.code == 0
+        lost = "this format does not keep the sensor's size; --sensor-size 40 30 gives it when read"
+        assert said.err == (f"ripe: note: {lost}\n" if second in (".bin", ".npy") else "")
         assert said.out == f"{out}: 50 events, {out.stat().st_size:,} bytes, reads back the same\n"
         np.testing.assert_array_equal(read(out).events, EVENTS)
         assert ripe("data", "convert", out, back, "--sensor-size", "40", "30", "--force").code == 0

@@ -97,8 +97,17 @@ def test_for_people(ripe, tree):
     assert "every checksum is right; the source is unchanged" in said.out
     (tree / "left" / "0.npz").unlink()
     said = ripe("data", "verify", "folder", "--root", tree)
-    assert said.code == 0
-    assert "the source is changed: 0 files differ and 1 are missing" in said.out
+    assert said.code == 2
+    assert "is undamaged, but its source has changed: 0 files differ and 1 are missing; prepare the set" in said.err
+
+
+def test_a_recording_more_is_a_change(ripe, tree, refused):
+    assert prepare(ripe, tree, "--test-share", "0.25").code == 0
+    write(make_clip(9), tree / "left" / "new.npz")
+    refused(["data", "verify", "folder", "--root", tree], "changed: 1 more recordings are there, left/new.npz first")
+    (tree / "left" / "new.npz").unlink()
+    (tree / "up").mkdir()
+    refused(["data", "verify", "folder", "--root", tree], "up is a class without a recording")
 
 
 def test_notes_and_warnings_go_to_standard_error(ripe, tree):

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -95,7 +97,7 @@ def test_a_span_without_events(tmp_path):
 
 def test_gesture_arrays_are_in_milliseconds(tmp_path):
     for user in (1, 21, 24):
-        folder = tmp_path / f"user{user:02d}_led"
+        folder = tmp_path / f"user{user:02d}_fluorescent"
         folder.mkdir()
         np.save(folder / "4.npy", np.array([[3, 5, 1, 10], [4, 6, 0, 12], [7, 8, 1, 15], [90, 100, 0, 18]]))
     store = make("dvsgesture", tmp_path)
@@ -325,6 +327,20 @@ def test_a_killed_worker():
     with Workers(2) as run:
         message = refusal(DataError, lambda: list(run.map(os._exit, [3, 3, 3])))
     assert message == "a worker was killed, perhaps for want of memory; run the same command again"
+
+
+def test_a_file_that_cannot_grow(digits, tmp_path):
+    """A real limit of the system, met in the middle of a shard; without it the same command goes on."""
+    words = [sys.executable, "-m", "ripe_mambaspike", "data", "prepare", "nmnist-600", "--root", str(digits)]
+    words += ["--workers", "1"]
+    limited = (
+        f"import resource, os; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)); os.execv({words[0]!r}, {words!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is on a full disk; make room and run the same command again" in done.stderr
+    assert not (digits / ".ripe" / "nmnist-600" / "current").exists()
+    assert subprocess.run(words, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("step", range(1, 15))

@@ -8,7 +8,8 @@ import pytest
 from makers import EVENTS, columns, npy, npz
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import read
+from ripe_mambaspike.events import RecordingWarning, read
+from ripe_mambaspike.events.formats import arrays
 
 PADDED = np.dtype(
     {"names": ["t", "x", "y", "p"], "formats": ["<i8", "<i2", "<i2", "u1"], "offsets": [0, 8, 10, 12], "itemsize": 16}
@@ -119,7 +120,6 @@ def header_that_lies(shape, descr="'<i8'"):
         (header_that_lies("(0, 4)"), "holds no events"),
         (b"\x93NUMPY\x01\x00\xff\xff{'descr'", "damaged array header"),
         (b"\x93NUMPY", "damaged array header"),
-        (npy(np.asfortranarray(table(EVENTS, "txyp"))), "stored column by column"),
         (npy(np.zeros(3, [("x", "u2"), ("y", "u2")])), "holds the fields x, y"),
         (npy(np.zeros((3, 4), complex)), "complex128"),
         (npy(np.full((3, 4), 9)), "whose order its values do not tell"),
@@ -134,9 +134,7 @@ def test_an_array_that_is_none(saved, data, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("x", -1, "has x = -1.0 in event 1; a whole number from 0 to 65535 is wanted"),
-        ("y", 65536, "has y = 65536.0 in event 1"),
-        ("x", 0.5, "has x = 0.5 in event 1"),
+        ("x", 0.5, "has x = 0.5 in event 1; a whole number is wanted"),
         ("x", np.inf, "has x = inf"),
         ("y", np.nan, "has y = nan"),
         ("p", 2, "has p = 2.0 in event 1; a whole number from -1 to 1 is wanted"),
@@ -149,6 +147,40 @@ def test_numbers_that_are_no_events(saved, field, value, message):
     array[field][1] = value
     with pytest.raises(ReadError, match=message):
         read(saved(npy(array), "a.npy"))
+
+
+@pytest.mark.parametrize(("field", "value"), [("x", -1), ("y", -7), ("x", 65536), ("y", 10**9)])
+def test_coordinates_that_no_sensor_has_are_left_out_and_counted(saved, field, value):
+    array = np.zeros(3, [(name, "f8") for name in "xytp"])
+    array["t"] = [5, 6, 7]
+    array[field][1] = value
+    path = saved(npy(array), "a.npy")
+    with pytest.warns(RecordingWarning, match="1 event that had a coordinate below 0 or above 65535 left out"):
+        recording = read(path)
+    assert recording["t"].tolist() == [5, 7]
+    with pytest.raises(ReadError, match="coordinate below 0"):
+        read(path, strict=True)
+
+
+@pytest.mark.parametrize("order", ["txyp", "xytp", "xypt"])
+def test_an_array_stored_by_columns(saved, order, monkeypatch):
+    path = saved(npy(np.asfortranarray(table(EVENTS, order))), "a.npy")
+    assert read(path).events.tolist() == EVENTS.tolist()
+    monkeypatch.setattr(arrays, "BLOCK", 5)
+    assert read(path).events.tolist() == EVENTS.tolist()
+
+
+@pytest.mark.parametrize("made", [lambda: EVENTS, lambda: table(EVENTS, "xytp")])
+def test_an_archive_with_one_array_of_events(saved, made):
+    recording = read(saved(npz(events=made(), sensor_size=np.array([50, 60])), "a.npz"))
+    assert recording.events.tolist() == EVENTS.tolist()
+    assert recording.sensor_size == (50, 60)
+
+
+def test_whole_times_are_microseconds_however_short(saved):
+    array = np.zeros(3, [(name, "f8") for name in "xytp"])
+    array["t"] = [0, 400, 899]
+    assert read(saved(npy(array), "a.npy"))["t"].tolist() == [0, 400, 899]
 
 
 def with_member(name, data, method=zipfile.ZIP_STORED):
@@ -164,14 +196,14 @@ def with_member(name, data, method=zipfile.ZIP_STORED):
     [
         (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), r"x\.npy cut off after 8 events"),
         (with_member("x", npy(EVENTS["x"][:5])), "columns of (different lengths|the shapes)"),
-        (with_member("t", npy(np.eye(3))), "one column is wanted"),
+        (with_member("t", npy(np.eye(3))), "columns of the shapes"),
         (with_member("t", b"nonsense"), "damaged array header"),
         (with_member("t", npy(np.array(["a"] * 24))), "times of the type <U1; numbers are wanted"),
         (with_member("x", npy(EVENTS["x"]), zipfile.ZIP_LZMA), "compressed in another way"),
-        (npz(x=EVENTS["x"]), "holds the array x alone"),
+        (npz(x=EVENTS["x"]), "holds uint16 of shape .24,.; the fields x, y, t, p or four columns are wanted"),
         (npz(x=EVENTS["x"], y=EVENTS["y"]), "holds the arrays x, y; the arrays x, y, t, p are wanted"),
         (npz(sensor_size=np.array([0, 5]), **columns(EVENTS)), "sensor_size that is no width and height"),
-        (npz(sensor_size=np.eye(2), **columns(EVENTS)), "one column is wanted"),
+        (npz(sensor_size=np.eye(2), **columns(EVENTS)), "sensor_size that is no width and height"),
         (npz(**columns(EVENTS))[:-30], "damaged archive"),
         (b"PK\x03\x04nothing", "damaged archive"),
         (b"PK\x05\x06" + bytes(18), "holds the arrays none"),

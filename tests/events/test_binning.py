@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events import Recording, bin_events, make_events
+from ripe_mambaspike.events import EVENT, Recording, bin_events, make_events
 from ripe_mambaspike.events.batches import _count, bin_batch
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
@@ -254,7 +254,7 @@ def test_no_events_in_a_span_of_ones_own():
         ({"steps": 4, "by": "luck"}, "by is 'luck'; time, count or window is wanted"),
         ({"steps": 4, "window_us": 5}, "window_us goes with by='window'"),
         ({"steps": 4, "by": "window"}, "window_us goes with by='window'"),
-        ({"by": "window", "window_us": 0}, "window_us is 0; at least 1 is wanted"),
+        ({"by": "window", "window_us": 0}, "window_us is 0; a whole number of at least 1 is wanted"),
         ({"by": "window", "window_us": 10, "steps": 3}, "0 events lie before and .* after the span"),
         ({"by": "window", "window_us": 10, "steps": 3, "stop_us": 10_000}, "3 windows of 10 µs do not reach"),
         ({"steps": 4, "by": "count", "start_us": 0}, "by='count' takes neither"),
@@ -280,7 +280,7 @@ def test_what_cannot_be_binned(options, message):
         (lambda: bin_events(np.zeros((5, 4)), 5, sensor_size=(4, 3)), "the fields x, y, t, p is wanted"),
         (lambda: bin_events(make_events([4], [0], [0], [0]), 5, sensor_size=(4, 3)), r"reach to \(4, 0\); the 4×3"),
         (lambda: bin_events(make_events([0], [3], [0], [0]), 5, sensor_size=(4, 3)), r"reach to \(0, 3\)"),
-        (lambda: bin_events(make_events([0], [0], [0], [2]), 5, sensor_size=(4, 3)), "polarities go from 2 to 2"),
+        (lambda: bin_events(np.array([(0, 0, 0, 2)], EVENT), 5, sensor_size=(4, 3)), "polarities go from 2 to 2"),
         (lambda: bin_batch([], 5), "there are no recordings"),
         (lambda: bin_batch([recording_of()], 5, by="window"), "time or count is wanted for a batch"),
         (lambda: bin_batch([recording_of()], 0), "steps is 0"),

@@ -121,7 +121,7 @@ def table(data):
         (named(x=[[1]], y=[[1]], t=[[1]], p=[[1]]), "columns of the shapes"),
         (named(x=[], y=[], t=[], p=[]), "holds no events"),
         (named(x=["a"], y=[1], t=[1], p=[1]), "numbers are wanted"),
-        (named(x=[70000], y=[1], t=[1], p=[1]), "has x = 70000 in event 0"),
+        (named(x=[70000], y=[1], t=[1], p=[1]), "coordinate below 0 or above 65535"),
         (table(np.full((3, 4), b"abc")), "holds events; datasets"),
         (table(np.full((3, 4), 7)), "whose order its values do not tell"),
     ],

@@ -103,10 +103,10 @@ def test_a_last_line_without_an_end_is_an_event(saved, end):
         ("1 2 3 1\n1 2 3\n1 2 3 1\n", "line 2 is '1 2 3'; four numbers are wanted"),
         ("# a\n\n1 2 3 1\n1 2 x 1\n", "line 4 is '1 2 x 1'"),
         ("x,y,t,p\n1,2,3\n1,5,6,7,1\n", "line 2 is '1,2,3'"),
-        ("x y t p q\n1 2 3 1 5\n", "line 1 names 5 columns; four are wanted"),
+        ("x y t p q\n1 2 3 1\n", "line 2 is '1 2 3 1'; 5 numbers are wanted"),
         ("5 6 7 1\n", "whose order its values do not tell"),
         ("x,y,t,p\n1,2,nan,1\n", "has the time nan in event 0"),
-        ("x,y,t,p\n1,70000,3,1\n", "has y = 70000.0 in event 0"),
+        ("x,y,t,p\n1,70000,3,1\n", "coordinate below 0 or above 65535"),
         ("x,y,t,p\n", "holds no events"),
         ("# only a comment\n", "holds no events"),
         ("9" * 5000 + " " + "9" * 5000 + "\n", "four numbers are wanted|order"),
@@ -121,3 +121,10 @@ def test_text_that_is_no_recording(saved, text, message):
 def test_text_that_stops_being_text(saved):
     with pytest.raises(ReadError, match=r"a\.txt is no text"):
         read(saved(b"x,y,t,p\n" + b"1,2,3,1\n" * 2000 + b"\xff\xfe\n", "a.txt"))
+
+
+def test_a_table_with_more_columns_and_a_mark_at_its_start(saved):
+    """As spreadsheets and data frames write them: a byte order mark, row numbers without a name, other columns."""
+    text = "\ufeff,x,y,weight,t,p\n0,1,2,0.5,30,1\n1,4,5,0.25,60,0\n"
+    recording = read(saved(text.encode(), "a.csv"))
+    assert recording.events.tolist() == [(1, 2, 30, 1), (4, 5, 60, 0)]

@@ -98,7 +98,7 @@ def test_a_sensor_of_a_davis_gets_its_layout(tmp_path):
     events = as_events([(345, 259, 5, 1), (0, 0, 6, 0)])
     again = back(Recording(events, (346, 260)), tmp_path / "a.aedat")
     assert again.events.tolist() == rows(events)
-    assert again.metadata["camera"] == "DAVIS346C"
+    assert again.metadata["camera"] == "DAVIS346"
 
 
 def one(x=1, y=1, t=1, p=1):

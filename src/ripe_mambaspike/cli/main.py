@@ -109,4 +109,6 @@ def _sentence(box: str) -> str:
         value, option, listed = match.groups()
         choices = sorted(choice for choice in re.findall(r"'(.*?)'", listed) if choice != "None")
         return f"{option} is '{value}'; one of {', '.join(choices)} is wanted"
+    if match := re.search(r"Missing from (.+?): (\S+)", text):
+        return f"{match[1]} was not given {match[2]}; it is wanted (see {match[1]} --help)"
     return (text[:1].lower() + text[1:]).rstrip(".") + " (see ripe --help)"

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ripe_mambaspike.errors import DataError
 
@@ -54,7 +55,8 @@ class Listing:
     cuts: Mapping[str, Cut]  # the first is the default
     sensor_size: tuple[int, int] | None = None  # None: as the recordings say
     time_unit: str | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # what it was listed with
 
     @property
     def clips(self) -> tuple[Clip, ...]:

@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
 
 def load_set(
-    name: str, root: str | Path, split: str, *, cut: str | None = None, store: str | Path | None = None
+    name: str, root: str | Path | None, split: str, *, cut: str | None = None, store: str | Path | None = None
 ) -> "EventSet":
     """The clips of one part, `train`, `val` or `test`, of a set that was prepared.
 
-    `cut` names the split where there are several; `store` is where it was prepared, in the root by default.
+    `cut` names the way it is split, where there are several; `store` is where it was prepared, in the root by default
+    (and with it, the root may be None).
     """
     find_set(name)
     if split not in PARTS:
         raise DataError(f"split is {split!r}; one of {', '.join(PARTS)} is wanted")
-    opened = open_store(Path(os.fspath(store)) if store is not None else Path(os.fspath(root)) / STORE, name)
+    if store is None and root is None:
+        raise DataError("neither root nor store is given; one of them is wanted")
+    opened = open_store(Path(os.fspath(store)) if store is not None else Path(os.fspath(root or "")) / STORE, name)
     chosen = opened.cuts[0] if cut is None else cut
     if chosen not in opened.cuts:
         raise DataError(f"{name} was prepared with the cut {', '.join(opened.cuts)}; '{chosen}' is not there")

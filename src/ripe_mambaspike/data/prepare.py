@@ -12,9 +12,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile
@@ -187,12 +189,18 @@ def make_shard(task: Task) -> None:
     shard = task.folder / shard_name(task.number)
     try:
         with atomic_write(shard) as file:
-            np.save(file, np.concatenate(packed), allow_pickle=False)
+            _write_array(file, np.concatenate(packed))
         note = {"clips": clips, "events": at, "sha256": file_checksum(shard), "corner": corner, "size": size}
         with atomic_write(_note(task)) as file:
             file.write(json.dumps({**note, "troubles": troubles}).encode())
     except OSError as error:
         raise DataError(_explain(error, task.folder)) from error
+
+
+def _write_array(file: IO[bytes], array: NDArray[np.void]) -> None:
+    """As `np.save` does, which on a real file hides why a write failed."""
+    npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
+    file.write(array.view(np.uint8).data)
 
 
 def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
@@ -251,6 +259,7 @@ def _finish(listing: Listing, checksums: Sequence[str], tasks: Sequence[Task], f
         "classes": listing.classes,
         "sensor_size": size,
         "notes": listing.notes,
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
         "troubles": [trouble for note in whole for trouble in note["troubles"]],
         "cuts": {
             name: {
@@ -277,6 +286,6 @@ def _union(first: Sequence[int] | None, second: Sequence[int]) -> tuple[int, int
 
 
 def _explain(error: OSError, place: Path) -> str:
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return f"{place} is on a full disk; make room and run the same command again, it goes on where it was"
     return f"{error.filename or place} cannot be used ({error.strerror or error})"

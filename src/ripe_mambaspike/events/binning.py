@@ -72,6 +72,8 @@ def step_bounds(
         raise InputError("steps is not given; a whole number of at least 1 is wanted")
     if steps is not None and (not isinstance(steps, int | np.integer) or not 1 <= steps <= MOST_STEPS):
         raise InputError(f"steps is {steps!r}; a whole number from 1 to {MOST_STEPS} is wanted")
+    if window_us is not None and (not isinstance(window_us, int | np.integer) or window_us < 1):
+        raise InputError(f"window_us is {window_us!r}; a whole number of at least 1 is wanted")
     if (window_us is not None) != (by == "window"):
         raise InputError(f"by is {by!r} and window_us is {window_us}; window_us goes with by='window' and nothing else")
     if by == "count":

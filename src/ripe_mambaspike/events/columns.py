@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import TIME_UNITS
+from ripe_mambaspike.events.source import TIME_UNITS, Source
 
+MOST = 65535
+OFF_ANY_SENSOR = "had a coordinate below 0 or above 65535"
 NAMES = {
     "x": ("x", "xs", "x_pos", "x_position", "col", "column"),
     "y": ("y", "ys", "y_pos", "y_position", "row"),
@@ -40,7 +42,7 @@ def guess_order(table: NDArray[Any]) -> str | None:
     for order in ("txyp", "xytp", "xypt"):
         t, p = table[:, order.index("t")], table[:, order.index("p")]
         x, y = table[:, order.index("x")], table[:, order.index("y")]
-        if not np.isin(p, (-1, 0, 1)).all() or (x < 0).any() or (y < 0).any():
+        if not np.isin(p, (-1, 0, 1)).all() or max(np.mean(x < 0), np.mean(y < 0)) > 0.05:
             continue
         if (x != np.floor(x)).any() or (y != np.floor(y)).any():
             continue
@@ -59,6 +61,7 @@ class Columns:
     """Turns columns into events; the unit of the times is settled by the first piece and then kept."""
 
     origin: str
+    source: Source
     time_unit: str | None = None
 
     def __call__(self, columns: Mapping[str, NDArray[Any]], start: int) -> Events:
@@ -66,15 +69,20 @@ class Columns:
         lengths = {name: column.shape for name, column in columns.items()}
         if len(set(lengths.values())) != 1 or any(len(shape) != 1 for shape in lengths.values()):
             raise ReadError(f"{self.origin} has columns of the shapes {lengths}; four of one length are wanted")
-        events = np.empty(len(columns["t"]), EVENT)
-        for name in "xy":
-            events[name] = self._whole(name, columns[name], start, 0, 65535)
-        polarity = self._whole("p", columns["p"], start, -1, 1)
-        events["p"] = polarity > 0
-        events["t"] = self._times(columns["t"], start)
+        x, y = (self._whole(name, columns[name], start) for name in "xy")
+        p = self._whole("p", columns["p"], start, -1, 1)
+        t = self._times(columns["t"], start)
+        off = (x < 0) | (y < 0) | (x > MOST) | (y > MOST)
+        if off.any():
+            self.source.leave_out(off.sum(), OFF_ANY_SENSOR)
+            x, y, t, p = x[~off], y[~off], t[~off], p[~off]
+        events = np.empty(len(t), EVENT)
+        events["x"], events["y"], events["t"], events["p"] = x, y, t, p > 0
         return events
 
-    def _whole(self, name: str, column: NDArray[Any], start: int, low: int, high: int) -> NDArray[Any]:
+    def _whole(
+        self, name: str, column: NDArray[Any], start: int, low: float = -np.inf, high: float = np.inf
+    ) -> NDArray[Any]:
         if column.dtype.kind not in "iufb":
             raise ReadError(f"{self.origin} has {name} of the type {column.dtype}; numbers are wanted")
         bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
@@ -82,10 +90,8 @@ class Columns:
             bad |= (column != np.floor(column)) | np.isinf(column)
         if bad.any():
             at = int(np.argmax(bad))
-            raise ReadError(
-                f"{self.origin} has {name} = {column[at]} in event {start + at}; "
-                f"a whole number from {low} to {high} is wanted"
-            )
+            wanted = "a whole number" if np.isinf(low) else f"a whole number from {low} to {high}"
+            raise ReadError(f"{self.origin} has {name} = {column[at]} in event {start + at}; {wanted} is wanted")
         return column
 
     def _times(self, column: NDArray[Any], start: int) -> NDArray[np.int64]:
@@ -108,8 +114,5 @@ class Columns:
 
 def _likely_unit(column: NDArray[Any]) -> str:
     """Whole numbers are µs, broken ones seconds."""
-    if column.dtype.kind in "iu":
-        return "us"
-    finite = column[np.isfinite(column)]
-    whole = bool((finite == np.floor(finite)).all())
-    return "us" if whole and len(finite) and np.ptp(finite) >= 1000 else "s"
+    finite = column[np.isfinite(column)] if column.dtype.kind == "f" else column
+    return "us" if bool((finite == np.floor(finite)).all()) else "s"

@@ -85,7 +85,9 @@ def open_recording(
 ) -> "OpenRecording":
     """The recording, opened but not read."""
     options = Options(sensor_size, time_unit)
-    path = Path(os.fspath(path))
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise InputError(f"the path is {path!r}; the name of a file is wanted")
+    path = Path(path)
     try:
         head = _head(path)
         for module in FORMATS:

@@ -11,6 +11,7 @@ from ripe_mambaspike.errors import InputError
 
 EVENT = np.dtype([("x", "<u2"), ("y", "<u2"), ("t", "<i8"), ("p", "u1")])
 Events = NDArray[np.void]
+LIMITS = {"x": (0, 65535), "y": (0, 65535), "t": (-(2**62), 2**62), "p": (0, 1)}
 
 
 class RecordingWarning(UserWarning):
@@ -25,6 +26,14 @@ def make_events(x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike) -> Event
         raise InputError(f"x, y, t and p have the shapes {[column.shape for column in columns]}; one length is wanted")
     events = np.empty(len(columns[0]), EVENT)
     for name, column in zip("xytp", columns, strict=True):
+        if column.dtype.kind not in "iufb" and len(column):
+            raise InputError(f"{name} is of the type {column.dtype}; whole numbers are wanted")
+        low, high = LIMITS[name]
+        # What is not a number compares as false, and is refused with the rest.
+        if len(column) and not (low <= column.min() and column.max() <= high):
+            raise InputError(f"{name} goes from {column.min()} to {column.max()}; {low} to {high} is wanted")
+        if column.dtype.kind == "f" and (column != np.floor(column)).any():
+            raise InputError(f"{name} has broken numbers; whole ones are wanted")
         events[name] = column
     return events
 
@@ -94,7 +103,7 @@ class Recording:
         """Turned by 180°: for a camera that hung upside down, or a format that does not say which way is up."""
         events = self.events.copy()
         for name, side in zip("xy", self.sensor_size, strict=True):
-            events[name] = side - 1 - events[name]
+            events[name] = side - 1 - events[name].astype(np.int64)
         return replace(self, events=events)
 
     def crop(self, start_us: int, stop_us: int) -> "Recording":

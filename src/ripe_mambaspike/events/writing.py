@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats import aedat2, arrays, atis, evt3, text
-from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.recording import EVENT, Recording, make_events
 from ripe_mambaspike.files import atomic_write
 
 ENCODERS: dict[str, Callable[[Recording], Iterator[bytes]]] = {
@@ -29,6 +30,8 @@ def write(recording: Recording, path: str | Path) -> Path:
     if not len(recording):
         raise InputError(f"there are no events to write to {path}; at least one is wanted")
     check_inside(recording)
+    if recording.events.dtype != EVENT:
+        recording = replace(recording, events=make_events(*(recording[name] for name in "xytp")))
     try:
         with atomic_write(path) as file:
             for part in encode(recording):

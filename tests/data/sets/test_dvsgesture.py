@@ -80,6 +80,19 @@ def test_as_arrays():
         assert clip.name.endswith(f"/{clip.label}")
 
 
+def test_as_many_clips_are_not_enough():
+    """Neither trials that the set does not have, nor labels that it does not have, make the published cut."""
+    same = list_raw(rows=[Label(1, 1000 * row, 1000 * row + 500) for row in range(12)])
+    assert not same.cuts["1176-288"].published
+    assert "1,176 training and 288 test clips are there" in same.notes[-1]
+    moved = [path.replace("user02_lab/10", "user02_lab/0") for path in array_files()]
+    assert not listing(ROOT, moved).cuts["1077-264"].published
+    strange = [path.replace("user02_lab", "user77_moon") for path in array_files()]
+    found = listing(ROOT, strange)
+    assert not found.cuts["1077-264"].published
+    assert found.notes[0] == "recordings that are in none of the set's lists of trials were left out: 10"
+
+
 @pytest.mark.parametrize("form", ["recordings", "arrays"])
 def test_nobody_is_in_two_parts(form):
     found = list_raw() if form == "recordings" else listing(ROOT, array_files())

@@ -63,8 +63,22 @@ def test_a_share_of_each_class_is_tested(share, tested):
     assert cut.sizes() == {"train": 3 * (trained - carved), "val": 3 * carved, "test": 3 * tested}
     by_class = Counter((name.split("/")[0], part) for name, part in parts_of(found).items())
     assert {by_class[name, "test"] for name in found.classes} == {tested}
-    assert found.notes == ()
+    assert found.notes == (() if carved else ("classes without a recording to choose by (val): left, right, up",))
     assert not cut.published
+
+
+def test_what_would_spoil_a_result_is_noted():
+    alone = listing(ROOT, [f"{name}/1.npz" for name in "abcdefg"], test_share=0.2)
+    assert alone.notes == (
+        "classes without a recording to choose by (val): a, b, c, d, e …",
+        "classes without a recording to report on (test): a, b, c, d, e …",
+    )
+    apart = listing(ROOT, ["train/a/1.npz", "train/a/2.npz", "test/b/1.npz"])
+    assert apart.notes == (
+        "classes without a recording to learn from (train): b",
+        "classes without a recording to choose by (val): b",
+        "classes without a recording to report on (test): a",
+    )
 
 
 def test_the_order_of_the_files_does_not_matter():

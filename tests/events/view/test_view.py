@@ -9,7 +9,7 @@ import pytest
 
 from ripe_mambaspike import files
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.events.recording import EVENT, Recording, make_events
 from ripe_mambaspike.events.view import view
 
 MAGIC = {".png": b"\x89PNG", ".gif": b"GIF89a", ".html": b"<!doctype html>", ".HTML": b"<!doctype html>"}
@@ -62,7 +62,7 @@ def test_what_cannot_be_shown(make, tmp_path):
     with pytest.raises(InputError, match=r"events reach to \(9, 0\); the 4×4 sensor ends before"):
         view(Recording(make_events([9], [0], [0], [1]), (4, 4)), tmp_path / "x.html")
     with pytest.raises(InputError, match="polarities go from 2 to 2"):
-        view(Recording(make_events([0], [0], [0], [2]), (4, 4)), tmp_path / "x.gif")
+        view(Recording(np.array([(0, 0, 0, 2)], EVENT), (4, 4)), tmp_path / "x.gif")
     assert not list(tmp_path.iterdir())
 
 

@@ -156,11 +156,15 @@ class Convert:
             # Beside its place, so that what was there before goes only when the new file has been read back.
             with tempfile.TemporaryDirectory(prefix=".ripe-", dir=self.out.parent) as folder:
                 trial = write(recording, Path(folder) / f"trial{self.out.suffix}")
-                _check_written(recording, trial, self.out)
+                kept = _check_written(recording, trial, self.out)
                 size = trial.replace(self.out).stat().st_size
         except OSError as error:
             raise InputError(f"{self.out} cannot be written ({error.strerror or error})") from error
         print(f"{printable(self.out)}: {len(recording):,} events, {size:,} bytes, reads back the same")
+        if kept != recording.sensor_size:
+            width, height = recording.sensor_size
+            note = f"this format does not keep the sensor's size; --sensor-size {width} {height} gives it when read"
+            print(f"ripe: note: {note}", file=sys.stderr)
         return 0
 
     def _is_there(self) -> bool:
@@ -175,8 +179,8 @@ def printable(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()
 
 
-def _check_written(recording: "Recording", path: Path, wanted: Path) -> None:
-    """The file's events are the recording's."""
+def _check_written(recording: "Recording", path: Path, wanted: Path) -> tuple[int, int]:
+    """The file's events are the recording's; the size of the sensor by the file alone."""
     import numpy as np
 
     from ripe_mambaspike.events.reading import read
@@ -184,12 +188,13 @@ def _check_written(recording: "Recording", path: Path, wanted: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            written = read(path, sensor_size=recording.sensor_size)
+            written = read(path)
     except RipeError as error:
         reason = str(error).replace(str(path), "it")
         raise VerificationError(f"{wanted} was not written: {reason}, read back; another format is wanted") from error
     if not all(np.array_equal(written[name], recording[name]) for name in "xytp"):
         raise VerificationError(f"{wanted} was not written: it would not read back the same; another format is wanted")
+    return written.sensor_size
 
 
 def _show(document: dict[str, Any]) -> None:

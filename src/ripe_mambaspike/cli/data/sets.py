@@ -12,7 +12,7 @@ import tyro
 
 from ripe_mambaspike.cli.data.recordings import SensorSize, TimeUnit
 from ripe_mambaspike.cli.show import console, print_json, print_table
-from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.store import EventStore
@@ -165,13 +165,17 @@ class Verify:
     """Print one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike.data.checking import source_state
         from ripe_mambaspike.data.sets import find_set
-        from ripe_mambaspike.data.store import compare_source, open_store, verify_store
+        from ripe_mambaspike.data.store import open_store, verify_store
 
         find_set(self.name)
         opened = open_store(_store(self.root, self.store), self.name)
         verify_store(opened)
-        document = {**_document(opened), "verified": True, "source": compare_source(opened, self.root)}
+        state = source_state(opened, self.root)
+        if state.startswith("changed"):
+            raise DataError(f"{opened.folder} is undamaged, but its source has {state}; prepare the set again")
+        document = {**_document(opened), "verified": True, "source": state}
         if self.json:
             print_json(document)
         else:

@@ -32,6 +32,7 @@ CLASSES = (
 )
 LAST_TRAINING_USER = 23
 VALIDATION_USERS = (21, 22, 23)
+MISSING = "user02_lab/0"  # of the .npy copy
 RAW, ARRAYS = "1176-288", "1077-264"
 RAW_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)\.aedat")
 ARRAY_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)/(\d+)\.npy")
@@ -86,19 +87,25 @@ def _from_recordings(
             raise DataError(f"{root / beside} names no clip; a row of class, start and end for each is wanted")
         sources.append(SourceFile(path, tuple(clips)))
         users += [int(match[1])] * len(clips)
-    notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
-    return _finish(root, RAW, (1176, 288), sources, users, notes, None)
+    whole = all({clip.label for clip in source.clips} == set(range(len(CLASSES))) for source in sources)
+    return _finish(root, RAW, (1176, 288), sources, users, unlisted, whole and len(sources) == len(known), None)
 
 
 def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
-    sources, users = [], []
+    sources, users, unlisted = [], [], 0
+    known = trials()
     for match, path in sorted(found, key=lambda pair: (pair[0][1], pair[0][2], int(pair[0][3]))):
+        if f"user{int(match[1]):02d}_{match[2]}" not in known:
+            unlisted += 1
+            continue
         if int(match[3]) >= len(CLASSES):
             raise DataError(f"{root / path} is of class {match[3]}; one from 0 to {len(CLASSES) - 1} is wanted")
         name = f"user{int(match[1]):02d}_{match[2]}/{match[3]}"
         sources.append(SourceFile(path, (Clip(name, int(match[3])),)))
         users.append(int(match[1]))
-    return _finish(root, ARRAYS, (1077, 264), sources, users, [], "ms")
+    wanted = {f"{trial}/{label}" for trial in known for label in range(len(CLASSES))} - {MISSING}
+    whole = {source.clips[0].name for source in sources} == wanted
+    return _finish(root, ARRAYS, (1077, 264), sources, users, unlisted, whole, "ms")
 
 
 def _finish(
@@ -107,14 +114,17 @@ def _finish(
     sizes: tuple[int, int],
     sources: list[SourceFile],
     users: list[int],
-    notes: list[str],
+    unlisted: int,
+    whole: bool,
     time_unit: str | None,
 ) -> Listing:
+    """`whole`: every trial that the set's lists name is there, with all its classes."""
     clips = [clip for source in sources for clip in source.clips]
     parts = [part_of(user) for user in users]
     made = make_cut(cut_name, clips, parts)
     trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
-    if (trained, tested) == sizes:
+    notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
+    if whole and (trained, tested) == sizes:
         made = Cut(made.name, made.parts, made.checksum, published=True)
     else:
         notes.append(

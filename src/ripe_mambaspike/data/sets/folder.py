@@ -8,6 +8,7 @@ from ripe_mambaspike.data.listing import (
     TEST,
     TRAIN,
     VALIDATION,
+    Clip,
     Cut,
     Listing,
     carve_validation,
@@ -64,7 +65,18 @@ def listing(
     else:
         cut = make_cut("unsplit", clips, [NONE] * len(clips))
     cuts: dict[str, Cut] = {cut.name: cut}
-    notes = (
-        () if cut.name != "unsplit" else ("the set has no split; train/ and test/ folders or --test-share give one",)
-    )
+    notes = _notes(cut, clips, classes)
     return check(Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes), str(root))
+
+
+def _notes(cut: Cut, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
+    """What about the split would spoil a result."""
+    if cut.name == "unsplit":
+        return ("the set has no split; train/ and test/ folders or --test-share give one",)
+    notes = []
+    for part, meaning in ((TRAIN, "to learn from"), (VALIDATION, "to choose by"), (TEST, "to report on")):
+        there = {clip.label for clip, place in zip(clips, cut.parts, strict=True) if place == part}
+        if lacking := [name for label, name in enumerate(classes) if label not in there]:
+            shown = ", ".join(lacking[:5]) + (" …" if len(lacking) > 5 else "")
+            notes.append(f"classes without a recording {meaning} ({part}): {shown}")
+    return tuple(notes)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,8 @@ def list_set(name: str, root: str | Path, **options: Any) -> Listing:
         raise ConfigError(f"{strange[0]} was given for {name}, which does not take it")
     root = Path(os.fspath(root))
     files, folders = _walk(root)
-    if "folders" in facts.options:
-        given["folders"] = folders
-    return facts.listing(root, files, **given)
+    tree = {"folders": folders} if "folders" in facts.options else {}
+    return replace(facts.listing(root, files, **given, **tree), options=given)
 
 
 def _walk(root: Path) -> tuple[list[str], list[str]]:

@@ -123,7 +123,7 @@ def encode(recording: Recording) -> Iterator[bytes]:
     if width <= 128 and height <= 128:
         chip, layout = "ch.unizh.ini.jaer.chip.retina.DVS128", DVS
     elif width <= 1024 and height <= 512:
-        chip, layout = f"eu.seebetter.ini.chips.davis.DAVIS{346 if width > 240 or height > 180 else 240}C", DAVIS
+        chip, layout = f"eu.seebetter.ini.chips.davis.{_davis(width, height)}", DAVIS
     else:
         raise InputError(f"the sensor is {width}×{height}; AEDAT 2.0 holds at most 1024×512")
     times = events["t"].astype(np.int64)
@@ -144,6 +144,12 @@ def encode(recording: Recording) -> Iterator[bytes]:
     words["address"] = columns["x"] << layout.x[0] | columns["y"] << layout.y[0] | columns["p"] << layout.polarity
     words["time"] = low
     yield words.tobytes()
+
+
+def _davis(width: int, height: int) -> str:
+    """The smallest DAVIS that holds the sensor; the exact size is in a line of its own."""
+    fits = (name for name, size in CHIPS.items() if name != "DVS128" and width <= size[0] and height <= size[1])
+    return next(fits, "DAVIS640")
 
 
 def _value(lines: list[str], name: str) -> str | None:

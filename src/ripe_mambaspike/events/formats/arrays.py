@@ -1,6 +1,7 @@
 """NumPy files: `.npy` with named fields or four columns, `.npz` with an array a column. Nothing is unpickled."""
 
 import io
+import itertools
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from ripe_mambaspike.events.source import BLOCK, Options, Source
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
 WANTED = "the fields x, y, t, p or four columns are wanted"
+TROUBLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, KeyError)
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes
 LOOK = 4096  # rows that settle the order of unnamed columns
 
@@ -36,30 +38,16 @@ def open_source(path: Path, options: Options) -> Source:
 
 def _open_npy(path: Path, options: Options) -> Source:
     with path.open("rb") as file:
-        shape, dtype = _read_header(file, path)
+        shape, dtype, fortran = _read_header(file, path)
         start = file.tell()
     _check_length(path, start, shape, dtype, path.stat().st_size - start)
     source = Source("npy", lambda: iter(()))
-    if dtype.names:
-        named = find_columns(dtype.names)
-        if named is None or len(shape) != 1:
-            raise ReadError(f"{path} holds the fields {', '.join(dtype.names)} and the shape {shape}; {WANTED}")
-    elif len(shape) != 2 or shape[1] != 4 or dtype.kind not in "iuf":
-        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
-    else:
-        named = None
+    named = _fields(path, shape, dtype)
 
     def pieces() -> Iterator[Events]:
-        columns = Columns(str(path), options.time_unit)
-        order = ""
-        for at, rows in _rows(path, start, shape, dtype):
-            if named is not None:
-                yield columns({name: rows[theirs] for name, theirs in named.items()}, at)
-                continue
-            order = order or _order(rows, path)
-            source.metadata["columns"] = order
-            yield columns({name: rows[:, order.index(name)] for name in "xytp"}, at)
-        source.metadata["time_unit"] = columns.time_unit
+        yield from _events(
+            _rows(path, start, shape, dtype, fortran), named, Columns(str(path), source, options.time_unit)
+        )
 
     source.pieces = pieces
     return source
@@ -70,14 +58,15 @@ def _open_npz(path: Path, options: Options) -> Source:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         size = _read_size(archive, members["sensor_size"], path) if "sensor_size" in members else None
     named = find_columns(list(members))
-    if named is None and len(members) == 1:
-        raise ReadError(f"{path} holds the array {next(iter(members))} alone; the arrays x, y, t, p are wanted")
+    tables = [name for name in members if name != "sensor_size"]
+    if named is None and len(tables) == 1:
+        return _open_table(path, members[tables[0]], size, options)
     if named is None:
         raise ReadError(f"{path} holds the arrays {', '.join(members) or 'none'}; the arrays x, y, t, p are wanted")
     source = Source("npz", lambda: iter(()), size)
 
     def pieces() -> Iterator[Events]:
-        columns = Columns(str(path), options.time_unit)
+        columns = Columns(str(path), source, options.time_unit)
         at = 0
         with _open_archive(path) as archive:
             streams = {name: _member(archive, members[theirs], path) for name, theirs in named.items()}
@@ -96,6 +85,49 @@ def _open_npz(path: Path, options: Options) -> Source:
     return source
 
 
+def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: Options) -> Source:
+    """An archive with one array of events."""
+    with _open_archive(path) as archive:
+        shape, dtype = _member_header(archive, member, path)
+    named = _fields(path, shape, dtype)
+    source = Source("npz", lambda: iter(()), size)
+
+    def pieces() -> Iterator[Events]:
+        with _open_archive(path) as archive:
+            rows = zip(itertools.count(0, BLOCK), _member(archive, member, path), strict=False)
+            yield from _events(rows, named, Columns(str(path), source, options.time_unit))
+
+    source.pieces = pieces
+    return source
+
+
+def _fields(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, str] | None:
+    """{x, y, t, p: field} of an array of events; None for four columns without names."""
+    if dtype.names:
+        named = find_columns(dtype.names)
+        if named is None or len(shape) != 1:
+            raise ReadError(f"{path} holds the fields {', '.join(dtype.names)} and the shape {shape}; {WANTED}")
+        return named
+    if len(shape) != 2 or shape[1] != 4 or dtype.kind not in "iuf":
+        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
+    return None
+
+
+def _events(
+    blocks: Iterator[tuple[int, NDArray[Any]]], named: dict[str, str] | None, columns: Columns
+) -> Iterator[Events]:
+    """Blocks of rows, each with the number of its first → events."""
+    order = ""
+    for at, rows in blocks:
+        if named is not None:
+            yield columns({name: rows[theirs] for name, theirs in named.items()}, at)
+            continue
+        order = order or _order(rows, columns.origin)
+        columns.source.metadata["columns"] = order
+        yield columns({name: rows[:, order.index(name)] for name in "xytp"}, at)
+    columns.source.metadata["time_unit"] = columns.time_unit
+
+
 def _open_archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
@@ -103,7 +135,7 @@ def _open_archive(path: Path) -> zipfile.ZipFile:
         raise ReadError(f"{path} is a damaged archive: {error}") from error
 
 
-def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -114,11 +146,9 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype
         raise ReadError(f"{path} has a damaged array header: {type(error).__name__}") from error
     if dtype.hasobject:
         raise ReadError(f"{path} holds Python objects; {WANTED}")
-    if fortran and len(shape) > 1:
-        raise ReadError(f"{path} is stored column by column; an array stored row by row is wanted")
     if dtype.itemsize == 0 or any(side < 0 for side in shape):
         raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
-    return shape, dtype
+    return shape, dtype, fortran and len(shape) > 1
 
 
 def _check_length(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], there: int) -> None:
@@ -129,7 +159,14 @@ def _check_length(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtyp
         )
 
 
-def _rows(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+def _rows(
+    path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Blocks of rows, each with the number of its first."""
+    if fortran and shape[0]:  # stored column by column
+        mapped = np.memmap(path, dtype, "r", start, shape, "F")
+        yield from ((at, np.array(mapped[at : at + BLOCK])) for at in range(0, shape[0], BLOCK))
+        return
     width = int(np.prod(shape[1:]))
     with path.open("rb") as file:
         file.seek(start)
@@ -139,11 +176,19 @@ def _rows(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) 
             yield at, rows.reshape(count, *shape[1:])
 
 
-def _order(rows: NDArray[Any], path: Path) -> str:
+def _order(rows: NDArray[Any], path: str) -> str:
     order = guess_order(rows[:LOOK])
     if order is None:
         raise ReadError(f"{path} has four columns without names, whose order its values do not tell; {WANTED}")
     return order
+
+
+def _member_header(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        with archive.open(name) as file:
+            return _read_header(file, path)[:2]
+    except TROUBLE as error:
+        raise ReadError(f"{path} has {name} damaged: {error}") from error
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[NDArray[Any]]:
@@ -152,16 +197,17 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[NDArray
         if archive.getinfo(name).compress_type not in METHODS:
             raise ReadError(f"{path} has {name} compressed in another way than NumPy does")
         with archive.open(name) as file:
-            shape, dtype = _read_header(file, path)
-            if len(shape) != 1 or dtype.names:
-                raise ReadError(f"{path} has {name} of the shape {shape} and type {dtype}; one column is wanted")
+            shape, dtype, fortran = _read_header(file, path)
+            if fortran or not shape:
+                raise ReadError(f"{path} has {name} of the shape {shape}, stored by columns; rows are wanted")
+            row = dtype.itemsize * int(np.prod(shape[1:]))
             for at in range(0, shape[0], BLOCK):
                 count = min(BLOCK, shape[0] - at)
-                data = file.read(count * dtype.itemsize)
-                if len(data) < count * dtype.itemsize:
-                    raise ReadError(f"{path} has {name} cut off after {at + len(data) // dtype.itemsize} events")
-                yield np.frombuffer(data, dtype)
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, KeyError) as error:
+                data = file.read(count * row)
+                if len(data) < count * row:
+                    raise ReadError(f"{path} has {name} cut off after {at + len(data) // max(1, row)} events")
+                yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
+    except TROUBLE as error:
         raise ReadError(f"{path} has {name} damaged: {error}") from error
 
 

@@ -3,6 +3,7 @@ and a compound dataset with named fields."""
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ def open_source(path: Path, options: Options) -> Source:
         import h5py
     except ImportError as error:
         raise ReadError(f"{path} is HDF5, which needs the package h5py; install ripe-mambaspike[data]") from error
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401  (what DSEC is compressed with, where it is installed)
     source = Source(FORMAT, lambda: iter(()))
     try:
         with h5py.File(path, "r") as file:
@@ -35,7 +38,7 @@ def open_source(path: Path, options: Options) -> Source:
         raise ReadError(f"{path} is damaged HDF5: {error}") from error
 
     def pieces() -> Iterator[Events]:
-        columns = Columns(str(path), options.time_unit)
+        columns = Columns(str(path), source, options.time_unit)
         order = ""
         with h5py.File(path, "r") as file:
             holder = _find(file, h5py)
@@ -60,7 +63,7 @@ def _read(holder: Any, part: slice, path: Path) -> Any:
     except TROUBLE as error:
         raise ReadError(
             f"{path} cannot be read from event {part.start} on: {error} "
-            "(a compressed file may need the package hdf5plugin imported first)"
+            "(a compressed file, as of DSEC, may need the package hdf5plugin)"
         ) from error
 
 

@@ -5,6 +5,7 @@ Without names the order is told by the values (`t x y p` as of the rpg datasets,
 decimal point are seconds, whole ones µs.
 """
 
+import codecs
 import itertools
 import re
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ CUT = "was cut off at the end of the file"
 
 def recognises(head: bytes, path: Path) -> bool:
     """Printable, and the first line that is no comment holds numbers or names of columns."""
-    text = head.decode("latin-1")
+    text = head.removeprefix(codecs.BOM_UTF8).decode("latin-1")
     if not head or any(ord(sign) < 9 or 13 < ord(sign) < 32 or ord(sign) > 126 for sign in text[:2000]):
         return False
     for line in text.splitlines():
@@ -41,7 +42,7 @@ def open_source(path: Path, options: Options) -> Source:
     order, skip = _look(path, source)
 
     def pieces() -> Iterator[Events]:
-        return _pieces(path, order, skip, Columns(str(path), options.time_unit), source)
+        return _pieces(path, order, skip, Columns(str(path), source, options.time_unit))
 
     source.pieces = pieces
     return source
@@ -52,10 +53,10 @@ def _cells(line: str) -> list[str]:
     return [] if stripped[:1] in "#%" else [cell for cell in re.split(r"[,;\s]+", stripped) if cell]
 
 
-def _look(path: Path, source: Source) -> tuple[str | None, int]:
-    """(the order of the columns if the first line names them, the number of lines before the events)."""
+def _look(path: Path, source: Source) -> tuple[list[str] | None, int]:
+    """(what each column is if the first line names them, the number of lines before the events)."""
     try:
-        with path.open(encoding="ascii") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(itertools.islice(file, 1000)):
                 cells = _cells(line)
                 if not cells:
@@ -64,20 +65,22 @@ def _look(path: Path, source: Source) -> tuple[str | None, int]:
                     source.sensor_size = (int(cells[0]), int(cells[1]))
                     continue
                 if (named := find_columns(cells)) is not None:
-                    if len(cells) != 4:
-                        raise ReadError(f"{path} line {number + 1} names {len(cells)} columns; four are wanted")
+                    # A table may have more columns; one without a name, as of row numbers, has an empty cell.
+                    every = re.split(r"[,;]", line.strip()) if re.search(r"[,;]", line) else cells
                     back = {theirs: ours for ours, theirs in named.items()}
-                    return "".join(back[cell] for cell in cells), number + 1
+                    return [back.get(cell.strip(), "") for cell in every], number + 1
                 return None, number
     except UnicodeDecodeError as error:
         raise ReadError(f"{path} is no text: byte {error.start} is {error.object[error.start]}") from error
     return None, 0
 
 
-def _pieces(path: Path, order: str | None, skip: int, columns: Columns, source: Source) -> Iterator[Events]:
+def _pieces(path: Path, order: list[str] | None, skip: int, columns: Columns) -> Iterator[Events]:
     at = 0
+    source = columns.source
+    width = len(order or "xytp")
     line_number = skip
-    with path.open(encoding="ascii") as file:
+    with path.open(encoding="utf-8-sig") as file:
         lines = itertools.islice(file, skip, None)
         while True:
             try:
@@ -86,21 +89,21 @@ def _pieces(path: Path, order: str | None, skip: int, columns: Columns, source: 
                 raise ReadError(f"{path} is no text after line {line_number}: {error.reason}") from error
             if not batch:
                 break
-            if not batch[-1].endswith("\n") and len(_cells(batch[-1])) not in (0, 4):
+            if not batch[-1].endswith("\n") and len(_cells(batch[-1])) not in (0, width):
                 source.leave_out(1, CUT)
                 batch.pop()
-            table = _table(batch, line_number, path)
+            table = _table(batch, line_number, path, width)
             line_number += len(batch)
             if not len(table):
                 continue
             if order is None:
-                order = guess_order(table[:4096])
-                if order is None:
+                order = list(guess_order(table[:4096]) or "")
+                if not order:
                     raise ReadError(
                         f"{path} has four columns without names, whose order its values do not tell; "
                         "a first line that names them (x, y, t, p) is wanted"
                     )
-            source.metadata["columns"] = order
+            source.metadata["columns"] = "".join(order)
             if columns.time_unit is None and not any(
                 set(".eE") & set(cell) for cell in _column(batch, order.index("t"))
             ):
@@ -110,24 +113,25 @@ def _pieces(path: Path, order: str | None, skip: int, columns: Columns, source: 
     source.metadata["time_unit"] = columns.time_unit
 
 
-def _table(lines: list[str], before: int, path: Path) -> np.ndarray:
-    """Lines → numbers [n, 4]."""
+def _table(lines: list[str], before: int, path: Path, width: int) -> np.ndarray:
+    """Lines → numbers [n, width]."""
     text = "".join(lines)
     if "#" in text or "%" in text:
         text = "".join(line for line in lines if line.lstrip()[:1] not in ("#", "%"))
     rows = text.replace(",", " ").replace(";", " ").split("\n")
     if not any(map(str.strip, rows)):
-        return np.empty((0, 4))
+        return np.empty((0, width))
     try:
         table = np.loadtxt(rows, comments=None, ndmin=2)
-        if table.shape[1] != 4:
+        if table.shape[1] != width:
             raise ValueError
     except ValueError:
         for number, line in enumerate(lines, before + 1):
             cells = _cells(line)
-            if cells and (len(cells) != 4 or not all(map(_is_number, cells))):
-                raise ReadError(f"{path} line {number} is '{line.strip()[:60]}'; four numbers are wanted") from None
-        raise ReadError(f"{path} has a line near {before + 1} that is not four numbers") from None
+            if cells and (len(cells) != width or not all(map(_is_number, cells))):
+                wanted = f"{'four' if width == 4 else width} numbers are wanted"
+                raise ReadError(f"{path} line {number} is '{line.strip()[:60]}'; {wanted}") from None
+        raise ReadError(f"{path} has a line near {before + 1} that is not {width} numbers") from None
     return table
 
 
