@@ -22,9 +22,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(INSTALL) -e ".[dev,data]"
 	@touch $@
 
-quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account
+quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account; simulate some gestures
 	@$(BIN)/ripe models --verify
 	@$(BIN)/ripe account dvsgesture
+	@$(BIN)/ripe sim make synthgesture --out runs/gestures --train 44 --val 11 --test 11
 
 test: $(VENV)/.installed-dev  ## the whole test suite, on the CPU
 	@$(BIN)/python -m pytest -n 2 -m "not gpu"

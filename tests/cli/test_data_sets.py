@@ -14,7 +14,7 @@ import pytest
 from ripe_mambaspike import load_set
 from ripe_mambaspike.data import download, mirrors
 from ripe_mambaspike.data.mirrors import Archive, Benchmark
-from ripe_mambaspike.data.sets import SETS
+from ripe_mambaspike.data.sets import SETS, SIMULATED
 from ripe_mambaspike.events import Recording, make_events, write
 
 KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "cuts", "notes", "warnings"]
@@ -51,10 +51,10 @@ def test_the_sets(ripe):
     said = ripe("data", "sets", "--json")
     assert (said.code, said.err) == (0, "")
     document = json.loads(said.out)
-    assert [entry["name"] for entry in document] == list(SETS)
+    assert [entry["name"] for entry in document] == [*SETS, *SIMULATED]
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
-        "name", "title", "sizes", "sensor", "cuts", "files", "download", "licence", "home",
+        "name", "title", "sizes", "sensor", "cuts", "files", "download", "licence", "home", "simulated",
     ]  # fmt: skip
     assert rows["cifar10dvs"]["cuts"] == ["first-100", "last-100", "random-100"]
     assert rows["nmnist"]["licence"] == "CC BY-SA 4.0"
@@ -62,7 +62,7 @@ def test_the_sets(ripe):
     assert rows["folder"]["home"] is None
     said = ripe("data", "sets")
     assert said.code == 0
-    for word in (*SETS, "7886/823", "1176/288 or 1077/264", "by hand"):
+    for word in (*SETS, *SIMULATED, "7886/823", "1176/288 or 1077/264", "by hand"):
         assert word in said.out
 
 

@@ -93,7 +93,7 @@ def test_an_unknown_set(tmp_path):
     for call in (find_set, lambda name: list_set(name, tmp_path)):
         assert refusal(ConfigError, call, "mnist") == (
             "there is no set 'mnist'; one of dvsgesture, cifar10dvs, ncaltech101, nmnist, nmnist-600, dailydvs200, "
-            "folder is wanted"
+            "folder, synthgesture, sim-nmnist, sim-cifar10, sim-caltech101 is wanted"
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from trees import aedat3, contents, make_recording, refusal, save, save_classes, save_digits, save_trial
 
+from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_cut
@@ -347,7 +348,7 @@ def test_a_file_that_cannot_grow(digits, tmp_path):
 def test_a_full_disk(digits, monkeypatch, step):
     """At each file that is written: six shards with their notes, the index, then `current` (the 14th)."""
     monkeypatch.setattr(module, "SHARD_FILES", 2)
-    real, count = module.atomic_write, 0
+    real, count = building.atomic_write, 0
 
     def write_some(path):
         nonlocal count
@@ -356,7 +357,7 @@ def test_a_full_disk(digits, monkeypatch, step):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path)
 
-    monkeypatch.setattr(module, "atomic_write", write_some)
+    monkeypatch.setattr(building, "atomic_write", write_some)
     message = refusal(DataError, make, "nmnist-600", digits)
     assert "is on a full disk; make room and run the same command again, it goes on where it was" in message
     home = digits / ".ripe" / "nmnist-600"
@@ -367,7 +368,7 @@ def test_a_full_disk(digits, monkeypatch, step):
     done = {path.stem: path.stat().st_ino for path in left if path.suffix == ".npy"}
     noted = {path.stem for path in left if path.suffix == ".json" and path.stem.startswith("shard")}
     assert len(noted) == (0 if step == 14 else (step - 1) // 2)
-    monkeypatch.setattr(module, "atomic_write", real)
+    monkeypatch.setattr(building, "atomic_write", real)
     store = make("nmnist-600", digits)
     assert verify_store(store) == 720
     for stem in noted:

@@ -16,6 +16,8 @@ from ripe_mambaspike.cli.check import Check
 from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
 from ripe_mambaspike.cli.data import Data
 from ripe_mambaspike.cli.models import Models
+from ripe_mambaspike.cli.sim import COMMANDS as SIM_COMMANDS
+from ripe_mambaspike.cli.sim import Sim
 from ripe_mambaspike.errors import RipeError
 
 Command = (
@@ -23,8 +25,10 @@ Command = (
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Models, tyro.conf.subcommand("models")]
+    | Annotated[Sim, tyro.conf.subcommand("sim")]
 )
-COMMANDS = ("account", "check", "data", "models")
+COMMANDS = ("account", "check", "data", "models", "sim")
+NESTED = {"data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 WANTED = {
     "INT INT": "a pair of whole numbers",
@@ -69,14 +73,15 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _parse(words: list[str]) -> Account | Check | Data | Models | int:
+def _parse(words: list[str]) -> Account | Check | Data | Models | Sim | int:
     """The command asked for, or an exit code when help was wanted or the words make none."""
     if not words or not (words[0] in COMMANDS or words[0].startswith("-")):
         given = f"there is no command '{words[0]}'" if words else "no command was given"
         return _refuse(f"{given}; one of {', '.join(COMMANDS)} is wanted")
-    if words[0] == "data" and not (words[1:] and (words[1] in DATA_COMMANDS or words[1].startswith("-"))):
-        given = f"there is no command 'data {words[1]}'" if words[1:] else "ripe data was given no command"
-        return _refuse(f"{given}; one of {', '.join(DATA_COMMANDS)} is wanted")
+    nested = NESTED.get(words[0])
+    if nested and not (words[1:] and (words[1] in nested or words[1].startswith("-"))):
+        given = f"there is no command '{words[0]} {words[1]}'" if words[1:] else f"ripe {words[0]} was given no command"
+        return _refuse(f"{given}; one of {', '.join(nested)} is wanted")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

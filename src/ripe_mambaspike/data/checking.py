@@ -1,14 +1,21 @@
 """Whether a prepared set still is what its source would make."""
 
 from pathlib import Path
+from typing import Any
 
 from ripe_mambaspike.data.sets.registry import list_set
+from ripe_mambaspike.data.sets.simulated import VERSION, recipe_key
 from ripe_mambaspike.data.store import EventStore, compare_source
 from ripe_mambaspike.errors import RipeError
 
 
 def source_state(store: EventStore, root: Path) -> str:
-    """'unchanged', 'gone', or 'changed: …', by the files' content, their number and the splits they make."""
+    """'unchanged', 'gone', or 'changed: …', by the files' content, their number and the splits they make.
+
+    'simulated' for a set whose source is its recipe, which is the one that the store was made by.
+    """
+    if store.index.get("simulated"):
+        return _recipe_state(store)
     state = compare_source(store, root)
     if state != "unchanged":
         return state
@@ -23,3 +30,14 @@ def source_state(store: EventStore, root: Path) -> str:
     if splits != {name: cut["checksum"] for name, cut in store.index["cuts"].items()}:
         return "changed: it would be split otherwise now"
     return "unchanged"
+
+
+def _recipe_state(store: EventStore) -> str:
+    index: Any = store.index
+    clips = list(zip(index["clips"]["name"], index["clips"]["label"], strict=True))
+    cuts = {name: [cut["checksum"], cut["published"]] for name, cut in index["cuts"].items()}
+    if recipe_key(index["recipe"], index["classes"], clips, cuts) != store.folder.name:
+        return "changed: its recipe is not the one that the store is named after"
+    if (version := index["recipe"]["version"]) != VERSION:
+        return f"changed: it was made by version {version} of the simulator, and this is {VERSION}"
+    return "simulated"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.sets.registry import SIMULATED
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
 
@@ -113,7 +114,8 @@ def open_store(folder: Path, name: str) -> EventStore:
     try:
         key = pointer.read_text().strip()
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder} holds no prepared {name}; run `ripe data prepare {name}` first") from error
+        command = "sim make" if name in SIMULATED else "data prepare"
+        raise DataError(f"{folder} holds no prepared {name}; run `ripe {command} {name}` first") from error
     return read_store(folder / name / key)
 
 

@@ -32,10 +32,10 @@ class Sets:
 
     def run(self) -> int:
         from ripe_mambaspike.data.mirrors import BENCHMARKS
-        from ripe_mambaspike.data.sets import SETS
+        from ripe_mambaspike.data.sets import SETS, SIMULATED
 
         document: list[dict[str, Any]] = []
-        for name, facts in SETS.items():
+        for name, facts in (SETS | SIMULATED).items():
             mirror = BENCHMARKS.get(name)
             document.append(
                 {
@@ -48,6 +48,7 @@ class Sets:
                     "download": bool(mirror and mirror.archives),
                     "licence": mirror.licence if mirror else None,
                     "home": mirror.home if mirror else None,
+                    "simulated": facts.simulated,
                 }
             )
         if self.json:
@@ -60,7 +61,7 @@ class Sets:
                 entry["sensor"],
                 ", ".join(entry["cuts"]),
                 entry["files"],
-                "yes" if entry["download"] else "by hand" if entry["home"] else "–",
+                _origin(entry),
             )
             for entry in document
         ]
@@ -119,8 +120,7 @@ class Prepare:
         from ripe_mambaspike.data.prepare import prepare
         from ripe_mambaspike.data.sets import list_set
 
-        if self.workers is not None and not 1 <= self.workers <= 1024:
-            raise ConfigError(f"--workers is {self.workers}; a whole number from 1 to 1024 is wanted")
+        workers = count_workers(self.workers)
         listing = list_set(
             self.name,
             self.root,
@@ -135,19 +135,18 @@ class Prepare:
                 listing,
                 self.root,
                 _store(self.root, self.store),
-                workers=self.workers or os.cpu_count() or 1,
+                workers=workers,
                 strict=self.strict,
                 progress=report,
             )
-        for sentence in made.index["notes"]:
-            print(f"ripe: note: {sentence}", file=sys.stderr)
+        speak_notes(made)
         troubles = made.index["troubles"]
         for sentence in troubles[:SHOWN]:
             print(f"ripe: warning: {sentence}", file=sys.stderr)
         if len(troubles) > SHOWN:
             print(f"ripe: warning: and {len(troubles) - SHOWN:,} more, listed in {made.folder}", file=sys.stderr)
-        document = _document(made)
-        print_json(document) if self.json else _show(document)
+        document = store_document(made)
+        print_json(document) if self.json else show_store(document)
         return 0
 
 
@@ -175,13 +174,21 @@ class Verify:
         state = source_state(opened, self.root)
         if state.startswith("changed"):
             raise DataError(f"{opened.folder} is undamaged, but its source has {state}; prepare the set again")
-        document = {**_document(opened), "verified": True, "source": state}
+        document = {**store_document(opened), "verified": True, "source": state}
         if self.json:
             print_json(document)
         else:
-            _show(document)
-            print(f"every checksum is right; the source is {document['source']}")
+            show_store(document)
+            said = "it is simulated, by its recipe" if state == "simulated" else f"the source is {state}"
+            print(f"every checksum is right; {said}")
         return 0
+
+
+def _origin(entry: dict[str, Any]) -> str:
+    """How a set is come by."""
+    if entry["simulated"]:
+        return "simulated"
+    return "yes" if entry["download"] else "by hand" if entry["home"] else "–"
 
 
 def _store(root: Path, store: Path | None) -> Path:
@@ -190,7 +197,18 @@ def _store(root: Path, store: Path | None) -> Path:
     return root / STORE if store is None else store
 
 
-def _document(store: "EventStore") -> dict[str, Any]:
+def speak_notes(store: "EventStore") -> None:
+    for sentence in store.index["notes"]:
+        print(f"ripe: note: {sentence}", file=sys.stderr)
+
+
+def count_workers(asked: int | None) -> int:
+    if asked is not None and not 1 <= asked <= 1024:
+        raise ConfigError(f"--workers is {asked}; a whole number from 1 to 1024 is wanted")
+    return asked or os.cpu_count() or 1
+
+
+def store_document(store: "EventStore") -> dict[str, Any]:
     clips, index = store.index["clips"], store.index
     return {
         "set": store.name,
@@ -208,7 +226,7 @@ def _document(store: "EventStore") -> dict[str, Any]:
     }
 
 
-def _show(document: dict[str, Any]) -> None:
+def show_store(document: dict[str, Any]) -> None:
     width, height = document["sensor_size"]
     title = (
         f"{document['set']}: {document['clips']:,} clips of {document['classes']} classes, "

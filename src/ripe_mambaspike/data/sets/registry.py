@@ -19,9 +19,13 @@ class SetFacts:
     cuts: tuple[str, ...]  # the first is the default
     sizes: str  # train + validation / test
     sensor: str
-    files: str
-    listing: Callable[..., Listing]
+    files: str  # or, of a simulated set, the pictures that it shows
+    listing: Callable[..., Listing] | None  # None: simulated, made by `ripe sim make`
     options: tuple[str, ...] = ()  # those of `list_set` that it takes
+
+    @property
+    def simulated(self) -> bool:
+        return self.listing is None
 
 
 SETS = {
@@ -53,15 +57,33 @@ SETS = {
 }  # fmt: skip
 
 
+SIMULATED = {
+    "synthgesture": SetFacts("simulated gestures, the default", ("people",), "1320/440", "64×64", "no pictures", None),
+    "sim-nmnist": SetFacts(
+        "simulated stand-in of N-MNIST", ("folders",), "60000/10000", "34×34", "MNIST's IDX files", None,
+    ),
+    "sim-cifar10": SetFacts(
+        "simulated stand-in of CIFAR10-DVS", ("first-100",), "9000/1000", "128×128",
+        "train/CLASS/N.jpg, test/CLASS/N.jpg", None,
+    ),
+    "sim-caltech101": SetFacts(
+        "simulated stand-in of N-Caltech101", ("first-90",), "7857/820", "128×128", "CLASS/image_NNNN.jpg", None,
+    ),
+}  # fmt: skip
+
+
 def find_set(name: str) -> SetFacts:
-    if name not in SETS:
-        raise ConfigError(f"there is no set '{name}'; one of {', '.join(SETS)} is wanted")
-    return SETS[name]
+    known = SETS | SIMULATED
+    if name not in known:
+        raise ConfigError(f"there is no set '{name}'; one of {', '.join(known)} is wanted")
+    return known[name]
 
 
 def list_set(name: str, root: str | Path, **options: Any) -> Listing:
     """The files and splits of a set. Options that are None or False are as if not given."""
     facts = find_set(name)
+    if facts.listing is None:
+        raise ConfigError(f"{name} is simulated: it is made by `ripe sim make {name}`, not prepared from recordings")
     given = {option: value for option, value in options.items() if value is not None and value is not False}
     if strange := sorted(set(given) - set(facts.options)):
         raise ConfigError(f"{strange[0]} was given for {name}, which does not take it")

@@ -1,0 +1,81 @@
+"""`ripe sim`: recordings that no camera made."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ripe_mambaspike.cli.calibrate import Calibrate
+from ripe_mambaspike.cli.data.sets import bar, count_workers, show_store, speak_notes, store_document
+from ripe_mambaspike.cli.show import print_json
+
+Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
+
+
+@dataclass
+class Make:
+    """Simulate a set into a store, ready for training. A run that was killed goes on where it was."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
+    """synthgesture, sim-nmnist, sim-cifar10 or sim-caltech101."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """The folder to put it in; the set's root from then on."""
+    images: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """The pictures to show: MNIST's IDX files, or class/picture in a folder or a zip; synthgesture needs none."""
+    train: Count = None
+    """Training clips to make; all when not given."""
+    val: Count = None
+    """Validation clips."""
+    test: Count = None
+    """Test clips."""
+    size: Count = None
+    """The sensor's side in pixels; the original's when not given."""
+    variation: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """How much recordings differ, times what was seen in real ones; 0 for not at all."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Another seed gives other recordings."""
+    calibration: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A calibrated camera, of ripe sim calibrate; the one that ships when not given."""
+    workers: Count = None
+    """Processes; as many as there are cores when not given."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.data.simulated import make_set
+
+        with bar(self.name) as report:
+            made = make_set(
+                self.name,
+                self.out,
+                images=self.images,
+                train=self.train,
+                val=self.val,
+                test=self.test,
+                size=self.size,
+                variation=self.variation,
+                seed=self.seed,
+                calibration=self.calibration,
+                workers=count_workers(self.workers),
+                progress=report,
+            )
+        speak_notes(made)
+        document = {**store_document(made), "simulated": True, "recipe": made.index["recipe"]}
+        print_json(document) if self.json else show_store(document)
+        return 0
+
+
+COMMANDS = {"make": Make, "calibrate": Calibrate}
+
+
+@dataclass
+class Sim:
+    """Simulate recordings, and fit the simulated camera to real ones."""
+
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[Make, tyro.conf.subcommand("make")] | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
+    ]
+
+    def run(self) -> int:
+        return self.command.run()

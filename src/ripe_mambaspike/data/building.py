@@ -1,0 +1,208 @@
+"""How a store comes to be, whatever it is made from: shard by shard, in parallel, resumable, the same bytes always.
+
+Each shard is written whole or not at all, with a note of what is in it; a run that finds the note goes on with the
+next. The store gets its name, and the set its `current`, when all is done.
+"""
+
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ripe_mambaspike.data.archives import locked
+from ripe_mambaspike.data.listing import Listing
+from ripe_mambaspike.data.store import (
+    CURRENT,
+    INDEX,
+    LAYOUT,
+    LETTERS,
+    EventStore,
+    file_checksum,
+    index_checksum,
+    open_store,
+    read_store,
+    shard_name,
+    verify_store,
+)
+from ripe_mambaspike.data.workers import Workers
+from ripe_mambaspike.errors import DataError, RipeError
+from ripe_mambaspike.files import atomic_write
+
+COLUMNS = ("name", "label", "shard", "at", "events", "start_us")
+Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
+Note = dict[str, Any]
+
+
+class Task(Protocol):
+    """One shard to be made; goes to a worker."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def names(self) -> list[str]:
+        """Of its clips, in order."""
+        ...
+
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+@contextmanager
+def opened_home(folder: Path, name: str) -> Iterator[Path]:
+    """The folder of a set's stores, held by this process alone; what the system refuses becomes a sentence."""
+    home = folder / name
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with locked(home / "lock", f"{home} is being prepared by another process; wait for it to end"):
+            for stray in (*home.glob(".*"), *home.glob("*.part/.*")):  # what a killed process was writing
+                stray.unlink(missing_ok=True)
+            yield home
+    except OSError as error:
+        raise DataError(explain(error, home)) from error
+
+
+def build(
+    target: Path,
+    run: Workers,
+    tasks: Callable[[Path], Sequence[AnyTask]],
+    make_shard: Callable[[AnyTask], None],
+    describe: Callable[[list[Note]], dict[str, Any]],
+    report: Callable[[int, int], None],
+) -> EventStore:
+    """The store at the target, built if it is not there undamaged.
+
+    `tasks` divides the work, given the folder to work in; `describe` is the index without what is known here.
+    """
+    building = target.with_name(f"{target.name}.part")
+    if not _whole(target):
+        building.mkdir(exist_ok=True)
+        every = tasks(building)
+        todo = [task for task in every if finished(task) is None]
+        done = len(every) - len(todo)
+        report(done, len(every))
+        for _ in run.map(make_shard, todo):
+            done += 1
+            report(done, len(every))
+        _finish(every, describe, building)
+        shutil.rmtree(target, ignore_errors=True)  # a damaged one
+        building.replace(target)
+    return read_store(target)
+
+
+def make_current(target: Path) -> EventStore:
+    """From now on the set's store is the one at the target."""
+    home = target.parent
+    with atomic_write(home / CURRENT) as file:
+        file.write(f"{target.name}\n".encode())
+    return open_store(home.parent, home.name)
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """The name of a store, by all that decides what is in it."""
+    return hashlib.sha256(json.dumps({"layout": LAYOUT, **facts}, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def cut_facts(listing: Listing) -> dict[str, list[Any]]:
+    """How a listing is split, for the key."""
+    return {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()}
+
+
+def write_shard(task: Task, packed: Sequence[NDArray[np.void]], clips: list[Note], **more: Any) -> None:
+    """The shard, then the note that says it is there; `clips` are without their places."""
+    shard = task.folder / shard_name(task.number)
+    ends = np.cumsum([len(events) for events in packed]).tolist()
+    placed = [{**clip, "at": end - len(events)} for clip, events, end in zip(clips, packed, ends, strict=True)]
+    try:
+        with atomic_write(shard) as file:
+            _write_array(file, np.concatenate(packed))
+        note = {"clips": placed, "events": ends[-1], "sha256": file_checksum(shard), **more}
+        with atomic_write(_note(task)) as file:
+            file.write(json.dumps(note).encode())
+    except OSError as error:
+        raise DataError(explain(error, task.folder)) from error
+
+
+def finished(task: Task) -> Note | None:
+    """The note of a shard that is there and is what the note says."""
+    shard = task.folder / shard_name(task.number)
+    try:
+        note = json.loads(_note(task).read_text())
+        if [clip["name"] for clip in note["clips"]] == task.names and file_checksum(shard) == note["sha256"]:
+            return dict(note)
+    except (OSError, ValueError, KeyError, TypeError, RipeError):
+        pass
+    return None
+
+
+def explain(error: OSError, place: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return f"{place} is on a full disk; make room and run the same command again, it goes on where it was"
+    return f"{error.filename or place} cannot be used ({error.strerror or error})"
+
+
+def describe_listing(listing: Listing) -> dict[str, Any]:
+    """What an index says of the set as a whole."""
+    return {
+        "set": listing.name,
+        "classes": listing.classes,
+        "notes": listing.notes,
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
+        "cuts": {
+            name: {
+                "parts": "".join(LETTERS.get(part, "-") for part in cut.parts),
+                "checksum": cut.checksum,
+                "published": cut.published,
+                "sizes": cut.sizes(),
+            }
+            for name, cut in listing.cuts.items()
+        },
+    }
+
+
+def _finish(tasks: Sequence[Task], describe: Callable[[list[Note]], dict[str, Any]], folder: Path) -> None:
+    """The index, from the notes; then the notes go."""
+    notes = [finished(task) for task in tasks]
+    whole = [note for note in notes if note is not None]
+    if len(whole) != len(tasks):
+        raise DataError(f"{folder} lost a shard while it was made; run the same command again")
+    clips = [{**clip, "shard": number} for number, note in enumerate(whole) for clip in note["clips"]]
+    index: dict[str, Any] = {
+        "layout": LAYOUT,
+        **describe(whole),
+        "clips": {name: [clip[name] for clip in clips] for name in COLUMNS},
+        "shards": [{"events": note["events"], "sha256": note["sha256"]} for note in whole],
+    }
+    index["sha256"] = index_checksum(index)
+    with atomic_write(folder / INDEX) as file:
+        file.write(json.dumps(index).encode())
+    for task in tasks:
+        _note(task).unlink(missing_ok=True)
+
+
+def _whole(target: Path) -> bool:
+    """Whether the store is there and undamaged."""
+    try:
+        verify_store(read_store(target))
+    except (DataError, KeyError, TypeError, AttributeError):  # the last three of an index that is not one
+        return False
+    return True
+
+
+def _write_array(file: IO[bytes], array: NDArray[np.void]) -> None:
+    """As `np.save` does, which on a real file hides why a write failed."""
+    npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
+    file.write(array.view(np.uint8).data)
+
+
+def _note(task: Task) -> Path:
+    return task.folder / f"shard-{task.number:05d}.json"

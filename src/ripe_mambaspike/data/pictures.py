@@ -1,0 +1,242 @@
+"""Pictures that a user points at, listed first and read when they are needed: grey, values 0 to 1.
+
+Known by what is there: MNIST's IDX files (`train-images…`, `train-labels…`, `t10k-…`, packed by gzip or not), or a tree
+of `class/picture`, or of `train/class/picture` and `test/class/picture`, in a folder or a zip file.
+"""
+
+import gzip
+import hashlib
+import io
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.data.listing import NONE, TEST, TRAIN
+from ripe_mambaspike.data.sets.folder import PART_NAMES
+from ripe_mambaspike.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+IDX = re.compile(r"(train|t10k)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
+IDX_PARTS = {"train": TRAIN, "t10k": TEST}
+SMALLEST, LARGEST = 8, 4096  # of a picture's side
+WANTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file, are wanted"
+DAMAGE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, ValueError, SyntaxError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture, not yet read."""
+
+    member: str  # its file in the folder or zip file; the IDX file it is in
+    label: int
+    part: str  # '' where the pictures are not split
+    number: int  # in an IDX file from 0; by the last digits of a name, −1 without any
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """All of them, by part, class and number."""
+
+    source: Path
+    classes: tuple[str, ...]
+    listed: tuple[Picture, ...]
+
+
+def find_pictures(path: str | Path) -> Pictures:
+    """What pictures there are at the path."""
+    path = Path(path)
+    try:
+        if path.is_file():
+            if IDX.fullmatch(path.name):
+                return find_pictures(path.parent)
+            return _list_tree(path, _zip_names(path))
+        if not path.is_dir():
+            raise DataError(f"{path} is not there; {WANTED}")
+        found = sorted(each.relative_to(path) for each in path.rglob("*") if each.is_file())
+    except OSError as error:
+        raise DataError(f"{error.filename or path} cannot be read ({error.strerror})") from error
+    files = [each for each in found if not any(name.startswith(".") for name in each.parts)]
+    if any(IDX.fullmatch(each.name) for each in files):
+        return _list_idx(path, files)
+    names = [each.as_posix() for each in files]
+    zips = [name for name in names if name.lower().endswith(".zip")]
+    if len(zips) == 1 and not any(name.lower().endswith(SUFFIXES) for name in names):
+        return find_pictures(path / zips[0])
+    return _list_tree(path, names)
+
+
+def read_pictures(source: Path, listed: Sequence[Picture]) -> list[NDArray[np.float32]]:
+    """The pictures [h, w], each of its own size."""
+    return [_decode(source, picture, data) for picture, data in zip(listed, _contents(source, listed), strict=True)]
+
+
+def on_ground(picture: NDArray[np.float32]) -> NDArray[np.float32]:
+    """In the middle of a square as bright as its edge mostly is, so that the edge is not most of what is seen.
+
+    Around the square all is black: where the ground is not, it goes beyond what the sensor ever sees.
+    """
+    edge = np.concatenate([picture[0], picture[-1], picture[1:-1, 0], picture[1:-1, -1]])
+    ground = np.sort(edge)[len(edge) // 2]
+    side = max(picture.shape) * (2 if ground > 0 else 1)
+    square = np.full((side, side), ground, np.float32)
+    top, left = (side - picture.shape[0]) // 2, (side - picture.shape[1]) // 2
+    square[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    return square
+
+
+def fingerprint(source: Path, listed: Sequence[Picture]) -> list[str]:
+    """A checksum of each picture's content, whatever it lies in; a picture that cannot be read is refused here."""
+    checksums = []
+    for picture, data in zip(listed, _contents(source, listed), strict=True):
+        _decode(source, picture, data)
+        shape = b"" if isinstance(data, bytes) else str(data.shape).encode()
+        checksums.append(hashlib.sha256(shape + (data if isinstance(data, bytes) else data.tobytes())).hexdigest())
+    return checksums
+
+
+def _contents(source: Path, listed: Sequence[Picture]) -> Iterator[Any]:
+    """The bytes of each picture's file, or its values [h, w] from an IDX file."""
+    with _opened(source) as archive:
+        for picture in listed:
+            if IDX.fullmatch(Path(picture.member).name):
+                yield read_idx(source / picture.member)[picture.number]
+                continue
+            try:
+                yield archive.read(picture.member) if archive else (source / picture.member).read_bytes()
+            except (*DAMAGE, KeyError) as error:
+                raise DataError(f"{source / picture.member} cannot be read ({error})") from error
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[zipfile.ZipFile | None]:
+    if source.is_dir():
+        yield None
+        return
+    try:
+        archive = zipfile.ZipFile(source)
+    except DAMAGE as error:
+        raise DataError(f"{source} is no zip file or a damaged one ({error}); {WANTED}") from error
+    with archive:
+        yield archive
+
+
+def _decode(source: Path, picture: Picture, data: Any) -> NDArray[np.float32]:
+    """Grey values from 0 to 1."""
+    from PIL import Image
+
+    place = source / picture.member
+    if not isinstance(data, bytes):
+        _check_sides(place, data.shape[1], data.shape[0])
+        return data.astype(np.float32) / np.float32(255)
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            _check_sides(place, *image.size)
+            if image.mode.startswith("I"):  # 16 bits
+                return (np.asarray(image).astype(np.float32) / np.float32(65535)).clip(0, 1)
+            return np.asarray(image.convert("L")).astype(np.float32) / np.float32(255)
+    except (*DAMAGE, Image.DecompressionBombError) as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(f"{place} is no picture or a damaged one ({reason}); JPEG or PNG is wanted") from error
+
+
+def _check_sides(place: Path, width: int, height: int) -> None:
+    if not SMALLEST <= min(width, height) <= max(width, height) <= LARGEST:
+        raise DataError(f"{place} is {width}×{height}; sides from {SMALLEST} to {LARGEST} pixels are wanted")
+
+
+def _zip_names(path: Path) -> list[str]:
+    with _opened(path) as archive:
+        names = [] if archive is None else [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+    return sorted(name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.split("/")))
+
+
+def _list_tree(source: Path, names: Sequence[str]) -> Pictures:
+    """Pictures by the folders that they are in; folders around all of them do not count."""
+    paths = {name: name.split("/") for name in names if name.lower().endswith(SUFFIXES)}
+    if not paths:
+        raise DataError(f"{source} holds no pictures; {WANTED}")
+    while all(len(parts) > 2 for parts in paths.values()) and len({parts[0] for parts in paths.values()}) == 1:
+        if next(iter(paths.values()))[0].lower() in PART_NAMES:
+            break
+        paths = {name: parts[1:] for name, parts in paths.items()}
+    split = all(len(parts) == 3 and parts[0].lower() in PART_NAMES for parts in paths.values())
+    for name, parts in paths.items():
+        if len(parts) != (3 if split else 2):
+            raise DataError(f"{source / name} is not where a picture is wanted (class/picture or train/class/picture)")
+    classes = tuple(sorted({parts[-2] for parts in paths.values()}))
+    labels = {name: label for label, name in enumerate(classes)}
+    listed = []
+    for name, parts in paths.items():
+        digits = re.findall(r"[0-9]+", parts[-1].rsplit(".", 1)[0])
+        part = PART_NAMES[parts[0].lower()] if split else NONE
+        listed.append(Picture(name, labels[parts[-2]], part, int(digits[-1]) if digits else -1))
+    listed.sort(key=lambda picture: (picture.part, picture.label, picture.number, picture.member))
+    return Pictures(source, classes, tuple(listed))
+
+
+def _list_idx(folder: Path, files: Sequence[Path]) -> Pictures:
+    """Pictures of IDX files, each paired with its labels."""
+    found: dict[tuple[str, str], Path] = {}
+    for path in files:
+        if match := IDX.fullmatch(path.name):
+            kept = found.setdefault((match[1], match[2]), path)
+            if path not in (kept, kept.with_name(f"{kept.name}.gz")):  # packed and not packed may lie side by side
+                raise DataError(f"{folder} holds '{kept}' and '{path}'; every file once is wanted")
+    listed: list[Picture] = []
+    highest = 0
+    for stem, part in IDX_PARTS.items():
+        images, labels = found.get((stem, "images")), found.get((stem, "labels"))
+        if images is None and labels is None:
+            continue
+        if images is None or labels is None:
+            lacking = "images" if images is None else "labels"
+            raise DataError(f"{folder / (images or labels or '')} has no {stem}-{lacking} beside it; both are wanted")
+        values, named = read_idx(folder / images), read_idx(folder / labels)
+        if values.ndim != 3 or named.ndim != 1:
+            there = f"{values.ndim} and {named.ndim} axes"
+            raise DataError(f"{folder / images} and its labels have {there}; 3 and 1 are wanted")
+        if len(values) != len(named):
+            there = f"{len(values):,} pictures and {folder / labels} {len(named):,} labels"
+            raise DataError(f"{folder / images} holds {there}; one label for each is wanted")
+        listed += [Picture(images.as_posix(), label, part, number) for number, label in enumerate(named.tolist())]
+        highest = max(highest, *named.tolist()) if len(named) else highest
+    if not listed:
+        raise DataError(f"{folder} holds no pictures; {WANTED}")
+    return Pictures(folder, tuple(str(label) for label in range(highest + 1)), tuple(listed))
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """The array of an IDX file of bytes."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+    return _read_idx(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)  # a shard takes a few hundred out of one file; a file that changes is read again
+def _read_idx(path: Path, changed: int, size: int) -> NDArray[np.uint8]:
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        zero, kind, axes = struct.unpack(">HBB", data[:4])
+        shape = struct.unpack(f">{axes}I", data[4 : 4 + 4 * axes])
+    except (*DAMAGE, struct.error) as error:
+        raise DataError(f"{path} is no IDX file or a damaged one ({error})") from error
+    body = len(data) - 4 - 4 * axes
+    if (zero, kind) != (0, 8) or axes not in (1, 3):
+        raise DataError(f"{path} begins with {data[:4].hex()}; an IDX file of bytes with one or three axes is wanted")
+    if body != int(np.prod(shape, dtype=object)):
+        raise DataError(f"{path} holds {body:,} bytes of {'×'.join(map(str, shape))}; a whole file is wanted")
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -1,0 +1,191 @@
+"""The simulated sets: which clips each has, and how they are split. Their recordings are made by `ripe sim make`.
+
+A stand-in has the names and the split of the set it stands in for, as far as the pictures allow; it is simulated all
+the same, so no cut of it counts as published.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ripe_mambaspike.data.building import key_of
+from ripe_mambaspike.data.listing import (
+    PARTS,
+    TEST,
+    TRAIN,
+    Clip,
+    Listing,
+    carve_validation,
+    make_cut,
+    one_clip_each,
+)
+from ripe_mambaspike.data.pictures import Picture, Pictures
+from ripe_mambaspike.data.sets import cifar10dvs, nmnist
+from ripe_mambaspike.errors import ConfigError, DataError
+
+VERSION = 1  # goes up when the same recipe gives other recordings
+DIGITS = nmnist.CLASSES
+FOLDERS = {TRAIN: "Train", TEST: "Test"}
+GESTURES = "synthgesture"
+GESTURE_COUNTS = {"train": 1100, "val": 220, "test": 440}
+MOST = 10_000_000  # clips of a part
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A set to be simulated: its clips in order, and the picture that each shows, where it shows one."""
+
+    listing: Listing
+    pictures: tuple[Picture, ...]
+
+
+Rows = list[tuple[Clip, str, Picture]]  # clip, part, what it shows
+
+
+def plan_digits(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
+    """N-MNIST's: recording NNNNN is picture NNNNN − 1, and MNIST's own test part stays the test part."""
+    if not set(found.classes) <= set(DIGITS):
+        raise DataError(f"{found.source} has the class '{found.classes[-1]}'; digits from 0 to 9 are wanted")
+    if {picture.part for picture in found.listed} != {TRAIN, TEST}:
+        raise DataError(f"{found.source} has no train and test parts; MNIST's own are wanted")
+    clips, parts, seen = [], [], {TRAIN: 0, TEST: 0}
+    for picture in found.listed:
+        seen[picture.part] += 1
+        digit = found.classes[picture.label]
+        clips.append(Clip(f"{FOLDERS[picture.part]}/{digit}/{seen[picture.part]:05d}", int(digit)))
+        parts.append(picture.part)
+    return DIGITS, "folders", _carved("nmnist", clips, parts, found.listed)
+
+
+def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
+    """CIFAR10-DVS's: a thousand a class, the first hundred by number tested. Pictures that come with a test part are
+    numbered with it first, so that it is what is tested."""
+    if found.classes != cifar10dvs.CLASSES:
+        lacking = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
+            set(found.classes) - set(cifar10dvs.CLASSES)
+        )
+        raise DataError(f"{found.source} has {len(found.classes)} classes; CIFAR-10's ten are wanted ({lacking[0]})")
+    split = any(picture.part for picture in found.listed)
+    tested, trained = cifar10dvs.TESTED, cifar10dvs.EACH - cifar10dvs.TESTED
+    clips, parts, shown = [], [], []
+    whole = True
+    for label, name in enumerate(found.classes):
+        own = [picture for picture in found.listed if picture.label == label]
+        if split:
+            first = [picture for picture in own if picture.part == TEST][:tested]
+            rest = [picture for picture in own if picture.part != TEST][:trained]
+        else:
+            own = own[: cifar10dvs.EACH]
+            cut = -(-len(own) // 10)
+            first, rest = own[:cut], own[cut:]
+        whole = whole and (len(first), len(rest)) == (tested, trained)
+        for number, picture in enumerate([*first, *rest]):
+            clips.append(Clip(f"cifar10_{name}_{number}", label))
+            parts.append(TEST if number < len(first) else TRAIN)
+            shown.append(picture)
+    cut_name = "first-100" if whole else "folders" if split else "first-tenth"
+    return found.classes, cut_name, _carved("cifar10dvs", clips, parts, shown)
+
+
+def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
+    """N-Caltech101's: the first ⌈0.9 n⌉ of each class by number are the training part."""
+    if any(picture.part for picture in found.listed):
+        raise DataError(f"{found.source} is split already; a tree of class/picture, which the set splits, is wanted")
+    clips, parts = [], []
+    for label, name in enumerate(found.classes):
+        own = [picture for picture in found.listed if picture.label == label]
+        trained = -(-9 * len(own) // 10)
+        parts += [TRAIN] * trained + [TEST] * (len(own) - trained)
+        for picture in own:
+            stem = picture.member.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+            clips.append(Clip(f"{name}/{stem if picture.number < 0 else f'image_{picture.number:04d}'}", label))
+    return found.classes, "first-90", _carved("ncaltech101", clips, parts, found.listed)
+
+
+PLANS = {"sim-nmnist": plan_digits, "sim-cifar10": plan_cifar, "sim-caltech101": plan_caltech}
+WHOLE = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_677}
+
+
+def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> Planned:
+    """The clips of a set of pictures; `counts` keeps so many of a part, the classes by turns."""
+    classes, cut_name, rows = PLANS[name](found)
+    notes = [f"{len(rows):,} pictures are there; the whole set has {WHOLE[name]:,}"] if len(rows) != WHOLE[name] else []
+    there = {part: sum(1 for row in rows if row[1] == part) for part in PARTS}
+    for part, wanted in counts.items():
+        if wanted is not None:
+            _check_count(part, wanted, there[part])
+            if wanted < there[part]:
+                notes.append(f"{wanted:,} of the {there[part]:,} {part} clips were made")
+    kept = _keep(rows, counts)
+    listing = _listing(name, classes, cut_name, [(clip, part) for clip, part, _ in kept], notes)
+    _check_names(listing, str(found.source))
+    return Planned(listing, tuple(picture for _, _, picture in kept))
+
+
+def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> Planned:
+    """The embedded set: the classes by turns in every part."""
+    rows = []
+    for part in PARTS:
+        wanted = counts.get(part)
+        number = GESTURE_COUNTS[part] if wanted is None else wanted
+        _check_count(part, number, MOST)
+        rows += [(Clip(f"{part}/{n:05d}_{classes[n % len(classes)]}", n % len(classes)), part) for n in range(number)]
+    return Planned(_listing(GESTURES, tuple(classes), "people", rows, []), ())
+
+
+def _carved(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Sequence[Picture]) -> Rows:
+    """With validation taken out of the training part as the real set does it, unless the pictures brought their own."""
+    own = [picture.part for picture in shown]
+    if "val" in own:
+        parts = [kept if kept == "val" and part == TRAIN else part for kept, part in zip(own, parts, strict=True)]
+    else:
+        parts = carve_validation(salt, clips, parts)
+    return list(zip(clips, parts, shown, strict=True))
+
+
+def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
+    """So many of each part, in the order they came."""
+    turns: dict[tuple[str, int], int] = {}
+    order = []
+    for index, (clip, part, _) in enumerate(rows):
+        turn = turns[part, clip.label] = turns.get((part, clip.label), 0) + 1
+        order.append((turn, clip.label, index))
+    kept: list[int] = []
+    for part in PARTS:
+        members = sorted(each for each in order if rows[each[2]][1] == part)
+        kept += [index for _, _, index in members[: counts.get(part)]]
+    return [rows[index] for index in sorted(kept)]
+
+
+def _listing(
+    name: str, classes: tuple[str, ...], cut_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
+) -> Listing:
+    clips, parts = [clip for clip, _ in rows], [part for _, part in rows]
+    if lacking := [part for part in PARTS if part not in parts]:
+        raise DataError(f"{name} would have no {lacking[0]} clips; more pictures are wanted")
+    sources = one_clip_each((clip.name, clip.name, clip.label) for clip in clips)
+    said = ("every recording of this set is simulated", *notes)
+    return Listing(name, classes, sources, {cut_name: make_cut(cut_name, clips, parts)}, notes=said)
+
+
+def _check_names(listing: Listing, source: str) -> None:
+    seen: set[str] = set()
+    for clip in listing.clips:
+        if clip.name in seen:
+            raise DataError(f"{source} has two pictures for '{clip.name}'; a number once in a class is wanted")
+        seen.add(clip.name)
+
+
+def _check_count(part: str, wanted: int, there: int) -> None:
+    if not 1 <= wanted <= there:
+        raise ConfigError(f"--{part} is {wanted}; a whole number from 1 to {there} is wanted")
+
+
+def recipe_key(
+    recipe: Mapping[str, Any],
+    classes: Sequence[str],
+    clips: Sequence[tuple[str, int]],
+    cuts: Mapping[str, Sequence[Any]],
+) -> str:
+    """The name of the store that a recipe gives; all of it can be read back from the store's index."""
+    return key_of({"recipe": recipe, "classes": list(classes), "clips": clips, "cuts": cuts})

@@ -1,0 +1,289 @@
+"""Making a simulated set: clips planned, seen by the calibrated camera, stored like a set that was recorded.
+
+A clip depends on the recipe, its own name and its own picture alone, so a set that is made smaller has the same clips.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ripe_mambaspike.data.building import (
+    Note,
+    Progress,
+    build,
+    cut_facts,
+    describe_listing,
+    make_current,
+    opened_home,
+    write_shard,
+)
+from ripe_mambaspike.data.listing import Clip, Listing
+from ripe_mambaspike.data.pictures import Picture, find_pictures, fingerprint, on_ground, read_pictures
+from ripe_mambaspike.data.sets.registry import SIMULATED, STORE
+from ripe_mambaspike.data.sets.simulated import GESTURES, VERSION, Planned, plan_gestures, plan_pictures, recipe_key
+from ripe_mambaspike.data.store import EventStore, pack
+from ripe_mambaspike.data.workers import Workers
+from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.fitted import (
+    GESTURE_PIXEL,
+    SENSOR,
+    STEP_US,
+    Calibration,
+    load_calibration,
+    simulate_pictures,
+)
+from ripe_mambaspike.events.simulate.gestures import CLASSES, DURATION_US, draw_clip, render
+from ripe_mambaspike.events.simulate.pixel import simulate_events
+from ripe_mambaspike.events.simulate.saccades import Saccades, scaled
+
+SIDES = {"sim-nmnist": 34, "sim-cifar10": 128, "sim-caltech101": 128, GESTURES: 64}
+LOWEST, HIGHEST = 8, 1024  # of the sensor's side
+SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
+BATCH_PIXELS = 1 << 16  # of those simulated together
+KEPT_FRAMES = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
+WARM_US = 100_000  # that pixels watch a person before the clip begins
+SHOWN = 28  # cells of a picture that fill the calibrated sensor as they should
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a set's recordings follow from, but for their pictures."""
+
+    name: str
+    side: int
+    seed: int
+    variation: float
+    calibration: Calibration
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.side, self.side
+
+    @property
+    def step_us(self) -> int:
+        """Of gestures so short that lamps flicker as they do and hands move by about a pixel."""
+        return max(500, min(4000, 256_000 // self.side)) if self.name == GESTURES else STEP_US
+
+    def group(self, pixels: int) -> int:
+        """So many clips have about so many pixels."""
+        return max(1, pixels // self.side**2)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One shard to be made; goes to a worker."""
+
+    number: int
+    folder: Path
+    recipe: Recipe
+    clips: tuple[Clip, ...]
+    parts: tuple[str, ...]
+    source: Path | None  # of the pictures
+    pictures: tuple[Picture, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [clip.name for clip in self.clips]
+
+
+def make_set(
+    name: str,
+    out: str | Path,
+    *,
+    images: str | Path | None = None,
+    train: int | None = None,
+    val: int | None = None,
+    test: int | None = None,
+    size: int | None = None,
+    variation: float = 1.0,
+    seed: int = 0,
+    calibration: str | Path | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> EventStore:
+    """The store of a simulated set in `out`, for `load_set(name, out, …)`; made if it is not there yet.
+
+    `images` are the pictures to show, which every set but `synthgesture` needs; `train`, `val` and `test` are how many
+    clips to make, all when not given; `size` is the sensor's side. With more than one worker, a script of yours needs
+    the usual `if __name__ == "__main__":`.
+    """
+    report = progress or (lambda what, done, of: None)
+    camera = load_calibration(calibration)
+    if name == GESTURES and calibration is None:
+        camera = replace(camera, pixel=GESTURE_PIXEL)
+    recipe = Recipe(name, *_check(name, images, size, seed, variation), camera)
+    counts = {"train": train, "val": val, "test": test}
+    if images is None:
+        source, planned = None, plan_gestures(CLASSES, counts)
+    else:
+        found = find_pictures(images)
+        source, planned = found.source, plan_pictures(name, found, counts)
+    listing = replace(planned.listing, sensor_size=recipe.size)
+    # Pictures that cannot be used are found before anything is written.
+    groups = [planned.pictures[start : start + 256] for start in range(0, len(planned.pictures), 256)]
+    digest = hashlib.sha256()
+    with Workers(workers) as run:
+        for done, checksums in enumerate(run.map(partial(fingerprint, source or Path()), groups), 1):
+            digest.update("".join(checksums).encode())
+            report("reading the pictures", done, len(groups))
+        said = _describe(recipe, digest.hexdigest() if source else None)
+        key = recipe_key(said, listing.classes, [(clip.name, clip.label) for clip in listing.clips], cut_facts(listing))
+        with opened_home(Path(out) / STORE, name) as home:
+            build(
+                home / key,
+                run,
+                partial(make_tasks, recipe, planned, source),
+                make_shard,
+                partial(_index, listing, said),
+                partial(report, "simulating"),
+            )
+            return make_current(home / key)
+
+
+def _check(
+    name: str, images: str | Path | None, size: int | None, seed: int, variation: float
+) -> tuple[int, int, float]:
+    """Side, seed and variation."""
+    if name not in SIMULATED:
+        raise ConfigError(f"there is no simulated set '{name}'; one of {', '.join(SIMULATED)} is wanted")
+    if images is None and name != GESTURES:
+        raise ConfigError(f"{name} shows pictures and none were given; --images with {SIMULATED[name].files} is wanted")
+    if images is not None and name == GESTURES:
+        raise ConfigError(f"--images is {images}; {name} shows none, so leave it out")
+    side = SIDES[name] if size is None else size
+    if not LOWEST <= side <= HIGHEST:
+        raise ConfigError(f"--size is {side}; a whole number from {LOWEST} to {HIGHEST} is wanted")
+    if not 0 <= variation <= 10:
+        raise ConfigError(f"--variation is {variation}; a number from 0 to 10 is wanted")
+    if not 0 <= seed < 1 << 63:
+        raise ConfigError(f"--seed is {seed}; a whole number from 0 to 2⁶³ − 1 is wanted")
+    return side, seed, float(variation)
+
+
+def _describe(recipe: Recipe, pictures: str | None) -> dict[str, Any]:
+    """The recipe as the index keeps it."""
+    return {
+        "version": VERSION,
+        "set": recipe.name,
+        "sensor_size": list(recipe.size),
+        "duration_us": DURATION_US if pictures is None else recipe.calibration.saccades.duration_us,
+        "step_us": recipe.step_us,
+        "seed": recipe.seed,
+        "variation": recipe.variation,
+        "calibration": json.loads(json.dumps(asdict(recipe.calibration))),
+        "pictures": pictures,
+    }
+
+
+def _index(listing: Listing, recipe: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
+    """What the index says of the set; its source is the recipe."""
+    source: dict[str, Any] = {"sources": {}, "simulated": True, "recipe": recipe}
+    return {**describe_listing(listing), "sensor_size": listing.sensor_size, "troubles": [], **source}
+
+
+def make_tasks(recipe: Recipe, planned: Planned, source: Path | None, folder: Path) -> list[Task]:
+    """Shards of about one size."""
+    clips = planned.listing.clips
+    (cut,) = planned.listing.cuts.values()
+    each = recipe.group(SHARD_PIXELS)
+    tasks = []
+    for number, start in enumerate(range(0, len(clips), each)):
+        span = slice(start, start + each)
+        shown = planned.pictures[span]
+        tasks.append(Task(number, folder, recipe, clips[span], cut.parts[span], source, shown))
+    return tasks
+
+
+def make_shard(task: Task) -> None:
+    """Simulate the clips of one shard and write it. On one thread, so that the bytes are the same everywhere."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        made = [events for batch in _batches(task) for events in batch]
+    finally:
+        torch.set_num_threads(threads)
+    for clip, events in zip(task.clips, made, strict=True):
+        if not len(events):
+            raise DataError(f"{clip.name} gives no events; a picture with contrast, or a pixel with noise, is wanted")
+    clips = [
+        {"name": clip.name, "label": clip.label, "events": len(events), "start_us": 0}
+        for clip, events in zip(task.clips, made, strict=True)
+    ]
+    write_shard(task, [pack(events, 0) for events in made], clips)
+
+
+def clip_seed(seed: int, name: str) -> int:
+    """A clip's own seed; its name says its part and number."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()[:8]) >> 1
+
+
+def _batches(task: Task) -> Iterator[list[Events]]:
+    each = task.recipe.group(BATCH_PIXELS)
+    for start in range(0, len(task.clips), each):
+        span = slice(start, start + each)
+        seeds = [clip_seed(task.recipe.seed, clip.name) for clip in task.clips[span]]
+        if task.source is None:
+            yield _gestures(task.recipe, task.clips[span], task.parts[span], seeds)
+        else:
+            yield _saccades(task.recipe, read_pictures(task.source, task.pictures[span]), seeds)
+
+
+def _gestures(recipe: Recipe, clips: Sequence[Clip], parts: Sequence[str], seeds: Sequence[int]) -> list[Events]:
+    drawn = [draw_clip(clip.label, seed, part) for clip, seed, part in zip(clips, seeds, parts, strict=True)]
+    first = -(WARM_US // recipe.step_us) * recipe.step_us
+    times = torch.arange(first, DURATION_US + recipe.step_us, recipe.step_us).clamp(max=DURATION_US).double()
+    whole = len(times) * len(drawn) * recipe.side**2 <= KEPT_FRAMES
+    frames = render(drawn, times, recipe.size) if whole else None
+
+    def scene(at: Tensor) -> Tensor:
+        """Light at some of the times; rendered together where memory allows, which is quicker."""
+        return render(drawn, at, recipe.size) if frames is None else frames[:, torch.searchsorted(times, at)]
+
+    common: dict[str, Any] = {"step_us": recipe.step_us, "factors": _factors(recipe, seeds), "warm_us": WARM_US}
+    return simulate_events(scene, recipe.calibration.pixel, recipe.size, DURATION_US, seeds, **common)
+
+
+def _factors(recipe: Recipe, seeds: Sequence[int]) -> Tensor:
+    """Of the thresholds of each clip, ON and OFF [B, 2], varying as the calibration says."""
+    by = recipe.calibration.variation
+    drawn = [torch.randn(2, generator=torch.Generator().manual_seed(seed ^ 0x6E57)) for seed in seeds]
+    common, tilt = (torch.stack(drawn).clamp(-3, 3) * recipe.variation).unbind(1)
+    common, tilt = by.threshold * common, by.balance / 2 * tilt
+    return torch.stack([common + tilt, common - tilt], 1).exp()
+
+
+def _saccades(recipe: Recipe, pictures: Sequence[NDArray[np.float32]], seeds: Sequence[int]) -> list[Events]:
+    """Those of one size together; the order stays."""
+    made: dict[int, Events] = {}
+    alike: dict[tuple[int, int], list[int]] = {}
+    squares = [on_ground(picture) for picture in pictures]
+    for index, (picture, square) in enumerate(zip(pictures, squares, strict=True)):
+        alike.setdefault((max(picture.shape), len(square)), []).append(index)
+    for (cells, _), members in alike.items():
+        shown = torch.from_numpy(np.stack([squares[index] for index in members]))
+        calibration = replace(recipe.calibration, saccades=fitted_to(recipe.calibration.saccades, recipe.side, cells))
+        chosen = [seeds[index] for index in members]
+        events = simulate_pictures(shown, calibration, chosen, size=recipe.size, variation=recipe.variation)
+        made |= dict(zip(members, events, strict=True))
+    return [made[index] for index in range(len(pictures))]
+
+
+def fitted_to(saccades: Saccades, sensor: int, cells: int) -> Saccades:
+    """For a sensor and pictures of other sides, the picture as large in the sensor, the path as long in the picture.
+
+    The blur is the picture's own, but never finer than the sensor's was.
+    """
+    moved = scaled(saccades, sensor / SENSOR[0])
+    across, down = (scale * (SHOWN / cells) for scale in moved.scale)
+    coarser = sum(saccades.scale) / (across + down)
+    return replace(moved, scale=(across, down), blur=saccades.blur * max(1.0, coarser))

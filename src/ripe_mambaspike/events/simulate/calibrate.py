@@ -1,0 +1,169 @@
+"""Fitting the simulated camera to real recordings of known pictures.
+
+The path and the sign of the polarity are found without a model, then path, optics, thresholds and bandwidth are fitted
+by what the pixel does on average. What only the pixel itself shows, its thresholds to the last event, is matched by
+simulating; how recordings differ from their twins says how much they vary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, simulate_picture_bins
+from ripe_mambaspike.events.simulate.pixel import Pixel
+from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate
+from ripe_mambaspike.events.simulate.smooth import KNOT_US, Fit, SmoothSaccades, fit
+from ripe_mambaspike.events.simulate.start import find_path
+
+Report = Callable[[str, int, int], None]  # (what is being done, done, of)
+BORDER = 3  # pixels at the corners, where no picture comes
+START = 150  # recordings that the path is found with
+MATCHES = 5  # rounds in which the thresholds are matched
+
+
+def calibrate(
+    real: Sequence[Events],
+    pictures: Tensor,
+    size: tuple[int, int] = (34, 34),
+    how: Fit | None = None,
+    report: Report | None = None,
+) -> Calibration:
+    """The camera that made these recordings of these pictures [N, h, w], values 0 to 1."""
+    how = how or Fit()
+    said = report or (lambda what, done, of: None)
+    if len(real) != len(pictures) or len(real) < 2:
+        raise InputError(
+            f"there are {len(real)} recordings and {len(pictures)} pictures; as many, at least 2, are wanted"
+        )
+    ends = [int(events["t"].max()) for events in real]
+    duration = int(np.ceil(np.quantile(ends, 0.9) / KNOT_US)) * KNOT_US
+    counts = count_events(real, size, duration, duration // KNOT_US)
+    path, inverted = find_path(pictures[:START], counts[:START])
+    corners = [counts[..., rows, columns] for rows in (_FIRST, _LAST) for columns in (_FIRST, _LAST)]
+    noise = torch.cat(corners, -1).mean((0, 1, 3, 4)) / (KNOT_US * 1e-6)
+    model = SmoothSaccades(path, duration, size, inverted, noise)
+    fit(model, pictures, counts, how, lambda done, of, loss: said("fitting", done, of))
+    made = Calibration(model.pixel(), replace(model.saccades(), rests_us=find_rests(counts)), Variation())
+    for _ in range(2):
+        made = match_thresholds(made, pictures, counts, size, said)
+        late = measure_delays(made, pictures, counts, size).mean(0)
+        made = replace(made, saccades=retimed(made.saccades, late.tolist()))
+    varied = replace(made, variation=measure_variation(made, pictures, counts, size))
+    return _rounded(match_thresholds(varied, pictures, counts, size, said))
+
+
+_FIRST, _LAST = slice(None, BORDER), slice(-BORDER, None)
+
+
+def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int, steps: int) -> Tensor:
+    """Counts [N, T, 2, H, W] over equal parts of the duration; what comes after it is left out."""
+    width, height = size
+    counts = np.zeros((len(real), steps * 2 * height * width), np.float32)
+    for row, events in zip(counts, real, strict=True):
+        if int(events["x"].max()) >= width or int(events["y"].max()) >= height:
+            raise InputError(f"a recording reaches to ({events['x'].max()}, {events['y'].max()}) on a {width}×{height}")
+        kept = events[events["t"] < duration_us]
+        step = kept["t"] * steps // duration_us
+        cell = ((step * 2 + kept["p"]) * height + kept["y"]) * width + kept["x"]
+        row += np.bincount(cell, minlength=len(row))
+    return torch.from_numpy(counts).view(len(real), steps, 2, height, width)
+
+
+def match_thresholds(
+    made: Calibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], said: Report
+) -> Calibration:
+    """ON and OFF events as many as in the recordings, on average."""
+    wanted = counts.sum((0, 1, 3, 4))
+    for turn in range(MATCHES):
+        there = _simulate(made, pictures, size).sum((0, 1, 3, 4))
+        ratio = (there / wanted).tolist()
+        pixel = made.pixel
+        # Fewer events than thresholds would say come from a higher one, so a little less than the whole step is taken.
+        on, off = pixel.threshold_on * ratio[1] ** 0.9, pixel.threshold_off * ratio[0] ** 0.9
+        made = replace(made, pixel=replace(pixel, threshold_on=on, threshold_off=off))
+        said("matching", turn + 1, MATCHES)
+    return made
+
+
+def find_rests(counts: Tensor) -> tuple[float, ...]:
+    """Between three saccades the events are fewest, in the middle of each half: where, in µs."""
+    rate = torch.nn.functional.avg_pool1d(counts.sum((0, 2, 3, 4))[None], 3, 1, 1)[0]
+    steps = len(rate)
+    spans = ((steps // 5, steps // 2), (steps // 2, 4 * steps // 5))
+    return tuple(float(first + int(rate[first:last].argmin()) + 0.5) * KNOT_US for first, last in spans)
+
+
+def retimed(saccades: Saccades, late: Sequence[float]) -> Saccades:
+    """The same with each saccade so many µs later."""
+    path = torch.tensor(saccades.path, dtype=torch.float64)
+    times = torch.arange(len(path), dtype=torch.float64) * saccades.knot_us
+    which = torch.bucketize(times, torch.tensor(saccades.rests_us, dtype=torch.float64))
+    moved = interpolate(path, (times - torch.tensor(late, dtype=torch.float64)[which]) / saccades.knot_us)
+    return replace(saccades, path=tuple((round(x, 3), round(y, 3)) for x, y in moved.tolist()))
+
+
+def measure_delays(made: Calibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Tensor:
+    """How much later than its twin's each saccade of each recording is [N, saccades], in µs."""
+    twins = _simulate(made, pictures, size, variation=0.0)
+    steps = torch.arange(counts.shape[1]) * KNOT_US + KNOT_US / 2
+    which = torch.bucketize(steps, torch.tensor(made.saccades.rests_us))
+    late = []
+    for saccade in range(len(made.saccades.rests_us) + 1):
+        # The mean time of a saccade's events is when it is.
+        there = which == saccade
+        real, twin = (
+            (part.sum((2, 3, 4))[:, there] @ steps[there]) / part[:, there].sum((1, 2, 3, 4))
+            for part in (counts, twins)
+        )
+        late.append(real - twin)
+    return torch.stack(late, 1)
+
+
+def measure_variation(made: Calibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Variation:
+    """How the recordings differ from simulated ones that do not vary."""
+    twins = _simulate(made, pictures, size, variation=0.0)
+    events, others = counts.sum((1, 2, 3, 4)), twins.sum((1, 2, 3, 4))
+    on, other_on = counts[:, :, 1].sum((1, 2, 3)) / events, twins[:, :, 1].sum((1, 2, 3)) / others
+    delays = measure_delays(made, pictures, counts, size)
+    # ON over OFF moves the share by a quarter of its logarithm, and events go with one over the threshold.
+    return Variation(
+        threshold=_spread((events / others).log()),
+        balance=4 * _spread(on - other_on),
+        delay_us=tuple(_spread(each) for each in delays.unbind(1)),
+    )
+
+
+def _spread(values: Tensor) -> float:
+    """A standard deviation that a few odd ones do not spoil."""
+    low, high = torch.quantile(values, torch.tensor([0.16, 0.84])).tolist()
+    return float(high - low) / 2
+
+
+def _simulate(made: Calibration, pictures: Tensor, size: tuple[int, int], variation: float = 1.0) -> Tensor:
+    steps = made.saccades.duration_us // KNOT_US
+    parts = [
+        simulate_picture_bins(
+            pictures[first : first + 64],
+            made,
+            range(first, min(first + 64, len(pictures))),
+            steps=steps,
+            size=size,
+            variation=variation,
+        )
+        for first in range(0, len(pictures), 64)
+    ]
+    return torch.cat(parts)
+
+
+def _rounded(made: Calibration) -> Calibration:
+    """Four digits are more than the recordings can tell."""
+    pixel = Pixel(**{name: type(value)(f"{value:.4g}") for name, value in vars(made.pixel).items()})
+    by = made.variation
+    late = tuple(float(f"{each:.3g}") for each in by.delay_us)
+    variation = Variation(float(f"{by.threshold:.3g}"), float(f"{by.balance:.3g}"), delay_us=late)
+    return Calibration(pixel, made.saccades, variation)

@@ -1,0 +1,139 @@
+"""A calibrated camera: the pixel, the saccades, and how both vary from recording to recording. Ships with N-MNIST's."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.pixel import Pixel, Scene, simulate_bins, simulate_events
+from ripe_mambaspike.events.simulate.saccades import Moved, Saccades, as_dict, from_dict, saccade_scene
+from ripe_mambaspike.files import atomic_write
+
+# Of a DVS that watches people, set by eye against five real clips of DVS-Gesture.
+GESTURE_PIXEL = Pixel(0.2, 0.2, mismatch=0.08, leak_hz=0.1, shot_hz=0.25, cutoff_hz=120.0)
+STEP_US = 2500  # of the fit, and so of what is simulated with it
+SENSOR = (34, 34)
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Standard deviations from recording to recording."""
+
+    threshold: float = 0.0  # of the logarithm of both thresholds
+    balance: float = 0.0  # of the logarithm of ON over OFF
+    shift: float = 0.0  # sensor pixels
+    stretch: float = 0.0  # of the path's length
+    delay_us: tuple[float, ...] = ()  # of each saccade, on its own
+
+
+@dataclass(frozen=True)
+class Calibration:
+    pixel: Pixel
+    saccades: Saccades
+    variation: Variation
+
+
+def load_calibration(path: str | Path | None = None) -> Calibration:
+    """A calibration that was saved; without a path the one that ships, fitted on N-MNIST."""
+    source = files(__package__) / "nmnist.json" if path is None else Path(path)
+    try:
+        values = json.loads(source.read_text())
+        return Calibration(Pixel(**values["pixel"]), from_dict(values["saccades"]), _variation(values["variation"]))
+    except OSError as error:
+        raise InputError(f"{source} cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{source} is no calibration ({error}); a file of `ripe sim calibrate` is wanted") from error
+
+
+def save_calibration(calibration: Calibration, path: str | Path) -> Path:
+    path = Path(path)
+    values = {
+        "pixel": asdict(calibration.pixel),
+        "saccades": as_dict(calibration.saccades),
+        "variation": asdict(calibration.variation),
+    }
+    with atomic_write(path) as file:
+        file.write(json.dumps(values, indent=1).encode() + b"\n")
+    return path
+
+
+def _variation(values: dict[str, Any]) -> Variation:
+    return Variation(**{**values, "delay_us": tuple(map(float, values["delay_us"]))})
+
+
+def simulate_pictures(
+    pictures: Tensor,
+    calibration: Calibration,
+    seeds: Sequence[int],
+    *,
+    size: tuple[int, int] = SENSOR,
+    variation: float = 1.0,
+    device: Any = None,
+) -> list[Events]:
+    """Events of pictures [B, h, w], values 0 to 1, under the calibration's saccades, one seed each.
+
+    `variation` scales how recordings differ; 0 for none.
+    """
+    scene, factors = _varied(pictures, calibration, seeds, size, variation, device)
+    duration = calibration.saccades.duration_us
+    common: dict[str, Any] = {"step_us": STEP_US, "factors": factors, "device": device}
+    return simulate_events(scene, calibration.pixel, size, duration, seeds, **common)
+
+
+def simulate_picture_bins(
+    pictures: Tensor,
+    calibration: Calibration,
+    seeds: Sequence[int],
+    *,
+    steps: int,
+    size: tuple[int, int] = SENSOR,
+    variation: float = 1.0,
+    device: Any = None,
+) -> Tensor:
+    """The same as counts [B, steps, 2, H, W]."""
+    scene, factors = _varied(pictures, calibration, seeds, size, variation, device)
+    duration = calibration.saccades.duration_us
+    common: dict[str, Any] = {"step_us": STEP_US, "factors": factors, "device": device}
+    return simulate_bins(scene, calibration.pixel, size, duration, seeds, steps=steps, **common)
+
+
+def _varied(
+    pictures: Tensor,
+    calibration: Calibration,
+    seeds: Sequence[int],
+    size: tuple[int, int],
+    variation: float,
+    device: Any,
+) -> tuple[Scene, Tensor | None]:
+    """The scene of each picture and its factors of the thresholds, drawn from its own seed."""
+    if pictures.ndim != 3 or len(pictures) != len(seeds):
+        raise InputError(f"pictures are {tuple(pictures.shape)} with {len(seeds)} seeds; (B, h, w) and B are wanted")
+    if not 0 <= variation <= 10:
+        raise InputError(f"variation is {variation}; a number from 0 to 10 is wanted")
+    pictures = pictures.to(device=device, dtype=torch.float32)
+    by = calibration.variation
+    if variation == 0 or not any(getattr(by, each.name) for each in fields(by)):
+        return saccade_scene(pictures, calibration.saccades, size), None
+    # Another stream than the pixels', so that a recording's noise does not depend on how much it varies.
+    late = torch.tensor(by.delay_us or (0.0,) * (len(calibration.saccades.rests_us) + 1))
+    drawn = [
+        torch.randn(5 + len(late), generator=torch.Generator().manual_seed((seed ^ 0x5ACCADE) & (2**63 - 1)))
+        for seed in seeds
+    ]
+    draws = torch.stack(drawn).clamp(-3, 3) * variation
+    common, tilt = by.threshold * draws[:, 0], by.balance / 2 * draws[:, 1]
+    factors = torch.stack([common + tilt, common - tilt], 1).exp()
+    side = size[0] / SENSOR[0]
+    moved = Moved(
+        (by.shift * side * draws[:, 2:4]).double().to(device),
+        (1 + by.stretch * draws[:, 4]).double().to(device),
+        (late * draws[:, 5:]).double().to(device),
+    )
+    return saccade_scene(pictures, calibration.saccades, size, moved), factors

@@ -1,0 +1,10 @@
+"""Gesture scenes: an articulated upper body performs the eleven classes of DVS-Gesture.
+
+`draw_clip` draws everything about a clip, `render` makes its frames at any times and resolution.
+"""
+
+from ripe_mambaspike.events.simulate.gestures.clip import CLASSES, DURATION_US, GestureClip, reversed_clip
+from ripe_mambaspike.events.simulate.gestures.people import PARTS, PEOPLE, draw_clip
+from ripe_mambaspike.events.simulate.gestures.render import render
+
+__all__ = ["CLASSES", "DURATION_US", "PARTS", "PEOPLE", "GestureClip", "draw_clip", "render", "reversed_clip"]

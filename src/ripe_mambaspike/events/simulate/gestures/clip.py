@@ -1,0 +1,113 @@
+"""What one gesture clip is: every number its frames are made of.
+
+Lengths are in image units (the shorter side of the sensor is 1), y points down, z to the camera. The camera faces the
+person, so the person's right arm is on the left of the image. Clockwise is as the person sees the own arm, which is
+counter-clockwise in the image, as in the recordings of DVS-Gesture. Everything moves with scene time, which runs
+backwards in a clip played backwards.
+"""
+
+from dataclasses import dataclass, replace
+
+CLASSES: tuple[str, ...] = (
+    "hand_clapping",
+    "right_hand_wave",
+    "left_hand_wave",
+    "right_arm_clockwise",
+    "right_arm_counter_clockwise",
+    "left_arm_clockwise",
+    "left_arm_counter_clockwise",
+    "arm_roll",
+    "air_drums",
+    "air_guitar",
+    "other_gestures",
+)
+DURATION_US = 1_500_000
+RIGHT, LEFT = 0, 1  # the person's arms, by the index used everywhere
+# A clip of the class on the left, played backwards, is one of the class on the right.
+_REVERSED = {3: 4, 4: 3, 5: 6, 6: 5}
+
+
+@dataclass(frozen=True)
+class GestureClip:
+    """All parameters of one clip, as plain numbers."""
+
+    label: int
+    part: str
+    seed: int
+    stream: int  # where the random numbers of this clip began; no two clips share it
+    duration_us: int
+    backwards: bool  # scene time is duration − t
+
+    # the person
+    person: int
+    shoulder: float  # half the distance between the shoulder joints
+    waist: float  # half its width
+    torso: float  # from the shoulders to the belt
+    head_width: float  # half
+    head_height: float  # half
+    upper_arm: float
+    forearm: float
+    hand: float
+    shoulder_radius: float
+    elbow_radius: float
+    wrist_radius: float
+    handed: int  # +1 strums and leads with the right hand, −1 with the left
+
+    # the clothes: reflectances from 0 to 1, depths as shares of them
+    shirt: float
+    sleeve: float
+    skin: float
+    hair: float
+    trousers: float
+    sleeve_length: float  # 1 ends at the elbow, 2 at the wrist
+    stripe_waves: float  # a unit
+    stripe_angle: float
+    stripe_depth: float
+    fold_waves: float  # a unit
+    fold_angle: float
+    fold_phase: float
+    fold_depth: float
+
+    # the place
+    x: float  # of the point between the shoulders
+    y: float
+    scale: float
+    wall: float
+    wall_waves: tuple[tuple[float, float, float, float], ...]  # waves a unit in x and y, phase, depth
+    wall_boxes: tuple[
+        tuple[float, float, float, float, float], ...
+    ]  # left, top, right, bottom, reflectance against wall
+
+    # the motion
+    speed: float  # repeats a second
+    phase: float
+    amplitude: float  # 1 is the usual one of the class
+    centre: tuple[float, float, float]  # moved outward, down and to the camera, in arm lengths
+    tilt: float
+    turn: int  # ±1: which way an arm roll turns
+    offbeat: float  # how far the second arm is from its place in the beat
+    share: float  # how much of a motion of two arms the right one makes; 0.5 is half
+    warp: float  # how unevenly time runs within the motion
+    swell: float  # how unevenly large the motion is
+    drift: float  # phase of both
+    free: tuple[float, ...]  # of other_gestures: see motions.free_hands
+
+    # the body's sway
+    sway: float  # of the shoulders
+    sway_hz: float
+    sway_phase: float
+    lean: float  # how far the body goes along with the arms
+    nod: float  # the head's own sway, against that of the shoulders
+
+    # the light
+    light: float
+    light_x: float  # change over one unit, as a share
+    light_y: float
+    flicker_hz: float
+    flicker_depth: float
+    flicker_phase: float
+
+
+def reversed_clip(clip: GestureClip) -> GestureClip:
+    """The same clip played backwards: its frame at t is the clip's at duration − t."""
+    return replace(clip, label=_REVERSED.get(clip.label, clip.label), backwards=not clip.backwards)

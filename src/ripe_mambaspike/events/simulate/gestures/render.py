@@ -1,0 +1,147 @@
+"""Frames of clips at any times and size, in linear light.
+
+Clips are painted in groups that share their times and number of busy arms: one by one on a CPU, where a piece of a
+clip then stays in the cache, and many together on a GPU. What a pixel shows does not depend on the grouping.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.simulate.gestures.body import body, light, wall
+from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
+from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, arm_limbs, paint
+from ripe_mambaspike.events.simulate.gestures.motions import MOVING, TURN, Array, Columns, Pose, pose, scene_seconds
+
+KEY_S = 0.04  # between two key times of the body
+CPU_PIXELS = 1 << 18  # painted at once, so that they stay in the cache
+GPU_PIXELS = 1 << 25
+DARKEST = 1e-4
+LARGEST = 4096
+
+
+def render(
+    clips: Sequence[GestureClip],
+    times_us: Tensor,
+    size: tuple[int, int],
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Light intensities [B, n, H, W], above 0, of the clips at the times [n]; size is (width, height)."""
+    canvas, times = _check(clips, times_us, size)
+    place = torch.device("cpu" if device is None else device)
+    frames = torch.empty(len(clips), len(times), canvas.height, canvas.width, device=place)
+    if not frames.numel():
+        return frames
+    pixels = canvas.width * canvas.height
+    budget = CPU_PIXELS if place.type == "cpu" else GPU_PIXELS
+    for rows in _groups(clips, 1 if place.type == "cpu" else max(1, budget // (pixels * len(times)))):
+        step = max(1, budget // (pixels * len(rows)))
+        if len(rows) == 1:
+            _paint_group([clips[rows[0]]], times, canvas, step, frames[rows[0] : rows[0] + 1])
+        else:
+            group = torch.empty(len(rows), *frames.shape[1:], device=place)
+            _paint_group([clips[row] for row in rows], times, canvas, step, group)
+            frames[rows] = group
+    return frames
+
+
+def _groups(clips: Sequence[GestureClip], most: int) -> Iterator[list[int]]:
+    alike: dict[tuple[bool, int, int], list[int]] = {}
+    for row, clip in enumerate(clips):
+        alike.setdefault((clip.backwards, clip.duration_us, len(MOVING[clip.label])), []).append(row)
+    for rows in alike.values():
+        for start in range(0, len(rows), most):
+            yield rows[start : start + most]
+
+
+def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: int, frames: Tensor) -> None:
+    """Paint clips with one scene time into frames [G, n, H, W], so many frames at once."""
+    device = frames.device
+    c = Columns(clips)
+    seconds = scene_seconds(clips[0], times)
+    busy = np.array([MOVING[clip.label] for clip in clips])  # [G, arms]
+    keys, before, share = _body_keys(clips, seconds, busy, canvas, device)
+    joints = pose(clips, np.broadcast_to(seconds, (len(clips), len(seconds))))
+    starts = list(range(0, len(seconds), step))
+    limbs = [limb for arm in _far_to_near(busy, joints) for limb in arm_limbs(c, joints, arm, canvas, device)]
+    strokes = [limb.strokes(device) for limb in limbs]
+    boxes = [limb.boxes(starts, canvas) for limb in limbs]
+    lit = light(clips, canvas, device)[:, None]
+    glow = torch.from_numpy(_flicker(c, seconds).astype(np.float32)).to(device)[..., None, None]
+    for number, start in enumerate(starts):
+        part = slice(start, min(start + step, len(seconds)))
+        out = frames[:, part]
+        _mix(keys, before[part], share[part], out)
+        for limb, stroke, box in zip(limbs, strokes, boxes, strict=True):
+            paint(out, stroke[:, :, part], limb.ink, box[number])
+        out.mul_(lit).mul_(glow[:, part]).clamp_(min=DARKEST)
+
+
+def _mix(keys: Tensor, before: NDArray[np.int64], share: Tensor, out: Tensor) -> None:
+    """Mix keys [G, K, H, W] into frames [G, n, H, W], all between the same two keys at once."""
+    edges = [0, *(np.flatnonzero(np.diff(before)) + 1).tolist(), len(before)]
+    for start, stop in pairwise(edges):
+        key = int(before[start])
+        torch.lerp(keys[:, key : key + 1], keys[:, key + 1 : key + 2], share[start:stop], out=out[:, start:stop])
+
+
+def _body_keys(
+    clips: list[GestureClip], seconds: Array, busy: NDArray[np.int64], canvas: Canvas, device: torch.device
+) -> tuple[Tensor, NDArray[np.int64], Tensor]:
+    """The body with its idle arms at key times, [G, K, H, W]; of every frame, the key before it and how far past it.
+
+    Key times are multiples of KEY_S in scene time, so that a frame is the same whichever others are asked for.
+    """
+    c = Columns(clips)
+    place = seconds / KEY_S
+    first = np.floor(place)
+    wanted = np.unique(np.concatenate([first, first + 1]))
+    at = np.broadcast_to(wanted * KEY_S, (len(clips), len(wanted)))
+    joints = pose(clips, at)
+    keys = body(c, joints.body, wall(clips, canvas, device), canvas)
+    if busy.shape[1] == 1:
+        idle = np.broadcast_to(1 - busy, at.shape)
+        for limb in arm_limbs(c, joints, idle, canvas, device):
+            paint(keys, limb.strokes(device), limb.ink, limb.boxes([0], canvas)[0])
+    share = torch.from_numpy((place - first).astype(np.float32)).to(device)[:, None, None]
+    return keys, np.searchsorted(wanted, first), share
+
+
+def _far_to_near(busy: NDArray[np.int64], joints: Pose) -> list[NDArray[np.int64]]:
+    """The busy arms in the order they are painted in: which one, [G, n]."""
+    shape = joints.near.shape[:2]
+    if busy.shape[1] == 1:
+        return [np.broadcast_to(busy, shape)]
+    nearer = joints.near.argmax(-1)
+    return [1 - nearer, nearer]
+
+
+def _flicker(c: Columns, seconds: Array) -> Array:
+    return 1 + c.flicker_depth * np.cos(TURN * c.flicker_hz * seconds + c.flicker_phase)
+
+
+def _check(clips: Sequence[GestureClip], times_us: Tensor, size: tuple[int, int]) -> tuple[Canvas, Array]:
+    for clip in clips:
+        if not isinstance(clip, GestureClip):
+            raise InputError(f"clips hold {clip!r}; gesture clips are wanted")
+    if not isinstance(times_us, Tensor) or times_us.ndim != 1 or times_us.is_complex():
+        got = f"of the shape {tuple(times_us.shape)}" if isinstance(times_us, Tensor) else repr(times_us)
+        raise InputError(f"times_us is {got}; a tensor of the shape [n] is wanted")
+    times = times_us.detach().cpu().to(torch.float64).numpy()
+    if not np.isfinite(times).all():
+        raise InputError("times_us has values that are not finite; times in µs are wanted")
+    whole = (
+        isinstance(size, tuple | list)
+        and len(size) == 2
+        and all(
+            isinstance(side, int | np.integer) and not isinstance(side, bool) and 1 <= side <= LARGEST for side in size
+        )
+    )
+    if not whole:
+        raise InputError(f"size is {size!r}; a width and a height from 1 to {LARGEST} are wanted")
+    return Canvas(int(size[0]), int(size[1])), times

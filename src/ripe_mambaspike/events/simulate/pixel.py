@@ -1,0 +1,228 @@
+"""The pixel of an event camera, many at a time.
+
+A pixel follows the logarithm of the light with a limited bandwidth, and remembers the level of its last event. When it
+has risen by `threshold_on` or fallen by `threshold_off` since, it sends an event and remembers the new level; after an
+event it is dead for `refractory_us`. Thresholds differ from pixel to pixel. The remembered level leaks, which makes ON
+events from time to time, and shot noise makes events of either polarity anywhere.
+
+Inside a step the level moves on a straight line, and an event has the time at which that line crosses the threshold.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import EVENT, Events
+
+# Light over time: times in µs [n] → intensity [B, n, H, W], above 0.
+Scene = Callable[[Tensor], Tensor]
+FRAMES = 16  # asked of a scene at a time
+
+
+@dataclass(frozen=True)
+class Pixel:
+    """What a sensor's pixels are like."""
+
+    threshold_on: float = 0.2  # of the logarithm of the light
+    threshold_off: float = 0.2
+    mismatch: float = 0.03  # standard deviation of a pixel's thresholds, as a share of them
+    refractory_us: float = 300.0
+    leak_hz: float = 0.1  # ON events a pixel and second without any change of light
+    shot_hz: float = 0.1  # events a pixel and second, half of them ON, from noise alone
+    cutoff_hz: float = 100.0  # bandwidth; 0 for no limit
+    sensor: int = 0  # which sensor: its pattern of thresholds
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            low = 1e-6 if each.name.startswith("threshold") else 0
+            if not isinstance(value, int | float) or not math.isfinite(value) or value < low:
+                raise InputError(f"{each.name} is {value!r}; a number of at least {low:g} is wanted")
+        if self.mismatch > 0.5:
+            raise InputError(f"mismatch is {self.mismatch}; at most 0.5 is wanted")
+
+
+@dataclass(frozen=True)
+class Fired:
+    """Events of some steps, not yet in order: which recording, pixel (y·W + x), time in µs, polarity."""
+
+    recording: Tensor
+    pixel: Tensor
+    time: Tensor
+    polarity: Tensor
+
+
+def simulate_events(
+    scene: Scene,
+    pixel: Pixel,
+    size: tuple[int, int],
+    duration_us: int,
+    seeds: Sequence[int],
+    *,
+    step_us: int = 1000,
+    factors: Tensor | None = None,
+    frames: int = FRAMES,
+    warm_us: int = 0,
+    device: Any = None,
+) -> list[Events]:
+    """The events of each recording of a batch, by time; `size` is (width, height).
+
+    A recording depends on its scene, its seed and its factors alone, not on the others in the batch. `factors` [B, 2]
+    multiply the thresholds, ON and OFF. So many `frames` are asked of the scene at a time, which changes only the cost.
+    Pixels watch the scene for `warm_us` before time 0, so that light that flickers or moves is no surprise to them.
+    """
+    parts = list(_run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device))
+    whole = Fired(*(torch.cat([getattr(part, each.name) for part in parts]).cpu() for each in fields(Fired)))
+    # By recording, then time, then pixel and polarity: the same order wherever it was computed.
+    key = np.lexsort([getattr(whole, name).numpy() for name in ("polarity", "pixel", "time", "recording")])
+    recording = whole.recording.numpy()[key]
+    events = np.empty(len(key), EVENT)
+    events["y"], events["x"] = np.divmod(whole.pixel.numpy()[key], size[0])
+    events["t"] = whole.time.numpy()[key]
+    events["p"] = whole.polarity.numpy()[key]
+    return np.split(events, np.searchsorted(recording, np.arange(1, len(seeds))))
+
+
+def simulate_bins(
+    scene: Scene,
+    pixel: Pixel,
+    size: tuple[int, int],
+    duration_us: int,
+    seeds: Sequence[int],
+    *,
+    steps: int,
+    step_us: int = 1000,
+    factors: Tensor | None = None,
+    frames: int = FRAMES,
+    warm_us: int = 0,
+    device: Any = None,
+) -> Tensor:
+    """Counts [B, steps, 2, H, W] over equal parts of the duration, without building the events."""
+    width, height = size
+    counts = torch.zeros(len(seeds) * steps * 2 * height * width, device=device)
+    for part in _run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device):
+        step = part.time * steps // duration_us
+        cell = ((part.recording * steps + step) * 2 + part.polarity) * (height * width) + part.pixel
+        counts.scatter_add_(0, cell, torch.ones((), device=counts.device).expand(len(cell)))
+    return counts.view(len(seeds), steps, 2, height, width)
+
+
+def _run(
+    scene: Scene,
+    pixel: Pixel,
+    size: tuple[int, int],
+    duration_us: int,
+    seeds: Sequence[int],
+    step_us: int,
+    factors: Tensor | None,
+    frames: int,
+    warm_us: int,
+    device: Any,
+) -> Iterator[Fired]:
+    if duration_us < 1 or step_us < 1 or not len(seeds):
+        raise InputError(f"duration_us is {duration_us}, step_us {step_us}, seeds {len(seeds)}; at least 1 is wanted")
+    where = torch.device("cpu" if device is None else device)
+    start, noise = _draws(pixel, size, duration_us, seeds, where)
+    yield noise
+    times = torch.arange(-(warm_us // step_us) * step_us, duration_us + step_us, step_us, device=where)
+    times = times.clamp(max=duration_us).double()
+    level = _light(scene, times[:1], len(seeds), size).flatten()
+    sensor = _Sensor(pixel, level, start.flatten(), size, factors, where)
+    for first in range(1, len(times), frames):
+        chunk = times[first : first + frames]
+        light = _light(scene, chunk, len(seeds), size).transpose(0, 1).flatten(1)  # [n, B·H·W]
+        begins = times[first - 1 : first - 1 + len(chunk)].tolist()
+        for frame, begin, end in zip(light, begins, chunk.tolist(), strict=True):
+            for fired in sensor.step(frame, begin, end):
+                if end > 0:
+                    yield fired
+
+
+def _light(scene: Scene, times: Tensor, batch: int, size: tuple[int, int]) -> Tensor:
+    light = scene(times)
+    if light.shape != (batch, len(times), size[1], size[0]):
+        raise InputError(f"the scene is {tuple(light.shape)}; {(batch, len(times), size[1], size[0])} is wanted")
+    return light.to(torch.float32).log()
+
+
+class _Sensor:
+    """The pixels of a whole batch in one row, and what each remembers."""
+
+    def __init__(
+        self,
+        pixel: Pixel,
+        level: Tensor,
+        start: Tensor,
+        size: tuple[int, int],
+        factors: Tensor | None,
+        device: Any,
+    ) -> None:
+        self.pixel = pixel
+        self.pixels = pixels = size[0] * size[1]
+        each = torch.ones(len(level) // pixels, 2) if factors is None else factors.float()
+        on_off = zip(_thresholds(pixel, pixels), each.to(device).unbind(1), strict=True)
+        self.on, self.off = ((factor[:, None] * pattern.to(device)).flatten() for pattern, factor in on_off)
+        self.level = level.clone()
+        # A pixel that has looked at still light has leaked some way towards its next ON event; how far is chance.
+        self.remembered = level - start * self.on
+        self.awake = torch.full((len(level),), -math.inf, dtype=torch.float64, device=device)
+
+    def step(self, light: Tensor, begin: float, end: float) -> Iterator[Fired]:
+        """Follow the light to the end of the step; the events on the way, a round for each that one pixel sends."""
+        pixel, span = self.pixel, end - begin
+        share = 1.0 if pixel.cutoff_hz == 0 else -math.expm1(-2 * math.pi * pixel.cutoff_hz * span * 1e-6)
+        before = self.level
+        self.level = torch.lerp(before, light, share)
+        if pixel.leak_hz:
+            self.remembered -= self.on * (pixel.leak_hz * span * 1e-6)
+        change = self.level - self.remembered
+        candidates = torch.nonzero((change >= self.on) | (change <= -self.off)).squeeze(1)
+        earliest = torch.full((len(candidates),), begin, dtype=torch.float64, device=light.device)
+        while len(candidates):
+            change = self.level[candidates] - self.remembered[candidates]
+            up = change >= self.on[candidates]
+            fires = up | (change <= -self.off[candidates])
+            target = self.remembered[candidates] + torch.where(up, self.on[candidates], -self.off[candidates])
+            moved = self.level[candidates] - before[candidates]
+            part = ((target - before[candidates]) / moved).double().clamp(0, 1).nan_to_num(0)
+            time = torch.maximum(begin + span * part, torch.maximum(earliest, self.awake[candidates]))
+            kept = fires & (time < end)  # what is still dead at the end is looked at again in the next step
+            candidates, time, up, target = candidates[kept], time[kept], up[kept], target[kept]
+            if not len(candidates):
+                return
+            self.remembered[candidates] = target
+            self.awake[candidates] = time + pixel.refractory_us
+            earliest = time
+            where = candidates % self.pixels
+            yield Fired(candidates // self.pixels, where, time.long(), up.long())
+
+
+def _thresholds(pixel: Pixel, pixels: int) -> tuple[Tensor, Tensor]:
+    """Each pixel's two thresholds, the same for every recording of a sensor."""
+    generator = torch.Generator().manual_seed(pixel.sensor)
+    spread = 1 + pixel.mismatch * torch.randn(2, pixels, generator=generator).clamp(-3, 3)
+    return pixel.threshold_on * spread[0].clamp(min=0.1), pixel.threshold_off * spread[1].clamp(min=0.1)
+
+
+def _draws(
+    pixel: Pixel, size: tuple[int, int], duration_us: int, seeds: Sequence[int], device: Any
+) -> tuple[Tensor, Fired]:
+    """Each recording's own chance: where its pixels stand at the start [B, H·W], and its shot noise."""
+    pixels = size[0] * size[1]
+    starts, noise = [], []
+    expected = torch.tensor(pixel.shot_hz * duration_us * 1e-6 * pixels)
+    for index, seed in enumerate(seeds):
+        generator = torch.Generator().manual_seed(seed)
+        starts.append(torch.rand(pixels, generator=generator))
+        count = int(torch.poisson(expected, generator=generator))
+        where = torch.randint(pixels, (count,), generator=generator)
+        time = torch.randint(duration_us, (count,), generator=generator)
+        noise.append((torch.full_like(where, index), where, time, torch.randint(2, (count,), generator=generator)))
+    joined = (torch.cat(column).to(device) for column in zip(*noise, strict=True))
+    return torch.stack(starts).to(device), Fired(*joined)

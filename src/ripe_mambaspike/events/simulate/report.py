@@ -1,0 +1,280 @@
+"""A comparison of real recordings and their simulated twins on disk: its numbers, a figure of them, some twins."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.simulate.compare import BINS, TOLD_APART_AIM, Comparison, bin_index, misses
+from ripe_mambaspike.events.view.frames import GROUND, PALETTE, Counts, event_frame, robust_scale, shade
+from ripe_mambaspike.events.view.picture import DPI, GREY, INK, OFF_INK, ON_INK, PALE
+from ripe_mambaspike.files import atomic_write
+
+REAL, SIMULATED = INK, "#009e73"  # apart in lightness and in hue; orange and blue are the polarities
+SHOWN = 6  # twins, from the least alike to the most
+SIDE = 102  # pixels of an event image's longer side, about
+GAP, LABEL, HEAD, EDGE = 8, 26, 112, 28  # pixels
+POINTS = 9.0
+
+
+def write_report(
+    comparison: Comparison,
+    real: Sequence[Events],
+    simulated: Sequence[Events],
+    pictures: Any,
+    labels: Sequence[int],
+    folder: str | Path,
+) -> Path:
+    """`comparison.json`, `comparison.png` and `twins.png` in the folder, all three or none.
+
+    Pictures [N, h, w] have values from 0 to 1; recordings, pictures and labels are those that were compared.
+    """
+    shown = np.asarray(pictures, dtype=np.float64)
+    lengths = [len(comparison.image), len(real), len(simulated), len(labels), len(shown)]
+    if len(set(lengths)) != 1 or shown.ndim != 3:
+        raise InputError(
+            f"the comparison, real, simulated and labels are {lengths[:-1]} recordings and pictures {shown.shape}; "
+            "as many of each, and pictures of (N, h, w), are wanted"
+        )
+    document = {"misses": misses(comparison), **comparison.document()}
+    made = {
+        "comparison.json": json.dumps(document, indent=1, allow_nan=False).encode() + b"\n",
+        "comparison.png": figure_png(comparison, real, simulated),
+        "twins.png": twins_png(comparison, real, simulated, shown, labels),
+    }
+    folder = Path(os.fspath(folder))
+    fresh = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            for name, data in made.items():  # every byte is on the disk before the first file takes its place
+                file = stack.enter_context(atomic_write(folder / name))
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        if fresh:
+            with suppress(OSError):
+                folder.rmdir()
+        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from error
+    return folder
+
+
+def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequence[Events]) -> bytes:
+    """Six plots of the comparison."""
+    figure = _figure(1500, 940)
+    missed = misses(comparison)
+    verdict = "every number is reached" if not missed else f"not reached: {len(missed)}, see comparison.json"
+    _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, INK, weight="bold")
+    _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GREY)
+    _write(figure, 1500 - EDGE, 44, "● simulated", 15, SIMULATED, ha="right")
+    _write(figure, 1500 - EDGE - 108, 44, "● real", 15, REAL, ha="right")
+    grid = figure.add_gridspec(2, 3, left=0.055, right=0.98, top=0.85, bottom=0.065, hspace=0.36, wspace=0.24)
+    plots: list[Callable[[Any], None]] = [
+        lambda axes: _classes(axes, comparison),
+        lambda axes: _on_shares(axes, comparison, real, simulated),
+        lambda axes: _rates(axes, comparison),
+        lambda axes: _intervals(axes, real, simulated),
+        lambda axes: _correlations(axes, comparison),
+        lambda axes: _apart(axes, comparison),
+    ]
+    for index, plot in enumerate(plots):
+        axes = figure.add_subplot(grid[divmod(index, 3)])
+        axes.spines[:].set_visible(False)
+        axes.spines["bottom"].set(visible=True, color=PALE)
+        axes.tick_params(labelsize=POINTS, colors=GREY, length=0)
+        axes.set_axisbelow(True)
+        axes.grid(axis="y", color=PALE, linewidth=0.8)
+        plot(axes)
+    return _png(figure, "Real recordings and their simulated twins")
+
+
+def _title(axes: Any, text: str, below: str) -> None:
+    axes.set_title(text, loc="left", fontsize=POINTS + 1.5, color=INK, pad=10, parse_math=False)
+    axes.set_xlabel(below, fontsize=POINTS, color=GREY)
+
+
+def _classes(axes: Any, comparison: Comparison) -> None:
+    both, place = comparison.events, np.arange(len(comparison.classes))
+    axes.bar(place - 0.2, [each.events.real for each in comparison.classes], 0.36, color=REAL)
+    axes.bar(place + 0.2, [each.events.simulated for each in comparison.classes], 0.36, color=SIMULATED)
+    for at, each in zip(place.tolist(), comparison.classes, strict=True):
+        high = max(each.events.real, each.events.simulated)
+        text = f"{each.events.ratio:.2f}"
+        axes.annotate(
+            text, (at, high), (0, 3), textcoords="offset points", ha="center", fontsize=POINTS - 1, color=GREY
+        )
+    axes.set_xticks(place, [str(each.label) for each in comparison.classes])
+    title = f"Mean events: {both.real:,.0f} and {both.simulated:,.0f}, ratio {both.ratio:.3f}"
+    _title(axes, title, "class; above it simulated over real")
+
+
+def _on_shares(axes: Any, comparison: Comparison, real: Sequence[Events], simulated: Sequence[Events]) -> None:
+    shares = [[float(each["p"].mean()) for each in some if len(each)] for some in (real, simulated)]
+    both = comparison.on_share
+    _histograms(axes, shares)
+    _title(
+        axes, f"ON share: {both.real:.3f} and {both.simulated:.3f} of all", "ON share of a recording, how many have it"
+    )
+
+
+def _rates(axes: Any, comparison: Comparison) -> None:
+    edges = np.linspace(0, comparison.duration_us / 1e3, len(comparison.rate_real) + 1)
+    rates = [np.array(each) / 1e3 for each in (comparison.rate_real, comparison.rate_simulated)]
+    axes.stairs(rates[0], edges, fill=True, color=REAL, alpha=0.15)
+    axes.stairs(rates[0], edges, baseline=None, color=REAL, linewidth=1.5)
+    axes.stairs(rates[1], edges, baseline=None, color=SIMULATED, linewidth=1.5)
+    axes.set(xlim=(0, edges[-1]), ylim=(0, None))
+    _title(axes, "Rate over time, thousand events/s", "time, ms")
+
+
+def _intervals(axes: Any, real: Sequence[Events], simulated: Sequence[Events]) -> None:
+    """Cumulative, so that every quantile can be read off; two lines apart are two distributions apart."""
+    for some, colour in ((real, REAL), (simulated, SIMULATED)):
+        parts = [np.diff(np.sort(each["t"])) for each in some]
+        values, counts = np.unique(np.concatenate(parts), return_counts=True)
+        if len(values):
+            axes.step(values, counts.cumsum() / counts.sum(), where="post", color=colour, linewidth=1.5)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set(xlim=(0, None), ylim=(0, 1.02), yticks=[0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _title(axes, "Share of intervals not longer than …", "µs between one event and the next")
+
+
+def _correlations(axes: Any, comparison: Comparison) -> None:
+    """Both in the simulated colour: the event image filled, the sequence as a line."""
+    image, sequence = comparison.image, comparison.sequence
+    low = min(*image, *sequence)
+    edges = np.linspace(np.floor(low * 20) / 20, 1, 41) if low < 1 else np.linspace(0.95, 1, 41)
+    axes.hist(np.clip(image, None, 1), edges, color=SIMULATED, alpha=0.75)
+    axes.hist(np.clip(sequence, None, 1), edges, histtype="step", color=INK, linewidth=1.4)
+    for values, text, at in ((image, "■ event image", 0.95), (sequence, "□ ten-bin sequence", 0.88)):
+        line = f"{text}: mean {np.mean(values):.3f}, worst {min(values):.3f}"
+        colour = SIMULATED if values is image else INK
+        axes.text(0.02, at, line, transform=axes.transAxes, fontsize=POINTS, color=colour)
+    axes.set_ylim(0, 1.3 * max(axes.get_ylim()[1], 1))
+    _title(axes, "Recordings by their correlation with the twin", "correlation under a 3×3 box")
+
+
+def _apart(axes: Any, comparison: Comparison) -> None:
+    apart = [each.apart for each in comparison.features]
+    place = np.arange(len(apart))[::-1]
+    axes.barh(place, apart, 0.7, color=SIMULATED)
+    axes.set_yticks(place, [each.name for each in comparison.features])
+    axes.tick_params(axis="y", labelsize=POINTS - 1)
+    axes.grid(visible=False)
+    axes.grid(axis="x", color=PALE, linewidth=0.8)
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    most = max(1.0, 1.1 * max(abs(each) for each in apart))
+    axes.set(xlim=(-most, most))
+    aim = f"aim: below {TOLD_APART_AIM:.0%}"
+    title = f"Told apart by these: {comparison.told_apart:.1%} ({aim})"
+    _title(axes, title, "simulated less real mean, in standard deviations")
+
+
+def _histograms(axes: Any, both: Sequence[Sequence[float]]) -> None:
+    every = np.concatenate([np.asarray(each, np.float64) for each in both])
+    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+    edges = np.linspace(low, high, 31) if high > low else np.linspace(low - 0.05, low + 0.05, 31)
+    axes.hist(both[0], edges, color=REAL, alpha=0.8)
+    axes.hist(both[1], edges, color=SIMULATED, alpha=0.6)
+    axes.hist(both[1], edges, histtype="step", color=SIMULATED, linewidth=1.4)
+
+
+def chosen(alike: Sequence[float], count: int = SHOWN) -> list[int]:
+    """Which recordings to show: evenly from the least alike to the most, ends included."""
+    order = np.argsort(alike, kind="stable")
+    return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))].tolist()
+
+
+def twins_png(
+    comparison: Comparison,
+    real: Sequence[Events],
+    simulated: Sequence[Events],
+    pictures: NDArray[np.float64],
+    labels: Sequence[int],
+) -> bytes:
+    """Each pair a block: the picture, then the event image and the ten bins, real above simulated."""
+    width, height = comparison.size
+    shrink = -(-max(width, height) // (2 * SIDE))
+    zoom = max(1, SIDE // (max(width, height) // shrink))
+    wide, high = -(-width // shrink) * zoom, -(-height // shrink) * zoom
+    picks = chosen(comparison.image)
+    block = LABEL + 2 * high + GAP + 14
+    left = EDGE + 2 * high + GAP + 2 * GAP  # of the event images
+    bins = left + wide + 2 * GAP
+    size = max(bins + BINS * (wide + GAP) - GAP + EDGE, 1000), HEAD + len(picks) * block + EDGE - 14
+    canvas = np.full((size[1], size[0], 3), 255, np.uint8)
+    figure = _figure(*size)
+    _write(figure, EDGE, 44, "Twins: real above, simulated below", 23, INK, weight="bold")
+    about = "from the least alike event image to the most · all events, then ten parts of the time"
+    _write(figure, EDGE, 74, f"{len(picks)} of {len(real)} pairs, {about}", 15, GREY)
+    _write(figure, size[0] - EDGE, 44, "● OFF darker", 15, OFF_INK, ha="right")
+    _write(figure, size[0] - EDGE - 118, 44, "● ON brighter", 15, ON_INK, ha="right")
+    for row, index in enumerate(picks):
+        top = HEAD + row * block + LABEL
+        pair = [frames(each[index], comparison, shrink) for each in (real, simulated)]
+        scales = robust_scale([both[0] for both in pair]), robust_scale([part for both in pair for part in both[1:]])
+        _paste(canvas, EDGE, top, _grey(pictures[index], 2 * high + GAP))
+        for line, shown in enumerate(pair):
+            y = top + line * (high + GAP)
+            for number, frame in enumerate(shown):
+                x = left if number == 0 else bins + (number - 1) * (wide + GAP)
+                colours = PALETTE[shade(frame, scales[number > 0])]
+                _paste(canvas, x, y, colours.repeat(zoom, 0).repeat(zoom, 1))
+        counts = f"{len(real[index]):,} and {len(simulated[index]):,} events"
+        alike = f"correlation of the image {comparison.image[index]:.3f}, of the bins {comparison.sequence[index]:.3f}"
+        _write(figure, EDGE, top - 8, f"class {labels[index]} · {counts} · {alike}", 13.5, GREY)
+    figure.figimage(canvas, 0, 0, origin="upper", zorder=-1)
+    return _png(figure, "Real recordings above their simulated twins")
+
+
+def frames(events: Events, comparison: Comparison, shrink: int) -> list[Counts]:
+    """The event image and the ten bins [11 of 2, H, W]."""
+    when = bin_index(events, BINS, comparison.duration_us)
+    parts = [event_frame(events[when == index], comparison.size, shrink) for index in range(BINS)]
+    return [np.sum(parts, axis=0), *parts]
+
+
+def _grey(picture: NDArray[np.float64], side: int) -> NDArray[np.uint8]:
+    """The picture [side, side, 3] in whole multiples of its pixels where it is small, on the dark of a frame."""
+    step, zoom = -(-max(picture.shape) // side), max(1, side // max(picture.shape))
+    level = (np.clip(picture[::step, ::step], 0, 1) * 255).round().astype(np.uint8).repeat(zoom, 0).repeat(zoom, 1)
+    made = np.full((side, side, 3), GROUND, np.uint8)
+    _paste(made, (side - level.shape[1]) // 2, (side - level.shape[0]) // 2, level[..., None].repeat(3, 2))
+    return made
+
+
+def _paste(canvas: NDArray[np.uint8], x: int, y: int, picture: NDArray[np.uint8]) -> None:
+    canvas[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
+
+
+def _figure(width: int, height: int) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _write(figure: Any, x: float, y: float, text: str, pixels: float, colour: str, **style: Any) -> None:
+    """Text by pixels from the left top; never read as mathematics."""
+    width, height = figure.get_size_inches() * DPI
+    where = x / width, 1 - y / height
+    figure.text(*where, text, fontsize=pixels * 72 / DPI, color=colour, parse_math=False, **style)
+
+
+def _png(figure: Any, title: str) -> bytes:
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None, "Title": title})
+    return file.getvalue()

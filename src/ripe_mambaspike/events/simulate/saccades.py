@@ -1,0 +1,106 @@
+"""A picture under saccades, as N-MNIST was made: the camera moves, the picture does not.
+
+The picture is seen through a blur that is a Gaussian over pixels with an area. Both directions are computed on their
+own, so a frame is two small matrix products.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.simulate.pixel import Scene
+
+
+@dataclass(frozen=True)
+class Saccades:
+    """How the picture moves over the sensor, and how it is shown."""
+
+    path: tuple[tuple[float, float], ...]  # where its middle is, (x, y) in sensor pixels from the sensor's middle
+    knot_us: int  # between two points of the path
+    duration_us: int
+    scale: tuple[float, float] = (1.0, 1.0)  # sensor pixels a picture pixel, along x and y
+    blur: float = 0.35  # standard deviation, in picture pixels
+    contrast: float = 2.0  # light of white is 1 + contrast times that of black
+    inverted: bool = True  # shown dark on bright, or read with the polarities so
+    rests_us: tuple[float, ...] = ()  # when one saccade has ended and the next has not begun
+
+    def __post_init__(self) -> None:
+        if len(self.path) < 2 or self.knot_us < 1 or self.duration_us < 1:
+            raise InputError(f"path has {len(self.path)} points {self.knot_us} µs apart; two and 1 µs are wanted")
+        for name, value in (
+            ("blur", self.blur),
+            ("contrast", self.contrast),
+            *(("scale", each) for each in self.scale),
+        ):
+            if not math.isfinite(value) or value <= 0:
+                raise InputError(f"{name} is {value!r}; a number above 0 is wanted")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How each picture's own saccades differ from the common ones."""
+
+    shift: Tensor  # [B, 2] sensor pixels
+    stretch: Tensor  # [B] of the path
+    delay_us: Tensor  # [B, saccades]: how late each saccade is
+
+
+def saccade_scene(pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: Moved | None = None) -> Scene:
+    """Light of pictures [B, h, w] with values from 0 to 1."""
+    _, rows, columns = pictures.shape
+    width, height = size
+    path = torch.tensor(saccades.path, dtype=torch.float64, device=pictures.device)
+
+    def scene(times: Tensor) -> Tensor:
+        if moved is None:
+            middle = interpolate(path, times[None] / saccades.knot_us)  # [1, n, 2]
+        else:
+            rests = torch.tensor(saccades.rests_us, dtype=times.dtype, device=times.device)
+            late = moved.delay_us[:, torch.bucketize(times, rests)]
+            middle = interpolate(path, (times - late) / saccades.knot_us)
+            middle = middle * moved.stretch[:, None, None] + moved.shift[:, None]
+        across = weights(width, columns, middle[..., 0], saccades.scale[0], saccades.blur)  # [·, n, W, w]
+        down = weights(height, rows, middle[..., 1], saccades.scale[1], saccades.blur)
+        seen = down @ (pictures[:, None] @ across.transpose(-1, -2))
+        light = 1 + saccades.contrast * seen.clamp_(0, 1)
+        return light.reciprocal_() if saccades.inverted else light
+
+    return scene
+
+
+def interpolate(path: Tensor, at: Tensor) -> Tensor:
+    """Points of the path [·, n, 2] on straight lines between its knots; it stays where it ends."""
+    at = at.to(path.dtype).clamp(0, len(path) - 1)
+    left = at.floor().clamp(max=len(path) - 2).long()
+    return torch.lerp(path[left], path[left + 1], (at - left)[..., None])
+
+
+def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur: float | Tensor) -> Tensor:
+    """How much of each picture cell each sensor pixel sees [·, n, pixels, cells], float32."""
+    place = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
+    edges = torch.arange(cells + 1, device=middle.device) - cells / 2
+    below = torch.special.erf(((edges - place[..., None]) / (blur * math.sqrt(2))).float())
+    return below.diff(dim=-1) / 2
+
+
+def scaled(saccades: Saccades, factor: float) -> Saccades:
+    """The same on a sensor with `factor` times the pixels along a side."""
+    path = tuple((x * factor, y * factor) for x, y in saccades.path)
+    return replace(saccades, path=path, scale=(saccades.scale[0] * factor, saccades.scale[1] * factor))
+
+
+def as_dict(saccades: Saccades) -> dict[str, Any]:
+    return {each.name: getattr(saccades, each.name) for each in fields(Saccades)}
+
+
+def from_dict(values: dict[str, Any]) -> Saccades:
+    pairs: Sequence[Any] = values["path"]
+    scale: Sequence[float] = values["scale"]
+    path = tuple((float(x), float(y)) for x, y in pairs)
+    rests = tuple(float(rest) for rest in values.get("rests_us", ()))
+    return Saccades(**{**values, "path": path, "scale": (float(scale[0]), float(scale[1])), "rests_us": rests})

@@ -1,0 +1,116 @@
+"""What the pixel does on average, smoothly enough to be fitted: the saccade's path, the optics, thresholds, bandwidth.
+
+An event is worth one threshold, and a level that turns round has to go some way back before the first event. So the
+remembered level follows the light like a cart on a loose coupling, and the expected events are how far it is pulled, in
+thresholds. The slack is fitted too: it would be a threshold in all, if the pixels of a real sensor had no noise.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ripe_mambaspike.events.simulate.pixel import Pixel
+from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate, weights
+
+STEP_US = 2500
+KNOT_US = 5000
+CONTRAST = 2.0  # not fitted: recordings hardly tell more contrast from lower thresholds
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How long and how to fit."""
+
+    rounds: int = 240
+    batch: int = 32
+    rate: float = 0.03
+    seed: int = 0
+
+
+class SmoothSaccades(nn.Module):
+    """Expected counts of pictures under saccades; everything that is fitted is a parameter."""
+
+    def __init__(self, path: Tensor, duration_us: int, size: tuple[int, int], inverted: bool, noise_hz: Tensor) -> None:
+        super().__init__()
+        self.size, self.duration_us, self.inverted = size, duration_us, inverted
+        self.path = nn.Parameter(path.double().clone())  # [knots, 2]
+        self.log_scale = nn.Parameter(torch.zeros(2))
+        self.log_blur = nn.Parameter(torch.tensor(-1.0))
+        self.contrast = CONTRAST
+        self.log_cutoff = nn.Parameter(torch.tensor(math.log(30.0)))
+        self.log_threshold = nn.Parameter(torch.full((2,), -1.6))  # ON, OFF
+        self.log_slack = nn.Parameter(torch.tensor(-3.0))
+        self.noise_hz = noise_hz  # OFF, ON: of the border, where no picture is
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Pictures [B, h, w] → expected counts [B, T, 2, H, W] of 5 ms each."""
+        steps = self.duration_us // STEP_US
+        times = torch.arange(steps + 1, dtype=torch.float64) * STEP_US
+        middle = interpolate(self.path, times[None] / KNOT_US)
+        scale = self.log_scale.exp()
+        blur = self.log_blur.exp()
+        across = weights(self.size[0], pictures.shape[2], middle[..., 0], scale[0], blur)
+        down = weights(self.size[1], pictures.shape[1], middle[..., 1], scale[1], blur)
+        seen = down @ (pictures[:, None] @ across.transpose(-1, -2))
+        light = torch.log1p(self.contrast * seen) * (-1 if self.inverted else 1)
+        share = -torch.expm1(-2 * math.pi * STEP_US * 1e-6 * self.log_cutoff.exp())
+        on, off = self.log_threshold.exp()
+        slack = self.log_slack.exp()
+        level = remembered = light[:, 0]
+        pulled = []
+        for frame in light[:, 1:].unbind(1):
+            level = torch.lerp(level, frame, share)
+            follows = torch.maximum(torch.minimum(remembered, level + slack), level - slack)
+            pulled.append(follows - remembered)
+            remembered = follows
+        change = torch.stack(pulled, 1)
+        change = change[:, : steps // 2 * 2].unflatten(1, (-1, 2))
+        counts = torch.stack([F.relu(-change).sum(2) / off, F.relu(change).sum(2) / on], 2)
+        return counts + self.noise_hz[:, None, None] * (2 * STEP_US * 1e-6)
+
+    def saccades(self) -> Saccades:
+        path = tuple((round(float(x), 3), round(float(y), 3)) for x, y in self.path.detach())
+        scale = self.log_scale.detach().exp().tolist()
+        return Saccades(
+            path,
+            KNOT_US,
+            self.duration_us,
+            (round(scale[0], 4), round(scale[1], 4)),
+            round(float(self.log_blur.detach().exp()), 4),
+            self.contrast,
+            self.inverted,
+        )
+
+    def pixel(self) -> Pixel:
+        on, off = self.log_threshold.detach().exp().tolist()
+        off_hz, on_hz = self.noise_hz.tolist()
+        cutoff = float(self.log_cutoff.detach().exp())
+        return Pixel(on, off, leak_hz=max(0.0, on_hz - off_hz), shot_hz=2 * off_hz, cutoff_hz=cutoff)
+
+
+def fit(model: SmoothSaccades, pictures: Tensor, counts: Tensor, how: Fit, report: Any = None) -> SmoothSaccades:
+    """By the likelihood of the counts [N, T, 2, H, W] under a 3×3 box, which forgives a pixel's width."""
+    generator = torch.Generator().manual_seed(how.seed)
+    optimiser = torch.optim.Adam(model.parameters(), how.rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, how.rounds, how.rate / 100)
+    for number in range(how.rounds):
+        chosen = torch.randperm(len(pictures), generator=generator)[: how.batch]
+        expected, real = box(model(pictures[chosen])), box(counts[chosen])
+        loss = (expected - real * torch.log(expected + 1e-6)).mean() * 100
+        bend = model.path.diff(dim=0).diff(dim=0).square().sum()
+        optimiser.zero_grad()
+        (loss + 0.01 * bend).backward()
+        optimiser.step()
+        schedule.step()
+        if report is not None:
+            report(number + 1, how.rounds, float(loss.detach()))
+    return model
+
+
+def box(counts: Tensor) -> Tensor:
+    """A 3×3 mean over the picture."""
+    return F.avg_pool2d(counts.flatten(0, -3), 3, 1, 1).unflatten(0, counts.shape[:-2])

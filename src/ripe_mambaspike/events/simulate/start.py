@@ -1,0 +1,52 @@
+"""Where to start a fit from: the path of the pictures and the sign of the polarity, found without any model.
+
+In a short window the events of a moving picture are its gradients, somewhere on the sensor. Where they fit best is
+where the picture is; whether ON or OFF leads tells the sign.
+"""
+
+import torch
+from torch import Tensor
+
+WINDOW = 4  # counts of 5 ms together
+REACH = 7  # pixels looked at in each direction
+
+
+def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
+    """(path [T + 1, 2] every 5 ms, inverted) of pictures [N, h, w] and counts [N, T, 2, H, W]."""
+    height, width = counts.shape[-2:]
+    canvas = torch.zeros(len(pictures), height + 2 * REACH, width + 2 * REACH)
+    top, left = (height - pictures.shape[1]) // 2 + REACH, (width - pictures.shape[2]) // 2 + REACH
+    canvas[:, top : top + pictures.shape[1], left : left + pictures.shape[2]] = pictures
+    down, across = torch.gradient(canvas, dim=(1, 2))
+    places, slopes, weights = [], [], []
+    for begin in range(0, counts.shape[1] - WINDOW + 1, WINDOW):
+        window = counts[:, begin : begin + WINDOW]
+        signed = (window[:, :, 1] - window[:, :, 0]).sum(1).flatten()
+        best = (-1.0, (0, 0), torch.zeros(2))
+        for dy in range(-REACH, REACH + 1):
+            for dx in range(-REACH, REACH + 1):
+                rows, columns = slice(REACH - dy, REACH - dy + height), slice(REACH - dx, REACH - dx + width)
+                gradients = torch.stack([across[:, rows, columns].flatten(), down[:, rows, columns].flatten()])
+                product = gradients @ signed
+                slope = torch.linalg.solve(gradients @ gradients.T, product)
+                explained = float(slope @ product)
+                if explained > best[0]:
+                    best = (explained, (dx, dy), slope)
+        places.append(best[1])
+        slopes.append(best[2])
+        weights.append(float(window.sum()))
+    path = torch.tensor(places, dtype=torch.float64)
+    moved = path.diff(dim=0)
+    # Light that moves by v changes by −v·∇: with the polarity as it should be, slope and motion point apart.
+    between = (torch.stack(slopes[1:]) + torch.stack(slopes[:-1])).double() / 2
+    share = torch.tensor(weights)
+    inverted = float((between * moved).sum(1) @ (share[1:] + share[:-1]).double()) > 0
+    # A window with few events says little about where the picture is: the one before it counts on.
+    busy = share > 0.25 * share.max()
+    known = torch.nonzero(busy).squeeze(1)
+    middles = (known.double() + 0.5) * WINDOW
+    knots = torch.arange(counts.shape[1] + 1, dtype=torch.float64)
+    place = torch.searchsorted(middles, knots).clamp(1, len(middles) - 1)
+    low, high = middles[place - 1], middles[place]
+    part = ((knots - low) / (high - low)).clamp(0, 1)[:, None]
+    return torch.lerp(path[known][place - 1], path[known][place], part), inverted

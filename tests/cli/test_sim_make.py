@@ -1,0 +1,145 @@
+"""`ripe sim make`: a set from nothing, checked by `ripe data verify`, and what it refuses."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike import load_set
+from ripe_mambaspike.cli.sim import COMMANDS
+from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_calibration
+from ripe_mambaspike.events.simulate.pixel import Pixel
+from ripe_mambaspike.events.simulate.saccades import Saccades
+
+KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "cuts", "notes", "warnings"]
+LISTED = f"one of {', '.join(COMMANDS)} is wanted"
+
+
+@pytest.fixture
+def quick(tmp_path):
+    saccades = Saccades(((-2.0, 0.0), (2.0, 1.0), (0.0, -1.0)), 10_000, 20_000)
+    return save_calibration(Calibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for stem, count in (("train", 20), ("t10k", 10)):
+        for name, array in (
+            ("images-idx3", draw.integers(0, 256, (count, 28, 28))),
+            ("labels-idx1", np.arange(count) % 10),
+        ):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (folder / f"{stem}-{name}-ubyte").write_bytes(header + array.astype(np.uint8).tobytes())
+    return folder
+
+
+@pytest.fixture
+def make(ripe, tmp_path, quick, mnist):
+    def call(*words):
+        given = ("--images", mnist, "--out", tmp_path / "out", "--calibration", quick, "--workers", "1")
+        return ripe("sim", "make", "sim-nmnist", *given, *words)
+
+    return call
+
+
+def test_make_and_verify(make, ripe, tmp_path):
+    said = make("--json", "--seed", "3", "--variation", "0.5")
+    assert said.code == 0
+    assert said.err.splitlines() == [
+        "ripe: note: every recording of this set is simulated",
+        "ripe: note: 30 pictures are there; the whole set has 70,000",
+    ]
+    document = json.loads(said.out)
+    assert list(document) == [*KEYS, "simulated", "recipe"]
+    assert document["recipe"]["seed"] == 3
+    assert document["recipe"]["variation"] == 0.5
+    assert document["recipe"]["calibration"]["pixel"]["leak_hz"] == 5.0
+    cut = document["cuts"]["folders"]
+    assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (10, 10, 10, False)
+    verified = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out", "--json")
+    assert (verified.code, verified.err) == (0, "")
+    verified = json.loads(verified.out)
+    assert verified == {**{key: document[key] for key in KEYS}, "verified": True, "source": "simulated"}
+    assert len(load_set("sim-nmnist", tmp_path / "out", "test")) == 10
+    said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
+    assert said.out.endswith("every checksum is right; it is simulated, by its recipe\n")
+    shard = next((tmp_path / "out" / ".ripe").rglob("shard-00000.npy"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
+    assert said.code == 2
+    assert "does not have the checksum that its index names" in said.err
+
+
+def test_the_default_set(ripe, tmp_path):
+    """Without a picture, by the camera that ships; counts and size as asked."""
+    counts = ("--train", "11", "--val", "3", "--test", "4", "--size", "16")
+    said = ripe("sim", "make", "synthgesture", "--out", tmp_path / "out", *counts, "--workers", "1")
+    assert said.code == 0
+    assert "synthgesture: 18 clips of 11 classes" in said.out
+    assert "16×16" in said.out
+    train = load_set("synthgesture", tmp_path / "out", "train")
+    assert sorted(train.labels.tolist()) == list(range(11))
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
+def test_help(ripe, words):
+    said = ripe("sim", *words, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(" ".join(["usage: ripe sim", *words]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), f"ripe sim was given no command; {LISTED}"),
+        (("build",), f"there is no command 'sim build'; {LISTED}"),
+        (("make",), "was not given"),
+        (("make", "sim-nmnist"), "--out"),
+        (("make", "nmnist", "--out", "o"), "there is no simulated set 'nmnist'; one of synthgesture, "),
+        (("make", "sim-nmnist", "--out", "o"), "sim-nmnist shows pictures and none were given; --images with MNIST's"),
+        (("make", "sim-nmnist", "--out", "o", "--train", "many"), "--train is 'many'; a whole number is wanted"),
+        (("make", "sim-nmnist", "--out", "o", "--workers", "0"), "--workers is 0; a whole number from 1 to 1024"),
+        (("make", "synthgesture", "--out", "o", "--size", "2000"), "--size is 2000; a whole number from 8 to 1024"),
+    ],
+)
+def test_refused_words(refused, words, said):
+    refused(("sim", *words), said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--train", "99"), "--train is 99; a whole number from 1 to 10 is wanted"),
+        (("--val", "0"), "--val is 0; a whole number from 1 to 10 is wanted"),
+        (("--variation", "11"), "--variation is 11.0; a number from 0 to 10 is wanted"),
+        (("--calibration", "nowhere.json"), "nowhere.json cannot be read (No such file or directory)"),
+    ],
+)
+def test_refused_values(make, tmp_path, words, said):
+    made = make(*words)
+    assert (made.code, made.out) == (2, "")
+    assert said in made.err
+    assert len(made.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written(ripe, tmp_path, quick, mnist):
+    (tmp_path / "file").write_text("")
+    said = ripe("sim", "make", "sim-nmnist", "--images", mnist, "--calibration", quick, "--out", tmp_path / "file")
+    assert said.code == 2
+    assert said.err.startswith(f"ripe: {tmp_path / 'file'}")
+    assert "cannot be used" in said.err
+
+
+def test_sets_are_called_simulated(ripe):
+    rows = {row["name"]: row for row in json.loads(ripe("data", "sets", "--json").out)}
+    made = {name for name, row in rows.items() if row["simulated"]}
+    assert made == {"synthgesture", "sim-nmnist", "sim-cifar10", "sim-caltech101"}
+    assert all("simulated" in rows[name]["title"] for name in made)
+    said = ripe("data", "prepare", "sim-nmnist", "--root", ".")
+    assert said.code == 2
+    assert "made by `ripe sim make sim-nmnist`" in said.err

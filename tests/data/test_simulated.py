@@ -1,0 +1,398 @@
+"""Simulated sets: the same bytes however they are made, the original's split, and all that a store is good for."""
+
+import errno
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from shown import CIFAR, camera, cifar_names, digits, packed, save_mnist, save_tree
+from trees import contents, refusal
+
+from ripe_mambaspike import load_set
+from ripe_mambaspike.data import building, simulated
+from ripe_mambaspike.data.checking import source_state
+from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.loading import BinnedSet
+from ripe_mambaspike.data.pictures import find_pictures, read_pictures
+from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets.cifar10dvs import PUBLISHED as CIFAR_LISTS
+from ripe_mambaspike.data.sets.nmnist import PUBLISHED as NMNIST_LIST
+from ripe_mambaspike.data.sets.registry import SIMULATED
+from ripe_mambaspike.data.sets.simulated import plan_pictures
+from ripe_mambaspike.data.simulated import clip_seed, fitted_to, make_set, on_ground
+from ripe_mambaspike.data.store import open_store, read_store, verify_store
+from ripe_mambaspike.errors import ConfigError, DataError, InputError
+from ripe_mambaspike.events.simulate.fitted import load_calibration, simulate_pictures
+from ripe_mambaspike.events.simulate.gestures import CLASSES
+from ripe_mambaspike.events.simulate.saccades import Saccades
+
+ALL = {"train": None, "val": None, "test": None}
+DRIVER = """
+import os, signal, sys
+from ripe_mambaspike import files
+from ripe_mambaspike.data import simulated
+from ripe_mambaspike.cli.main import main
+
+simulated.SHARD_PIXELS = 8 * 34 * 34
+count, real = 0, os.fsync
+def counted(descriptor):
+    global count
+    count += 1
+    if count == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(descriptor)
+files.os.fsync = counted
+if __name__ == "__main__":
+    sys.exit(main(["sim", "make", "sim-nmnist", "--workers", "1", *sys.argv[2:]]))
+"""
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    return save_mnist(tmp_path / "mnist")
+
+
+@pytest.fixture
+def quick(tmp_path):
+    return camera(tmp_path / "camera.json")
+
+
+@pytest.fixture
+def make(tmp_path, quick, mnist, monkeypatch):
+    """A set of digits in shards of eight."""
+    monkeypatch.setattr(simulated, "SHARD_PIXELS", 8 * 34 * 34)
+
+    def call(out="out", name="sim-nmnist", **options):
+        given = {"images": mnist, "calibration": quick, **options}
+        return make_set(name, tmp_path / out, **given)
+
+    return call
+
+
+def parts(root, name):
+    return {part: load_set(name, root, part).names for part in PARTS}
+
+
+def test_a_store_like_any_other(make, tmp_path, mnist, quick):
+    store = make()
+    root = tmp_path / "out"
+    assert store.folder.parent == root / ".ripe" / "sim-nmnist"
+    assert (store.sensor_size, store.classes, len(store)) == ((34, 34), tuple("0123456789"), 60)
+    assert len(store.index["shards"]) == 8
+    assert verify_store(store) == sum(store.index["clips"]["events"])
+    assert store.index["simulated"] is True
+    assert source_state(store, root) == "simulated"
+    assert store.index["notes"][0] == "every recording of this set is simulated"
+    assert not store.index["cuts"]["folders"]["published"]
+    named = parts(root, "sim-nmnist")
+    assert {part: len(names) for part, names in named.items()} == {"train": 30, "val": 10, "test": 20}
+    assert len({name for names in named.values() for name in names}) == 60
+    train = load_set("sim-nmnist", root, "train")
+    assert train.labels.tolist() == [int(name.split("/")[1]) for name in train.names]
+    recording, label = train[3]
+    assert recording.sensor_size == (34, 34)
+    assert recording.last_us < 20_000
+    counts, binned_label = BinnedSet(train, 4)[3]
+    assert (tuple(counts.shape), binned_label) == ((4, 2, 34, 34), label)
+    assert counts.sum() == len(recording)
+
+
+def test_a_clip_is_its_picture_under_its_own_seed(make, tmp_path, mnist, quick):
+    make(seed=5)
+    train = load_set("sim-nmnist", tmp_path / "out", "train")
+    name = train.names[7]
+    found = find_pictures(mnist)
+    (picture,) = read_pictures(found.source, [found.listed[int(name[-5:]) - 1]])
+    seeds = [clip_seed(5, name)]
+    (events,) = simulate_pictures(torch.from_numpy(picture)[None], load_calibration(quick), seeds)
+    recording, _ = train[7]
+    for column in "xytp":
+        np.testing.assert_array_equal(recording[column], events[column])
+
+
+def test_the_same_bytes_with_any_number_of_workers(make, tmp_path):
+    make("one", workers=1)
+    make("two", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    make("threads", workers=1)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(threads)
+    assert contents(tmp_path / "one") == contents(tmp_path / "threads")
+
+
+def test_what_the_key_stands_for(make, tmp_path, mnist):
+    first = make()
+    assert make("again").folder.name == first.folder.name
+    other = [make(seed=1), make(variation=0.5), make(size=40), make(train=20)]
+    other.append(make(calibration=camera(tmp_path / "other.json", leak_hz=4.0)))
+    other.append(make(images=save_mnist(tmp_path / "more", 40, 30)))
+    keys = {store.folder.name for store in [first, *other]}
+    assert len(keys) == 7
+    assert open_store(tmp_path / "out" / ".ripe", "sim-nmnist").folder == other[-1].folder
+    assert make(images=save_mnist(tmp_path / "unpacked", packed=False)).folder == first.folder
+    for seed, variation in ((1, 1.0), (0, 0.5)):
+        changed = make(seed=seed, variation=variation)
+        assert changed.index["shards"][0]["sha256"] != first.index["shards"][0]["sha256"]
+
+
+def test_fewer_are_the_same_ones(make, tmp_path):
+    """The classes by turns, and each clip as it is in the whole set."""
+    make()
+    make("few", train=15, val=10, test=5)
+    named = parts(tmp_path / "few", "sim-nmnist")
+    whole = parts(tmp_path / "out", "sim-nmnist")
+    assert {part: len(names) for part, names in named.items()} == {"train": 15, "val": 10, "test": 5}
+    assert all(set(named[part]) <= set(whole[part]) for part in PARTS)
+    few = load_set("sim-nmnist", tmp_path / "few", "train")
+    assert np.bincount(few.labels, minlength=10).tolist() == [2] * 5 + [1] * 5
+    every = load_set("sim-nmnist", tmp_path / "out", "train")
+    for number, name in enumerate(few.names):
+        np.testing.assert_array_equal(few[number][0].events, every[every.names.index(name)][0].events)
+
+
+@pytest.mark.parametrize(("at", "noted"), [(1, 0), (2, 0), (7, 3), (17, 8), (18, None)])
+def test_killed(make, tmp_path, mnist, quick, at, noted):
+    """At a shard, a note, the index and `current`; the next run keeps what is there."""
+    (tmp_path / "driver.py").write_text(DRIVER)
+    words = ["--images", mnist, "--out", tmp_path / "killed", "--calibration", quick]
+    done = subprocess.run([sys.executable, tmp_path / "driver.py", str(at), *words], capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done
+    home = tmp_path / "killed" / ".ripe" / "sim-nmnist"
+    assert "run `ripe sim make sim-nmnist` first" in refusal(
+        DataError, load_set, "sim-nmnist", tmp_path / "killed", "val"
+    )
+    kept = {path.stem: path.with_suffix(".npy").stat().st_ino for path in home.glob("*.part/shard-*.json")}
+    assert len(kept) == (noted or 0)
+    store = make("killed")
+    make("whole")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert all((store.folder / f"{stem}.npy").stat().st_ino == inode for stem, inode in kept.items())
+
+
+@pytest.mark.parametrize("step", [1, 2, 9, 17, 18])
+def test_a_full_disk(make, tmp_path, monkeypatch, step):
+    real, count = building.atomic_write, 0
+
+    def write_some(path):
+        nonlocal count
+        count += 1
+        if count == step:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path)
+
+    monkeypatch.setattr(building, "atomic_write", write_some)
+    message = refusal(DataError, make)
+    assert "is on a full disk; make room and run the same command again, it goes on where it was" in message
+    assert not (tmp_path / "out" / ".ripe" / "sim-nmnist" / "current").exists()
+    monkeypatch.setattr(building, "atomic_write", real)
+    verify_store(make())
+
+
+def test_cifar_is_split_as_the_original(tmp_path, quick):
+    """Its own test pictures get the first numbers."""
+    tree = save_tree(tmp_path / "tree", cifar_names(3, 2))
+    root = tmp_path / "out"
+    options = {"calibration": quick, "size": 24}
+    store = make_set("sim-cifar10", root, images=packed(tree, tmp_path / "x.zip"), **options)
+    assert make_set("sim-cifar10", root, images=tree, **options).folder == store.folder
+    assert store.sensor_size == (24, 24)
+    assert store.classes == CIFAR
+    assert store.cuts == ("folders",)
+    named = parts(root, "sim-cifar10")
+    assert set(named["test"]) == {f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)}
+    assert {name.rsplit("_", 1)[0] for name in named["val"]} == {f"cifar10_{name}" for name in CIFAR}
+    assert (len(named["train"]), len(named["val"])) == (20, 10)
+
+
+def test_cifar_without_parts(tmp_path):
+    tree = save_tree(tmp_path, [name.removeprefix("train/") for name in cifar_names(12, 0)])
+    planned = plan_pictures("sim-cifar10", find_pictures(tree), ALL)
+    (cut,) = planned.listing.cuts.values()
+    assert (cut.name, cut.sizes()) == ("first-tenth", {"train": 90, "val": 10, "test": 20})
+    tested = [clip.name for clip, part in zip(planned.listing.clips, cut.parts, strict=True) if part == "test"]
+    assert tested == [f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)]
+
+
+def test_caltech_is_split_as_the_original(tmp_path, quick):
+    """The first nine tenths by number, rounded up; pictures of any aspect."""
+    names = [
+        f"{kind}/image_{number:04d}.png" for kind, count in (("ant", 11), ("cup", 20)) for number in range(1, count + 1)
+    ]
+    tree = save_tree(tmp_path / "tree", names, (20, 12))
+    save_tree(tree, ["ant/image_0001.png"], (9, 33))
+    root = tmp_path / "out"
+    store = make_set("sim-caltech101", root, images=tree, calibration=quick, size=24)
+    assert store.cuts == ("first-90",)
+    named = parts(root, "sim-caltech101")
+    assert named["test"] == ["ant/image_0011", "cup/image_0019", "cup/image_0020"]
+    assert (len(named["train"]), len(named["val"])) == (25, 3)
+    assert not set(named["train"]) & set(named["val"])
+    assert min(store.index["clips"]["events"]) > 50
+
+
+def test_the_lists_of_the_originals(shared):
+    """From the whole sets of pictures follow the names and the parts of the real sets."""
+    for name, folder, wanted in (
+        ("sim-nmnist", "mnist", NMNIST_LIST),
+        ("sim-cifar10", "cifar10", CIFAR_LISTS["first-100"]),
+    ):
+        (cut,) = plan_pictures(name, find_pictures(shared / folder), ALL).listing.cuts.values()
+        assert (cut.checksum, cut.published) == (wanted, False)
+        assert cut.name in SIMULATED[name].cuts
+    planned = plan_pictures("sim-caltech101", find_pictures(shared / "caltech101"), ALL)
+    sizes = planned.listing.cuts["first-90"].sizes()
+    assert f"{sizes['train'] + sizes['val']}/{sizes['test']}" == SIMULATED["sim-caltech101"].sizes
+    assert planned.listing.notes == ("every recording of this set is simulated",)
+
+
+def test_gestures(tmp_path, quick, monkeypatch):
+    """The embedded set, small: no pictures, other people in every part, the same bytes with two workers."""
+    monkeypatch.setattr(simulated, "SHARD_PIXELS", 16 * 16 * 16)
+    counts = {"train": 33, "val": 11, "test": 22, "size": 16, "calibration": quick}
+    store = make_set("synthgesture", tmp_path / "one", **counts)
+    make_set("synthgesture", tmp_path / "two", workers=2, **counts)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert store.classes == CLASSES
+    assert source_state(store, tmp_path) == "simulated"
+    drawn = []
+    real = simulated.draw_clip
+    monkeypatch.setattr(simulated, "draw_clip", lambda *words: drawn.append(real(*words)) or drawn[-1])
+    other = make_set("synthgesture", tmp_path / "other", seed=1, **counts)
+    assert {path.name for path in other.folder.iterdir()} == {path.name for path in store.folder.iterdir()}
+    assert other.index["shards"][0]["sha256"] != store.index["shards"][0]["sha256"]
+    people = {part: {clip.person for clip in drawn if clip.part == part} for part in PARTS}
+    assert not people["train"] & people["test"]
+    assert not people["val"] & (people["train"] | people["test"])
+    assert len({clip.stream for clip in drawn}) == 66
+    for part, each in (("train", 3), ("val", 1), ("test", 2)):
+        loaded = load_set("synthgesture", tmp_path / "one", part)
+        assert np.bincount(loaded.labels).tolist() == [each] * 11
+        assert all(name.startswith(f"{part}/") for name in loaded.names)
+        recording, _ = loaded[0]
+        assert 1_000_000 < recording.last_us < 1_500_000
+        assert BinnedSet(loaded, 10)[0][0].sum() == len(recording)
+
+
+def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
+    counts = {"train": 2, "val": 1, "test": 1, "size": 16, "calibration": quick}
+    make_set("synthgesture", tmp_path / "at once", **counts)
+    monkeypatch.setattr(simulated, "KEPT_FRAMES", 0)
+    make_set("synthgesture", tmp_path / "pieces", **counts)
+    assert contents(tmp_path / "at once") == contents(tmp_path / "pieces")
+
+
+def test_a_picture_fills_the_sensor_as_it_did():
+    saccades = Saccades(((-2.0, 0.0), (2.0, 1.0)), 10_000, 20_000, (1.0, 1.1), 0.4)
+    assert fitted_to(saccades, 34, 28) == saccades
+    for cells in (32, 160):
+        fitted = fitted_to(saccades, 128, cells)
+        assert cells * fitted.scale[0] / 128 == pytest.approx(28 / 34)
+        assert fitted.path[0] == pytest.approx((-2 * 128 / 34, 0))
+        # In picture cells while these are coarse; where they are fine, as many sensor pixels as before.
+        mean = sum(fitted.scale) / 2
+        assert fitted.blur == pytest.approx(max(0.4, 0.4 * 1.05 / mean))
+
+
+def test_the_ground_around_a_picture():
+    """A digit stays on black, and as it is; a photo lies on the grey of its edge, without a step."""
+    digit = digits(1)[0].astype(np.float32) / 255
+    np.testing.assert_array_equal(on_ground(digit), digit)
+    photo = np.full((10, 16), 0.5, np.float32)
+    photo[3:6, 3:6] = 1
+    square = on_ground(photo)
+    assert square.shape == (32, 32)
+    np.testing.assert_array_equal(square[11:21, 8:24], photo)
+    assert (square == 0.5).sum() == 32 * 32 - 9
+
+
+def test_an_even_photo_gives_little_but_noise(tmp_path, quick):
+    for number in range(11):
+        name = f"a/image_{number}.png"
+        save_tree(tmp_path / "noise", [name])
+        (tmp_path / "even" / "a").mkdir(parents=True, exist_ok=True)
+        Image.new("L", (16, 12), 120 + number).save(tmp_path / "even" / name)
+    made = [
+        make_set("sim-caltech101", tmp_path / "out", images=tmp_path / kind, calibration=quick, size=24)
+        for kind in ("even", "noise")
+    ]
+    even, noise = (np.mean(store.index["clips"]["events"]) for store in made)
+    assert even < 0.2 * noise
+
+
+def test_a_recipe_that_was_changed(make, tmp_path, monkeypatch):
+    store = make()
+    path = store.folder / "index.json"
+    index = json.loads(path.read_text())
+    index["recipe"]["seed"] = 7
+    index["sha256"] = building.index_checksum(index)
+    path.write_text(json.dumps(index))
+    assert source_state(read_store(store.folder), tmp_path).startswith("changed: its recipe is not the one")
+    path.write_text(json.dumps(store.index))
+    monkeypatch.setattr("ripe_mambaspike.data.checking.VERSION", 99)
+    assert source_state(store, tmp_path) == "changed: it was made by version 1 of the simulator, and this is 99"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"name": "nmnist"}, ConfigError, "there is no simulated set 'nmnist'; one of synthgesture, sim-nmnist"),
+        ({"images": None}, ConfigError, "sim-nmnist shows pictures and none were given; --images with MNIST's IDX"),
+        ({"name": "synthgesture"}, ConfigError, "synthgesture shows none, so leave it out"),
+        ({"train": 0}, ConfigError, "--train is 0; a whole number from 1 to 30 is wanted"),
+        ({"val": -1}, ConfigError, "--val is -1; a whole number from 1 to 10 is wanted"),
+        ({"test": 21}, ConfigError, "--test is 21; a whole number from 1 to 20 is wanted"),
+        ({"size": 4}, ConfigError, "--size is 4; a whole number from 8 to 1024 is wanted"),
+        ({"variation": -1}, ConfigError, "--variation is -1; a number from 0 to 10 is wanted"),
+        ({"variation": float("nan")}, ConfigError, "--variation is nan; a number from 0 to 10 is wanted"),
+        ({"seed": -1}, ConfigError, "--seed is -1; a whole number from 0 to"),
+        ({"images": "nowhere"}, DataError, "nowhere is not there"),
+        ({"calibration": "nowhere"}, InputError, "nowhere cannot be read"),
+        ({"name": "sim-cifar10"}, DataError, "CIFAR-10's ten are wanted (airplane)"),
+        ({"name": "sim-caltech101"}, DataError, "is split already; a tree of class/picture"),
+    ],
+)
+def test_refused(make, tmp_path, options, kind, said):
+    assert said in refusal(kind, make, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_odd_pictures_are_found_before_anything_is_written(tmp_path, quick):
+    tree = save_tree(tmp_path / "tree", [f"a/image_{number}.png" for number in range(1, 12)])
+    save_tree(tree, ["a/image_9.png"], (3, 3))
+    call = {"images": tree, "calibration": quick}
+    assert "is 3×3; sides from 8 to 4096" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    (tree / "a" / "image_9.png").write_bytes(b"none")
+    assert "is no picture" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    save_tree(tree, ["a/image_9.png", "a/image_09.png"])
+    assert "two pictures for 'a/image_0009'" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    only = save_tree(tmp_path / "one", ["a/1.png"])
+    call["images"] = only
+    assert "would have no val clips" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    assert not (tmp_path / "out").exists()
+
+
+def test_digits_that_are_none(tmp_path, quick):
+    tree = save_tree(tmp_path / "tree", ["train/a/1.png", "test/a/1.png"])
+    call = {"images": tree, "calibration": quick}
+    assert "has the class 'a'; digits from 0 to 9" in refusal(DataError, make_set, "sim-nmnist", tmp_path / "o", **call)
+    call["images"] = save_tree(tmp_path / "flat", ["0/1.png", "1/1.png"])
+    assert "has no train and test parts" in refusal(DataError, make_set, "sim-nmnist", tmp_path / "o", **call)
+
+
+def test_a_clip_without_events(tmp_path, mnist):
+    quiet = camera(tmp_path / "quiet.json", leak_hz=0, shot_hz=0, threshold_on=1e3, threshold_off=1e3)
+    message = refusal(DataError, make_set, "sim-nmnist", tmp_path / "out", images=mnist, calibration=quiet)
+    assert message.startswith("Train/0/00001 gives no events")
+
+
+def test_it_is_not_prepared(tmp_path):
+    for name in SIMULATED:
+        message = refusal(ConfigError, list_set, name, tmp_path)
+        assert message == f"{name} is simulated: it is made by `ripe sim make {name}`, not prepared from recordings"
