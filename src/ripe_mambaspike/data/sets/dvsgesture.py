@@ -15,21 +15,9 @@ from pathlib import Path
 from ripe_mambaspike.data.listing import TEST, TRAIN, VALIDATION, Clip, Cut, Listing, SourceFile, check, make_cut
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.formats.aedat3 import Label, read_labels
+from ripe_mambaspike.events.gesture_classes import CLASSES
 
 SENSOR = (128, 128)
-CLASSES = (
-    "hand_clapping",
-    "right_hand_wave",
-    "left_hand_wave",
-    "right_arm_clockwise",
-    "right_arm_counter_clockwise",
-    "left_arm_clockwise",
-    "left_arm_counter_clockwise",
-    "arm_roll",
-    "air_drums",
-    "air_guitar",
-    "other_gestures",
-)
 LAST_TRAINING_USER = 23
 VALIDATION_USERS = (21, 22, 23)
 MISSING = "user02_lab/0"  # of the .npy copy

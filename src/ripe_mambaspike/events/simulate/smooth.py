@@ -18,7 +18,6 @@ from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate, weig
 
 STEP_US = 2500
 KNOT_US = 5000
-CONTRAST = 2.0  # not fitted: recordings hardly tell more contrast from lower thresholds
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class SmoothSaccades(nn.Module):
         self.path = nn.Parameter(path.double().clone())  # [knots, 2]
         self.log_scale = nn.Parameter(torch.zeros(2))
         self.log_blur = nn.Parameter(torch.tensor(-1.0))
-        self.contrast = CONTRAST
+        self.log_contrast = nn.Parameter(torch.tensor(-0.5))
         self.log_cutoff = nn.Parameter(torch.tensor(math.log(30.0)))
-        self.log_threshold = nn.Parameter(torch.full((2,), -1.6))  # ON, OFF
-        self.log_slack = nn.Parameter(torch.tensor(-3.0))
+        self.log_threshold = nn.Parameter(torch.full((2,), -2.5))  # ON, OFF
+        self.log_slack = nn.Parameter(torch.tensor(-4.0))
         self.noise_hz = noise_hz  # OFF, ON: of the border, where no picture is
 
     def forward(self, pictures: Tensor) -> Tensor:
@@ -56,7 +55,7 @@ class SmoothSaccades(nn.Module):
         across = weights(self.size[0], pictures.shape[2], middle[..., 0], scale[0], blur)
         down = weights(self.size[1], pictures.shape[1], middle[..., 1], scale[1], blur)
         seen = down @ (pictures[:, None] @ across.transpose(-1, -2))
-        light = torch.log1p(self.contrast * seen) * (-1 if self.inverted else 1)
+        light = torch.log1p(self.log_contrast.exp() * seen) * (-1 if self.inverted else 1)
         share = -torch.expm1(-2 * math.pi * STEP_US * 1e-6 * self.log_cutoff.exp())
         on, off = self.log_threshold.exp()
         slack = self.log_slack.exp()
@@ -81,7 +80,7 @@ class SmoothSaccades(nn.Module):
             self.duration_us,
             (round(scale[0], 4), round(scale[1], 4)),
             round(float(self.log_blur.detach().exp()), 4),
-            self.contrast,
+            round(float(self.log_contrast.detach().exp()), 4),
             self.inverted,
         )
 

@@ -8,19 +8,6 @@ backwards in a clip played backwards.
 
 from dataclasses import dataclass, replace
 
-CLASSES: tuple[str, ...] = (
-    "hand_clapping",
-    "right_hand_wave",
-    "left_hand_wave",
-    "right_arm_clockwise",
-    "right_arm_counter_clockwise",
-    "left_arm_clockwise",
-    "left_arm_counter_clockwise",
-    "arm_roll",
-    "air_drums",
-    "air_guitar",
-    "other_gestures",
-)
 DURATION_US = 1_500_000
 RIGHT, LEFT = 0, 1  # the person's arms, by the index used everywhere
 # A clip of the class on the left, played backwards, is one of the class on the right.

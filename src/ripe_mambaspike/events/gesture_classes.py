@@ -1,0 +1,15 @@
+"""The eleven classes of DVS-Gesture, in the order of their labels; recorded and simulated gestures share them."""
+
+CLASSES: tuple[str, ...] = (
+    "hand_clapping",
+    "right_hand_wave",
+    "left_hand_wave",
+    "right_arm_clockwise",
+    "right_arm_counter_clockwise",
+    "left_arm_clockwise",
+    "left_arm_counter_clockwise",
+    "arm_roll",
+    "air_drums",
+    "air_guitar",
+    "other_gestures",
+)
