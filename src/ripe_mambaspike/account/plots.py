@@ -1,11 +1,11 @@
 """A sweep as a picture: parameters and operations against the setting, ours beside the paper's."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.account.sweeps import Row, Sweep
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.files import atomic_write
 
 OURS, BASELINE, PAPER = "#1b6ca8", "#c1440e", "#666666"
 ENDINGS = (".png", ".svg", ".pdf")
@@ -50,15 +50,12 @@ def plot_sweep(sweep: Sweep, path: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Beside its place first, so that a picture is there whole or not at all."""
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    """The picture is there whole or not at all."""
     try:
-        figure.savefig(temporary, dpi=150)
-        temporary.replace(path)
+        with atomic_write(path) as file:
+            figure.savefig(file, dpi=150, format=path.suffix[1:].lower())
     except OSError as error:
         raise InputError(f"--plot was given {path}, which cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _line(axes: Any, rows: list[Row], column: str, label: str, colour: str, style: str = "-") -> None:

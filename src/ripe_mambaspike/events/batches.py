@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.binning import MOST_STEPS, By, as_grid, as_recording, bin_events
-from ripe_mambaspike.events.recording import EVENT, Recording, make_events
+from ripe_mambaspike.events.binning import MOST_STEPS, By, as_grid, bin_events
+from ripe_mambaspike.events.recording import EVENT, Recording, check_inside, make_events
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ def _count(recordings: Sequence[Recording], steps: int, by: By, grid: tuple[int,
     columns, rows = on_device[1][index], on_device[2][index]
     if bool(((x >= columns) | (y >= rows) | (p > 1)).any()):
         for recording in recordings:
-            as_recording(recording, None)  # says which, and why
+            check_inside(recording)  # says which, and why
     if by == "time":
         first = torch.full((batch,), torch.iinfo(torch.int64).max, device=device).scatter_reduce(0, index, time, "amin")
         last = torch.full((batch,), torch.iinfo(torch.int64).min, device=device).scatter_reduce(0, index, time, "amax")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Events, Recording
+from ripe_mambaspike.events.recording import Events, Recording, check_inside
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -169,11 +169,5 @@ def as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | N
         recording = Recording(np.asarray(recording), sensor_size)
     elif sensor_size is not None:
         recording = replace(recording, sensor_size=sensor_size)
-    events, (width, height) = recording.events, recording.sensor_size
-    if len(events):
-        right, bottom = int(events["x"].max()), int(events["y"].max())
-        if right >= width or bottom >= height or min(int(events["x"].min()), int(events["y"].min())) < 0:
-            raise InputError(f"events reach to ({right}, {bottom}); the {width}×{height} sensor ends before")
-        if int(events["p"].max()) > 1 or int(events["p"].min()) < 0:
-            raise InputError(f"polarities go from {events['p'].min()} to {events['p'].max()}; 0 and 1 are wanted")
+    check_inside(recording)
     return recording

@@ -110,3 +110,15 @@ class Recording:
         """The events with start ≤ t < stop."""
         times = self.events["t"]
         return replace(self, events=self.events[(times >= start_us) & (times < stop_us)])
+
+
+def check_inside(recording: Recording) -> None:
+    """Every event on the sensor, every polarity 0 or 1."""
+    events, (width, height) = recording.events, recording.sensor_size
+    if not len(events):
+        return
+    right, bottom = int(events["x"].max()), int(events["y"].max())
+    if right >= width or bottom >= height or min(int(events["x"].min()), int(events["y"].min())) < 0:
+        raise InputError(f"events reach to ({right}, {bottom}); the {width}×{height} sensor ends before")
+    if not np.isin((events["p"].min(), events["p"].max()), (0, 1)).all():
+        raise InputError(f"polarities go from {events['p'].min()} to {events['p'].max()}; 0 and 1 are wanted")

@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats import aedat2, arrays, atis, evt3, text
-from ripe_mambaspike.events.recording import EVENT, Recording, make_events
+from ripe_mambaspike.events.recording import EVENT, Recording, check_inside, make_events
 from ripe_mambaspike.files import atomic_write
 
 ENCODERS: dict[str, Callable[[Recording], Iterator[bytes]]] = {
@@ -47,15 +45,3 @@ def check_target(path: Path) -> Callable[[Recording], Iterator[bytes]]:
     if encode is None:
         raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENCODERS)} is wanted")
     return encode
-
-
-def check_inside(recording: Recording) -> None:
-    """Every event on the sensor, every polarity 0 or 1."""
-    events, (width, height) = recording.events, recording.sensor_size
-    if not len(events):
-        return
-    right, bottom = int(events["x"].max()), int(events["y"].max())
-    if right >= width or bottom >= height or min(int(events["x"].min()), int(events["y"].min())) < 0:
-        raise InputError(f"events reach to ({right}, {bottom}); the {width}×{height} sensor ends before")
-    if not np.isin((events["p"].min(), events["p"].max()), (0, 1)).all():
-        raise InputError(f"polarities go from {events['p'].min()} to {events['p'].max()}; 0 and 1 are wanted")

@@ -127,7 +127,7 @@ def test_saved_and_loaded(tmp_path):
 def test_what_does_not_pair(pictures, recordings):
     with pytest.raises(InputError, match="there are 48 recordings and 47 pictures"):
         calibrate(recordings, pictures[1:], SIZE)
-    with pytest.raises(InputError, match="a recording reaches to"):
+    with pytest.raises(InputError, match=r"events reach to \(\d+, \d+\); the 10×10 sensor ends before"):
         calibrate(recordings, pictures, (10, 10))
     with pytest.raises(InputError, match="with 3 seeds"):
         simulate_pictures(pictures, TRUE, range(3), size=SIZE)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, simulate_picture_bins
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate
@@ -62,16 +63,8 @@ _FIRST, _LAST = slice(None, BORDER), slice(-BORDER, None)
 
 def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int, steps: int) -> Tensor:
     """Counts [N, T, 2, H, W] over equal parts of the duration; what comes after it is left out."""
-    width, height = size
-    counts = np.zeros((len(real), steps * 2 * height * width), np.float32)
-    for row, events in zip(counts, real, strict=True):
-        if int(events["x"].max()) >= width or int(events["y"].max()) >= height:
-            raise InputError(f"a recording reaches to ({events['x'].max()}, {events['y'].max()}) on a {width}×{height}")
-        kept = events[events["t"] < duration_us]
-        step = kept["t"] * steps // duration_us
-        cell = ((step * 2 + kept["p"]) * height + kept["y"]) * width + kept["x"]
-        row += np.bincount(cell, minlength=len(row))
-    return torch.from_numpy(counts).view(len(real), steps, 2, height, width)
+    recordings = (Recording(events[events["t"] < duration_us], size) for events in real)
+    return torch.stack([bin_events(each, steps, start_us=0, stop_us=duration_us) for each in recordings])
 
 
 def match_thresholds(

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.events.writing import check_inside
+from ripe_mambaspike.events.recording import Recording, check_inside
 from ripe_mambaspike.files import atomic_write
 
 __all__ = ["view"]
