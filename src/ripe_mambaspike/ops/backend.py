@@ -1,0 +1,100 @@
+"""Which implementation computes: Triton kernels on a GPU, C++ operators on a CPU, or the plain PyTorch reference.
+
+The choice is made per call from the tensor and from the switch: `with kernels("off"):` or the environment variable
+RIPE_KERNELS=off runs the reference everywhere. Whenever the reference takes over although kernels were wanted, one
+line in the log says why.
+"""
+
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import ConfigError
+
+LOG = logging.getLogger("ripe_mambaspike")
+CHOICES = ("auto", "off", "triton", "native")
+PRECISIONS = (torch.float32, torch.bfloat16)
+OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix units
+MODULES = {"triton": "ripe_mambaspike.ops.cuda", "native": "ripe_mambaspike.ops.native"}
+
+_choice: ContextVar[str | None] = ContextVar("kernels", default=None)
+
+
+@contextmanager
+def kernels(choice: str) -> Iterator[None]:
+    """Inside, computation uses `auto`, `off` (the reference), or one kind of kernels wherever the tensors lie."""
+    token = _choice.set(_checked(choice, "kernels"))
+    try:
+        yield
+    finally:
+        _choice.reset(token)
+
+
+def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
+    """`triton`, `native`, or None for the reference, for x computed in `dtype` (its own unless given)."""
+    choice = _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "the variable RIPE_KERNELS")
+    dtype = dtype or x.dtype
+    if choice == "off" or dtype == torch.float64:  # float64 is what kernels are compared with
+        return None
+    if dtype not in PRECISIONS:
+        _say(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
+        return None
+    if choice in MODULES:
+        return choice
+    kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
+    reason = f"there are none for {x.device.type}" if kind is None else _missing(kind, x.device.index)
+    if reason is not None:
+        _say(f"no kernels: {reason}; the reference path takes over")
+        return None
+    return kind
+
+
+def implementation(kind: str, module: str, name: str) -> Callable[..., Any]:
+    """One function of the Triton or C++ implementation; imported when first needed."""
+    found: Callable[..., Any] = getattr(importlib.import_module(f"{MODULES[kind]}.{module}"), name)
+    return found
+
+
+def run(module: str, name: str, x: Tensor, *arguments: Any) -> Any:
+    """Call an operator's implementation for x's device, as the custom operators do."""
+    kind = backend(x)
+    if kind is None:  # an operator called directly where the reference was wanted
+        kind = "triton" if x.is_cuda else "native"
+    return implementation(kind, module, name)(x, *arguments)
+
+
+@lru_cache
+def _missing(kind: str, index: int | None) -> str | None:
+    """Why these kernels cannot be used on this machine, None where they can."""
+    if kind == "native":
+        from ripe_mambaspike.ops.native.build import why_not
+
+        return why_not()
+    capability = torch.cuda.get_device_capability(index)
+    if capability < OLDEST_CAPABILITY:
+        return f"the GPU has compute capability {'.'.join(map(str, capability))}; 8.0 is wanted"
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        return f"Triton cannot be imported ({error})"
+    return None
+
+
+@lru_cache
+def _say(line: str) -> None:
+    """Into the log, each line once."""
+    LOG.warning(line)
+
+
+def _checked(choice: str, what: str) -> str:
+    if choice not in CHOICES:
+        raise ConfigError(f"{what} is {choice!r}; one of {', '.join(CHOICES)} is wanted")
+    return choice

@@ -1,0 +1,1 @@
+"""The fused operators as Triton kernels, for NVIDIA GPUs."""
