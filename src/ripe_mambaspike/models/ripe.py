@@ -9,6 +9,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output
 from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
@@ -56,10 +57,16 @@ class RipeMambaSpike(Model):
 
     def forward(self, x: Tensor) -> Tensor:
         """Events binned to [B, T, 2, H, W] → per-step logits [B, T, classes]."""
+        if kernels_cover(self, x):
+            self._check_pass(x, None)
+            return run_plan(plan(self, x), x, want_rates=False).logits
         return self.run(x).logits
 
     def run(self, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
+        if kernels_cover(self, x, mode):
+            self._check_pass(x, token_indices)
+            return run_plan(plan(self, x, mode), x, mode, token_indices)
         front = self.front_end(x, mode)
         if token_indices is None:
             token_indices = self.select(front.stages[-1].spikes)
@@ -89,7 +96,7 @@ class RipeMambaSpike(Model):
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
         if token_indices is not None:
-            self._check_indices(token_indices, features)
+            self._check_indices(token_indices, features.shape[0], features.shape[2])
         tokens = self.bridge(features, attention, token_indices)
         return self.head(self.hierarchy(tokens).mean(2))
 
@@ -101,13 +108,18 @@ class RipeMambaSpike(Model):
             raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
         return self.tokens(spikes)
 
-    def _check_indices(self, indices: Tensor, features: Tensor) -> None:
-        positions = features.shape[2]
-        fits = indices.ndim == 2 and indices.shape[0] == features.shape[0] and not indices.is_floating_point()
+    def _check_pass(self, x: Tensor, indices: Tensor | None) -> None:
+        check_input(x, self.config.steps, self.dtype)
+        if indices is not None and not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
+            height, width = self.config.grids(*x.shape[3:])[-1]
+            self._check_indices(indices, x.shape[0], height * width)
+
+    def _check_indices(self, indices: Tensor, samples: int, positions: int) -> None:
+        fits = indices.ndim == 2 and indices.shape[0] == samples and not indices.is_floating_point()
         if not fits or indices.numel() == 0 or int(indices.min()) < 0 or int(indices.max()) >= positions:
             raise InputError(
                 f"token_indices has shape {tuple(indices.shape)} and dtype {indices.dtype}; whole numbers "
-                f"(batch {features.shape[0]}, k) below {positions} are wanted"
+                f"(batch {samples}, k) below {positions} are wanted"
             )
 
     def parts(self) -> dict[str, nn.Module]:

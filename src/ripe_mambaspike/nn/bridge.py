@@ -51,13 +51,18 @@ class Mixture(nn.Module):
 Folded = tuple[Tensor, Tensor, Tensor]  # kernel, scale of its outputs, shift
 
 
-def folded_mixture(rates: list[Tensor], shares: Tensor, scales: Iterable[Folded]) -> Tensor:
-    """All scales in one convolution, their norms and mixing weights folded into its kernel."""
+def folded_kernel(shares: Tensor, scales: Iterable[Folded]) -> tuple[Tensor, Tensor]:
+    """Kernel [d, 2ΣC, 3, 3] and bias [d] of the one convolution that all scales make, norms and shares folded in."""
     kernels, biases = [], []
     for share, (kernel, scale, shift) in zip(shares, scales, strict=True):
         kernels.append(kernel * (share * scale)[:, None, None, None])
         biases.append(share * shift)
-    return F.conv2d(torch.cat(rates, 1), torch.cat(kernels, 1), torch.stack(biases).sum(0), padding=1)
+    return torch.cat(kernels, 1), torch.stack(biases).sum(0)
+
+
+def folded_mixture(rates: list[Tensor], shares: Tensor, scales: Iterable[Folded]) -> Tensor:
+    """All scales in one convolution."""
+    return F.conv2d(torch.cat(rates, 1), *folded_kernel(shares, scales), padding=1)
 
 
 class RateProjection(nn.Module):
@@ -83,11 +88,18 @@ class ProjectedMixture(Mixture):
     def __init__(self, channels: tuple[int, ...], width: int) -> None:
         super().__init__(RateProjection(c, width) for c in channels)
 
+    def tracks_batches(self) -> bool:
+        """Whether its norms use the statistics of the batch."""
+        return cast("list[RateProjection]", self.scales)[0].norm.training
+
+    def folded_scales(self) -> list[Folded]:
+        return [projection.folded() for projection in cast("list[RateProjection]", self.scales)]
+
     def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
         scales = cast("list[RateProjection]", self.scales)
         shares = self.shares(rates[0])
-        if not scales[0].norm.training and not mode.literal:
-            return folded_mixture(rates, shares, (projection.folded() for projection in scales))
+        if not self.tracks_batches() and not mode.literal:
+            return folded_mixture(rates, shares, self.folded_scales())
         projected = [projection(r, mode) for projection, r in zip(scales, rates, strict=True)]
         return torch.stack([share * p for share, p in zip(shares, projected, strict=True)]).sum(0)
 
@@ -109,9 +121,11 @@ class FoldedMixture(Mixture):
     def __init__(self, channels: tuple[int, ...], width: int) -> None:
         super().__init__(FoldedProjection(c, width) for c in channels)
 
+    def folded_scales(self) -> list[Folded]:
+        return [(s.weight, s.scale, s.shift) for s in cast("list[FoldedProjection]", self.scales)]
+
     def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
-        scales = cast("list[FoldedProjection]", self.scales)
-        return folded_mixture(rates, self.shares(rates[0]), ((s.weight, s.scale, s.shift) for s in scales))
+        return folded_mixture(rates, self.shares(rates[0]), self.folded_scales())
 
 
 class Bridge(nn.Module):

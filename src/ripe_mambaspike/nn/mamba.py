@@ -1,11 +1,15 @@
 """Mamba-1 modules: one direction, and the bidirectional block of the hierarchy."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.ops.fused.mamba import InnerWeights
 from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, MambaWeights, bidirectional_mamba, mamba
+from ripe_mambaspike.ops.shapes import at_least_float32
 
 STATES = 16
 TAPS = 4
@@ -62,6 +66,28 @@ class Mamba(nn.Module):
         return mamba(x, self.weights(), initial_state)
 
 
+class BlockPlan(NamedTuple):
+    """A block's weights as the fused operator takes them: both directions together, D = 2."""
+
+    norm: tuple[Tensor, Tensor]  # LayerNorm [d], float32
+    in_proj: Tensor  # [D·2E, d]
+    inner: InnerWeights
+    out_proj: Tensor  # [d, D·E]: each direction's own projection and the merge in one
+    out_bias: Tensor  # [d]
+
+
+def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeights:
+    """The weights of one or two directions, stacked."""
+
+    def stacked(name: str) -> Tensor:
+        return at_least_float32(torch.stack([getattr(direction, name) for direction in directions]))
+
+    bias = None if directions[0].conv_bias is None else stacked("conv_bias")
+    x_proj = stacked("x_proj").to(dtype)
+    decay = -torch.exp(stacked("a_log"))
+    return InnerWeights(stacked("conv"), bias, x_proj, stacked("dt_proj"), stacked("dt_bias"), decay, stacked("skip"))
+
+
 class BidirectionalMamba(nn.Module):
     """Forward and backward Mamba over the normalised tokens, merged by one Linear. [B, L, d] → [B, L, d]."""
 
@@ -70,6 +96,15 @@ class BidirectionalMamba(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.ahead, self.behind = Mamba(width), Mamba(width)
         self.merge = nn.Linear(2 * width, width)
+
+    def plan(self, dtype: torch.dtype) -> BlockPlan:
+        """For `nn.fast`: products in `dtype`, everything else in float32."""
+        directions = (self.ahead, self.behind)
+        in_proj = torch.cat([direction.in_proj for direction in directions])
+        out = torch.cat([m @ d.out_proj for m, d in zip(self.merge.weight.chunk(2, 1), directions, strict=True)], 1)
+        norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
+        inner = inner_weights(directions, dtype)
+        return BlockPlan(norm, in_proj.to(dtype), inner, out.to(dtype), self.merge.bias.to(dtype))
 
     def forward(self, x: Tensor, initial_state: BidirectionalState | None = None) -> Tensor:
         ahead, behind = self.ahead.weights(), self.behind.weights()

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.ops.neurons import Fired, csilif, lif, silif
+from ripe_mambaspike.ops.fused import Neuron
+from ripe_mambaspike.ops.neurons import LIF_DECAY, LIF_THRESHOLD, Fired, csilif, csilif_pole, lif, silif, silif_decay
+from ripe_mambaspike.ops.shapes import at_least_float32
 
 STEP = 0.004  # of every learned neuron, in units of its own time constants
 
@@ -18,11 +20,17 @@ class LIF(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
+        self.channels = channels
 
     def forward(
         self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
     ) -> tuple[Fired, Any]:
         return lif(x, **_options(mode, initial_state, keep_potential))
+
+    def constants(self, device: torch.device) -> Neuron:
+        """Per channel, for the fused operators."""
+        ones = torch.ones(self.channels, device=device)
+        return Neuron(LIF_DECAY * ones, None, ones, LIF_THRESHOLD * ones)
 
 
 class SiLIF(nn.Module):
@@ -39,6 +47,11 @@ class SiLIF(nn.Module):
     ) -> tuple[Fired, Any]:
         parameters = (self.log_rate, self.log_step, self.threshold)
         return silif(x, *parameters, **_options(mode, initial_state, keep_potential))
+
+    def constants(self, device: torch.device) -> Neuron:
+        """Per channel, for the fused operators."""
+        decay = silif_decay(at_least_float32(self.log_rate), at_least_float32(self.log_step))
+        return Neuron(decay, None, 1 - decay, at_least_float32(self.threshold))
 
 
 class CSiLIF(nn.Module):
@@ -57,6 +70,11 @@ class CSiLIF(nn.Module):
     ) -> tuple[Fired, Any]:
         parameters = (self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
         return csilif(x, *parameters, **_options(mode, initial_state, keep_potential))
+
+    def constants(self, device: torch.device) -> Neuron:
+        """Per channel, for the fused operators."""
+        pole = csilif_pole(*map(at_least_float32, (self.log_damping, self.frequency, self.log_step)))
+        return Neuron(*pole, at_least_float32(self.gain), at_least_float32(self.threshold))
 
 
 NEURONS: dict[str, Callable[[int], nn.Module]] = {"lif": LIF, "silif": SiLIF, "csilif": CSiLIF}

@@ -12,6 +12,15 @@ EPSILON = 1e-5
 MOMENTUM = 0.1
 
 
+def check_statistics(count: int) -> None:
+    """Statistics of a step are over `count` numbers a channel."""
+    if count == 1:
+        raise InputError(
+            "one sample whose grid has shrunk to 1×1 was given in training; a norm over time needs more samples "
+            "or a larger input"
+        )
+
+
 class _Statistics(nn.Module):
     """γ = 1, β = 0, running mean 0 and variance 1 of the given shape."""
 
@@ -28,6 +37,15 @@ class _Statistics(nn.Module):
 
     def momentum_of(self, mode: Pass) -> float:
         return self.momentum if mode.track_statistics else 0.0
+
+    @torch.no_grad()
+    def track(self, mean: Tensor, variance: Tensor, count: int, mode: Pass) -> None:
+        """Move the running statistics of the first steps towards those of a batch of `count` numbers each."""
+        momentum = self.momentum_of(mode)
+        if momentum > 0:
+            unbiased = variance * (count / (count - 1))
+            for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
+                running[: len(value)].lerp_(value.to(running.dtype), momentum)
 
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
         """With its statistics fixed the norm is `scale · x + shift`; computed in float64."""
@@ -57,11 +75,8 @@ class TimeBatchNorm(_Statistics):
         if not self.training and not mode.literal:
             scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
             return affine_over_time(x, scale, shift)
-        if self.training and x.shape[0] * x.shape[3] * x.shape[4] == 1:
-            raise InputError(
-                "one sample whose grid has shrunk to 1×1 was given in training; a norm over time needs more samples "
-                "or a larger input"
-            )
+        if self.training:
+            check_statistics(x.shape[0] * x.shape[3] * x.shape[4])
         return batch_norm_over_time(
             x,
             self.running_mean[steps],

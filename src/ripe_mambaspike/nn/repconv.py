@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import BatchNorm
+from ripe_mambaspike.nn.norm import EPSILON, BatchNorm
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 Filtered = tuple[Tensor, Tensor]  # output, last input
@@ -126,6 +126,25 @@ class RepConv(_FilteredConv):
             kernels.append(branch.kernel(self.in_channels) * scale[:, None, None, None])
             biases.append(shift_)
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
+
+    def batch_kernel_and_bias(self, mean: Tensor, second: Tensor, count: int, mode: Pass) -> tuple[Tensor, Tensor]:
+        """The one kernel and bias that all branches add up to with the statistics of a batch.
+
+        mean [9 C_in] and second [9 C_in, 9 C_in] are the moments of the batch's `count` patches: a branch that equals
+        the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k. In float64, which is small work here.
+        """
+        mean, second = mean.double(), second.double()
+        covariance = torch.addr(second, mean, mean, alpha=-1)
+        kernels = torch.stack([branch.kernel(self.in_channels) for branch in self.branches])
+        flat = kernels.permute(0, 1, 3, 4, 2).flatten(2)  # [branches, C, 9 C_in]
+        means = flat @ mean
+        variances = ((flat @ covariance) * flat).sum(-1).clamp(min=0)
+        weight = torch.stack([branch.norm.weight for branch in self.branches]).double()
+        shift = torch.stack([branch.norm.bias for branch in self.branches]).double()
+        for branch, mean, variance in zip(self.branches, means, variances, strict=True):
+            branch.norm.track(mean, variance, count, mode)
+        scale = weight * torch.rsqrt(variances + EPSILON)
+        return (scale[..., None, None, None] * kernels).sum(0), (shift - means * scale).sum(0)
 
 
 class FusedConv(_FilteredConv):

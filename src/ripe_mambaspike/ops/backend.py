@@ -20,17 +20,21 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError
 
 LOG = logging.getLogger("ripe_mambaspike")
-CHOICES = ("auto", "off", "triton", "native")
+CHOICES = ("auto", "off", "triton", "native", "plain")
 PRECISIONS = (torch.float32, torch.bfloat16)
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix units
 MODULES = {"triton": "ripe_mambaspike.ops.cuda", "native": "ripe_mambaspike.ops.native"}
+PLAIN = "ripe_mambaspike.ops.plain"
 
 _choice: ContextVar[str | None] = ContextVar("kernels", default=None)
 
 
 @contextmanager
 def kernels(choice: str) -> Iterator[None]:
-    """Inside, computation uses `auto`, `off` (the reference), or one kind of kernels wherever the tensors lie."""
+    """Inside, computation uses `auto`, `off` (the reference), or one kind of kernels wherever the tensors lie.
+
+    `plain` stands for the fused operators computed by their references, in any precision.
+    """
     token = _choice.set(_checked(choice, "kernels"))
     try:
         yield
@@ -39,27 +43,30 @@ def kernels(choice: str) -> Iterator[None]:
 
 
 def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
-    """`triton`, `native`, or None for the reference, for x computed in `dtype` (its own unless given)."""
+    """`triton`, `native` (or `plain`), or None for the reference, for x computed in `dtype` (its own unless given)."""
     choice = _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "the variable RIPE_KERNELS")
     dtype = dtype or x.dtype
+    if choice == "plain":
+        return choice
     if choice == "off" or dtype == torch.float64:  # float64 is what kernels are compared with
         return None
     if dtype not in PRECISIONS:
-        _say(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
+        say(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
         return None
     if choice in MODULES:
         return choice
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
     reason = f"there are none for {x.device.type}" if kind is None else _missing(kind, x.device.index)
     if reason is not None:
-        _say(f"no kernels: {reason}; the reference path takes over")
+        say(f"no kernels: {reason}; the reference path takes over")
         return None
     return kind
 
 
 def implementation(kind: str, module: str, name: str) -> Callable[..., Any]:
     """One function of the Triton or C++ implementation; imported when first needed."""
-    found: Callable[..., Any] = getattr(importlib.import_module(f"{MODULES[kind]}.{module}"), name)
+    path = PLAIN if kind == "plain" else f"{MODULES[kind]}.{module}"
+    found: Callable[..., Any] = getattr(importlib.import_module(path), name)
     return found
 
 
@@ -89,7 +96,7 @@ def _missing(kind: str, index: int | None) -> str | None:
 
 
 @lru_cache
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """Into the log, each line once."""
     LOG.warning(line)
 

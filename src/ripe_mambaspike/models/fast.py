@@ -1,0 +1,110 @@
+"""A whole RIPE-MambaSpike over the fused operators.
+
+`plan` puts the weights into the operators' form; `run_plan` computes with it. A deployed network's plan can be kept
+and used for every clip; a network in training is planned anew for each pass, and gradients flow through the plan.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.nn.fast.bridge import BridgePlan, bridge_tokens, plan_bridge
+from ripe_mambaspike.nn.fast.hierarchy import HierarchyPlan, classify, plan_hierarchy
+from ripe_mambaspike.nn.fast.layers import affine_of
+from ripe_mambaspike.nn.fast.stage import Spikes, StagePlan, plan_stage, run_stage
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+from ripe_mambaspike.ops.backend import backend, say
+from ripe_mambaspike.ops.tdm import tdm
+
+
+class Plan(NamedTuple):
+    entry: Any  # (scale, shift) [T, 2], or the norm itself with batch statistics
+    coefficients: tuple[Tensor | None, ...]  # of the filters before the stages' first convolutions
+    stages: tuple[StagePlan, ...]
+    bridge: BridgePlan
+    hierarchy: HierarchyPlan
+    select: Any  # the tokens kept, from the last stage's spikes
+    scales: int  # how many of the stages the bridge reads
+    dtype: torch.dtype
+
+
+def precision(x: Tensor) -> torch.dtype:
+    """What products are computed in: autocast's precision where it is on, the input's own otherwise."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def kernels_cover(model: Any, x: Tensor, mode: Pass = HARD) -> bool:
+    """Whether this pass can be computed by the fused operators; if not although they are there, the log says why."""
+    if mode.literal or backend(x, precision(x)) is None:
+        return False
+    config: RipeConfig = model.config
+    if config.form == "dual-kernel":
+        say("no kernels for the dual-kernel form; the reference path takes over")
+        return False
+    norms = [m.training for m in model.modules() if isinstance(m, BatchNorm | TimeBatchNorm)]
+    if len(set(norms)) > 1:
+        say("norms partly in training, partly in evaluation; the reference path takes over")
+        return False
+    return True
+
+
+def plan(model: Any, x: Tensor, mode: Pass = HARD) -> Plan:
+    """The plan for inputs like x: its device and precision decide."""
+    dtype = precision(x)
+    moments = backend(x, dtype) != "native"  # on a CPU the branches themselves are cheaper
+    entry = model.entry
+    tracked = entry.training and isinstance(entry, TimeBatchNorm)
+    read = len(model.stages) if model.config.bridge == "mr-s3a" else 1
+    return Plan(
+        entry if tracked else affine_of(entry),
+        tuple(stage.first_conv.coefficient for stage in model.stages),
+        tuple(plan_stage(stage, mode, dtype, moments) for stage in model.stages),
+        plan_bridge(model.bridge, dtype),
+        plan_hierarchy(model.hierarchy, model.head, dtype),
+        model.select,
+        read,
+        dtype,
+    )
+
+
+def run_plan(
+    planned: Plan, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None, want_rates: bool = True
+) -> Output:
+    """x [B, T, 2, H, W] → logits, rates, the last attention map and the tokens kept."""
+    with torch.autocast(x.device.type, enabled=False):
+        operand = _enter(planned, x, mode)
+        kept: list[Spikes] = []
+        rates = []
+        following = (*planned.coefficients[1:], None)
+        attention = operand
+        for level, (stage, coefficient) in enumerate(zip(planned.stages, following, strict=True)):
+            last = level == len(planned.stages) - 1
+            result = run_stage(stage, operand, coefficient, mode, keep_attention=last)
+            operand, attention = result.spikes.operand, result.attention
+            kept.append(result.spikes)
+            if want_rates:
+                rates += [result.inner.mean(), result.spikes.mean()]
+        if token_indices is None:
+            token_indices = planned.select(kept[-1].data.permute(0, 1, 4, 2, 3))
+        tokens = bridge_tokens(planned.bridge, kept[-planned.scales :], attention, token_indices, mode)
+        logits = classify(planned.hierarchy, tokens).to(x.dtype)
+    measured = torch.stack(rates) if rates else logits.new_empty(0)
+    return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
+
+
+def _enter(planned: Plan, x: Tensor, mode: Pass) -> Tensor:
+    """The entry norm and the first stage's temporal filter: [B, T, 2, H, W] → [B, T, H, W, 2]."""
+    if isinstance(planned.entry, tuple):
+        scale, shift = (value[: x.shape[1], :, None, None] for value in planned.entry)
+        normed = torch.addcmul(shift, x, scale)
+    else:
+        normed = planned.entry(x.to(planned.entry.weight.dtype), mode)
+    coefficient = planned.coefficients[0]
+    if coefficient is not None:
+        normed = tdm(normed, coefficient)[0]
+    return normed.permute(0, 1, 3, 4, 2).to(planned.dtype, memory_format=torch.contiguous_format).contiguous()

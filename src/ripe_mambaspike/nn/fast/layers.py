@@ -1,0 +1,106 @@
+"""A convolution and the norm over time behind it, as a kernel without bias and an affine per step.
+
+The norm takes away whatever constant a bias adds, so the bias never enters the convolution: it goes into the affine,
+or, with batch statistics, into the running mean alone.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.repconv import FusedConv, RepConv
+from ripe_mambaspike.ops.fused import patch_moments, step_moments
+from ripe_mambaspike.ops.shapes import at_least_float32
+
+
+class Currents(NamedTuple):
+    """What drives a neuron: `scale_t · values_t + shift_t`."""
+
+    values: Tensor  # [B, T, H, W, C]
+    scale: Tensor  # [T, C], float32
+    shift: Tensor  # [T, C], float32
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution and its norm with everything fixed."""
+
+    kernel: Tensor  # [C, C_in, 3, 3], channels together
+    scale: Tensor  # [T, C], float32
+    shift: Tensor  # [T, C], float32
+    stride: int
+
+    def __call__(self, operand: Tensor) -> Currents:
+        steps = operand.shape[1]
+        return Currents(convolve(operand, self.kernel, self.stride), self.scale[:steps], self.shift[:steps])
+
+
+def convolve(x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None) -> Tensor:
+    """A 3×3 kernel over every step: [B, T, H, W, C_in] → [B, T, H', W', C]."""
+    flat = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias, stride, 1)
+    return flat.permute(0, 2, 3, 1).contiguous().unflatten(0, x.shape[:2])
+
+
+def channels_together(kernel: Tensor, dtype: torch.dtype) -> Tensor:
+    return kernel.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def affine_of(norm: Any) -> tuple[Tensor, Tensor]:
+    """Scale and shift [T, C] of a norm whose statistics are fixed, float32."""
+    if isinstance(norm, TimeAffine):
+        return at_least_float32(norm.scale), at_least_float32(norm.shift)
+    scale, shift = (value.to(norm.weight.dtype) for value in norm.scale_and_shift())
+    return at_least_float32(scale), at_least_float32(shift)
+
+
+def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
+    """Of a deployed convolution, or of a training one as it would be deployed."""
+    if isinstance(conv, FusedConv):
+        kernel, bias = conv.weight, conv.bias
+    else:
+        kernel, bias = (value.to(conv.branches[0].norm.weight.dtype) for value in conv.kernel_and_bias())
+    scale, shift = affine_of(norm)
+    return Layer(channels_together(kernel, dtype), scale, shift + scale * at_least_float32(bias), conv.stride)
+
+
+def batch_currents(conv: RepConv, norm: TimeBatchNorm, operand: Tensor, mode: Pass) -> Currents:
+    """With batch statistics: the branches' from the moments of the operand's patches, the norm's from the output."""
+    mean, second = patch_moments(operand, conv.stride)
+    height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
+    count = operand.shape[0] * operand.shape[1] * height * width
+    kernel, bias = conv.batch_kernel_and_bias(mean, second, count, mode)
+    values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
+    return batch_affine(norm, values, bias, mode)
+
+
+def branch_currents(conv: RepConv, norm: TimeBatchNorm, operand: Tensor, mode: Pass) -> Currents:
+    """The same with every branch computed for itself: where that is cheaper than the moments."""
+    flat = operand.flatten(0, 1).permute(0, 3, 1, 2)
+    out = conv.branches[0](flat, mode)
+    for branch in conv.branches[1:]:
+        out = out + branch(flat, mode)
+    values = out.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
+    return batch_affine(norm, values, None, mode)
+
+
+def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor | None, mode: Pass) -> Currents:
+    """The affine that normalises these values by their own statistics; running statistics follow when tracked."""
+    samples, steps = values.shape[0], values.shape[1]
+    positions = values.shape[2] * values.shape[3]
+    check_statistics(samples * positions)
+    mean, variance = step_moments(values.flatten(2, 3))
+    weight, beta = (at_least_float32(p[:steps]) for p in (norm.weight, norm.bias))
+    scale = weight * torch.rsqrt(variance + EPSILON)
+    if bias is not None:  # its gradient cancels to exactly zero, as it does in the norm
+        bias = bias.to(mean.dtype)
+        shift = beta - (mean + bias) * scale + bias * scale
+        mean = mean + bias
+    else:
+        shift = beta - mean * scale
+    norm.track(mean, variance, samples * positions, mode)
+    return Currents(values, scale, shift)
