@@ -14,7 +14,15 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.nn.fast.bridge import BridgePlan, bridge_tokens, plan_bridge
 from ripe_mambaspike.nn.fast.hierarchy import HierarchyPlan, classify, plan_hierarchy
 from ripe_mambaspike.nn.fast.layers import affine_of
-from ripe_mambaspike.nn.fast.stage import Spikes, StagePlan, plan_stage, run_stage
+from ripe_mambaspike.nn.fast.stage import (
+    Charged,
+    Spikes,
+    StagePlan,
+    charge,
+    charge_from_events,
+    plan_stage,
+    run_stage,
+)
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.ops.backend import backend, say
@@ -77,15 +85,17 @@ def run_plan(
 ) -> Output:
     """x [B, T, 2, H, W] → logits, rates, the last attention map and the tokens kept."""
     with torch.autocast(x.device.type, enabled=False):
-        operand = _enter(planned, x, mode)
+        charged = _enter(planned, x, mode)
         kept: list[Spikes] = []
         rates = []
         following = (*planned.coefficients[1:], None)
-        attention = operand
+        attention = x
         for level, (stage, coefficient) in enumerate(zip(planned.stages, following, strict=True)):
             last = level == len(planned.stages) - 1
-            result = run_stage(stage, operand, coefficient, mode, keep_attention=last)
-            operand, attention = result.spikes.operand, result.attention
+            if level:
+                charged = charge(stage, kept[-1].operand, mode)
+            result = run_stage(stage, charged, coefficient, mode, keep_attention=last)
+            attention = result.attention
             kept.append(result.spikes)
             if want_rates:
                 rates += [result.inner.mean(), result.spikes.mean()]
@@ -97,8 +107,10 @@ def run_plan(
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
 
 
-def _enter(planned: Plan, x: Tensor, mode: Pass) -> Tensor:
-    """The entry norm and the first stage's temporal filter: [B, T, 2, H, W] → [B, T, H, W, 2]."""
+def _enter(planned: Plan, x: Tensor, mode: Pass) -> Charged:
+    """The entry norm, the first stage's temporal filter and its first neuron."""
+    if isinstance(planned.entry, tuple) and not torch.is_grad_enabled():
+        return charge_from_events(planned.stages[0], x, planned.entry, planned.coefficients[0], mode)
     if isinstance(planned.entry, tuple):
         scale, shift = (value[: x.shape[1], :, None, None] for value in planned.entry)
         normed = torch.addcmul(shift, x, scale)
@@ -107,4 +119,4 @@ def _enter(planned: Plan, x: Tensor, mode: Pass) -> Tensor:
     coefficient = planned.coefficients[0]
     if coefficient is not None:
         normed = tdm(normed, coefficient)[0]
-    return normed.permute(0, 1, 3, 4, 2).to(planned.dtype, memory_format=torch.contiguous_format).contiguous()
+    return charge(planned.stages[0], normed.permute(0, 1, 3, 4, 2).to(planned.dtype).contiguous(), mode)

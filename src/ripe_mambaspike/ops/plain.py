@@ -13,10 +13,12 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend_reference
 from ripe_mambaspike.ops.fused.carrier import nothing_like
+from ripe_mambaspike.ops.fused.entry import enter_fire_reference
 from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner_reference
 from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference, step_moments_reference
 from ripe_mambaspike.ops.fused.patches import patch_moments_reference
 from ripe_mambaspike.ops.fused.rates import pooled_rates_reference
+from ripe_mambaspike.ops.fused.row_norm import row_norm_reference
 
 Grads = tuple[Tensor | None, ...]
 
@@ -77,6 +79,33 @@ def mamba_inner(inputs: Tensor, *weights: Any) -> Tensor:
 def mamba_inner_backward(inputs: Tensor, *arguments: Any) -> list[Tensor]:
     *weights, grad = arguments
     return _gradients(lambda x, *w: (mamba_inner_reference(x, InnerWeights(*w)),), (inputs, *weights), (grad,))
+
+
+def enter_fire(x: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    entry_scale, entry_shift, filtered, kernel, scale, shift, *neuron, coefficient, relaxed, sharpness = arguments
+    spikes, potential, operand = enter_fire_reference(
+        x,
+        (entry_scale, entry_shift),
+        filtered,
+        kernel,
+        (scale, shift),
+        Neuron(*neuron),
+        coefficient,
+        relaxed=relaxed,
+        sharpness=sharpness,
+    )
+    return _data(spikes, relaxed).contiguous(), potential.contiguous(), operand.clone()
+
+
+def row_norm(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    return row_norm_reference(x, weight, bias, dtype)
+
+
+def row_norm_backward(x: Tensor, weight: Tensor, grad: Tensor) -> list[Tensor]:
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+        return (row_norm_reference(x, weight, bias, x.dtype),)
+
+    return _gradients(norm, (x, weight, torch.zeros_like(weight)), (grad.to(x.dtype),))
 
 
 def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from ripe_mambaspike.nn.fast.layers import channels_together, convolve
 from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.fused import pooled_rates
+from ripe_mambaspike.ops.fused import pooled_rates, row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -46,6 +46,6 @@ def bridge_tokens(
         widths = [2 * s.data.shape[-1] for s in spikes]
         flat = [part.permute(0, 3, 1, 2) for part in rates.flatten(0, 1).split(widths, -1)]
         mixed = plan.mixture(flat, mode).permute(0, 2, 3, 1).unflatten(0, rates.shape[:2])
-    features = F.layer_norm(at_least_float32(mixed.flatten(2, 3)), plan.norm[0].shape, *plan.norm)
+    features = row_norm(mixed.flatten(2, 3), *plan.norm, plan.norm[0].dtype)
     attended = F.linear(keep_tokens(attention.flatten(2, 3), indices), *plan.attention)
     return keep_tokens(features, indices) + attended

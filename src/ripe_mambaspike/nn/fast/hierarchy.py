@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan
-from ripe_mambaspike.ops.fused import mamba_inner
+from ripe_mambaspike.ops.fused import mamba_inner, row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 Affine = tuple[Tensor, Tensor]
@@ -47,12 +47,12 @@ def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> Hiera
 
 def classify(plan: HierarchyPlan, tokens: Tensor) -> Tensor:
     """tokens [B, T, k, d] → per-step logits [B, T, classes], float32."""
-    tokens = F.layer_norm(tokens, plan.norm[0].shape, *plan.norm)
+    tokens = row_norm(tokens, *plan.norm, plan.norm[0].dtype)
     for level in plan.levels:
         tokens = pool_tokens(tokens, level.ratio)
         if level.widen is not None and level.norm is not None:
-            widened = at_least_float32(F.linear(tokens.to(level.widen[0].dtype), *level.widen))
-            tokens = F.layer_norm(widened, level.norm[0].shape, *level.norm)
+            widened = F.linear(tokens.to(level.widen[0].dtype), *level.widen)
+            tokens = row_norm(widened, *level.norm, level.norm[0].dtype)
         if level.block is not None:
             sequence = tokens.flatten(1, 2)
             mixed = drop_path(level.block(sequence), level.drop_rate, level.drop_rate > 0)
@@ -65,7 +65,7 @@ def classify(plan: HierarchyPlan, tokens: Tensor) -> Tensor:
 
 def run_block(plan: BlockPlan, x: Tensor) -> Tensor:
     """`Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)]`: x [B, L, d] → [B, L, d]."""
-    normed = F.layer_norm(x, plan.norm[0].shape, *plan.norm).to(plan.in_proj.dtype)
+    normed = row_norm(x, *plan.norm, plan.in_proj.dtype)
     inputs = F.linear(normed, plan.in_proj).unflatten(-1, (plan.inner.conv.shape[0], -1))
     return F.linear(mamba_inner(inputs, plan.inner).flatten(2), plan.out_proj, plan.out_bias)
 

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.nn.attention import MembraneAttention
-from ripe_mambaspike.nn.fast.layers import Currents, batch_currents, branch_currents, fixed_layer
+from ripe_mambaspike.nn.fast.layers import Currents, Layer, batch_currents, branch_currents, fixed_layer
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.ops.attention import convex_attention
-from ripe_mambaspike.ops.fused import Neuron, attend, attend_fire, norm_fire, spikes_as
+from ripe_mambaspike.ops.fused import Neuron, attend, attend_fire, enter_fire, norm_fire, spikes_as
 from ripe_mambaspike.ops.fused.attention import AttentionWeights
-from ripe_mambaspike.ops.fused.neurons import Fired
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -79,23 +78,62 @@ def plan_attention(module: Any, dtype: torch.dtype) -> Any:
     return module
 
 
-def run_stage(
-    plan: StagePlan, operand: Tensor, next_coefficient: Tensor | None, mode: Pass, keep_attention: bool
-) -> StageResult:
-    """operand [B, T, H, W, C_in], already filtered → spikes filtered for the convolution that comes next."""
-    relaxed, sharpness = mode.relaxed, mode.sharpness
+class Charged(NamedTuple):
+    """What the first neuron gives."""
+
+    spikes: Spikes
+    potential: Tensor  # [B, T, H, W, C]
+
+
+def charge(plan: StagePlan, operand: Tensor, mode: Pass) -> Charged:
+    """The first convolution, norm and neuron: operand [B, T, H, W, C_in], already filtered."""
     current = plan.first(operand)
     grid = current.values.shape
-    values, scale, shift = _flat(current)
     fired = norm_fire(
-        values, scale, shift, plan.first_neuron, plan.inner_coefficient, relaxed=relaxed, sharpness=sharpness
+        *_flat(current),
+        plan.first_neuron,
+        plan.inner_coefficient,
+        relaxed=mode.relaxed,
+        sharpness=mode.sharpness,
     )
-    inner = Spikes(fired.spikes.view(grid), fired.carrier.view(grid), fired.operand.view(grid))
+    spikes = Spikes(fired.spikes.view(grid), fired.carrier.view(grid), fired.operand.view(grid))
+    return Charged(spikes, fired.potential.view(grid))
+
+
+def charge_from_events(
+    plan: StagePlan, x: Tensor, entry: tuple[Tensor, Tensor], coefficient: Tensor | None, mode: Pass
+) -> Charged:
+    """The same from events [B, T, 2, H, W] through the entry norm and the filter, without a gradient."""
+    assert isinstance(plan.first, Layer)
+    steps = x.shape[1]
+    scale, shift = entry
+    spikes, potential, operand = enter_fire(
+        x,
+        (scale[:steps], shift[:steps]),
+        coefficient,
+        plan.first.kernel,
+        (plan.first.scale[:steps], plan.first.shift[:steps]),
+        plan.first_neuron,
+        plan.inner_coefficient,
+        relaxed=mode.relaxed,
+        sharpness=mode.sharpness,
+    )
+    return Charged(Spikes(spikes, operand, operand), potential)
+
+
+def run_stage(
+    plan: StagePlan, charged: Charged, next_coefficient: Tensor | None, mode: Pass, keep_attention: bool
+) -> StageResult:
+    """The rest of the stage → spikes filtered for the convolution that comes next."""
+    relaxed, sharpness = mode.relaxed, mode.sharpness
+    inner = charged.spikes
+    grid = inner.data.shape
+    spikes, carrier, potential = (t.flatten(2, 3) for t in (inner.data, inner.carrier, charged.potential))
     current = _flat(plan.second(inner.operand))
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
-        spikes, out, attention = attend_fire(
-            fired.potential,
-            fired.spikes,
+        fired, out, attention = attend_fire(
+            potential,
+            spikes,
             *current,
             plan.attention,
             plan.second_neuron,
@@ -104,13 +142,12 @@ def run_stage(
             sharpness=sharpness,
             keep_attention=keep_attention,
         )
-        outer = Spikes(spikes.view(grid), out.view(grid), out.view(grid))
+        outer = Spikes(fired.view(grid), out.view(grid), out.view(grid))
     else:
         if isinstance(plan.attention, AttentionWeights):
-            given = (fired.potential, fired.spikes, fired.carrier)
-            modulated, attention = attend(*given, *current, plan.attention, keep_attention)
+            modulated, attention = attend(potential, spikes, carrier, *current, plan.attention, keep_attention)
         else:
-            modulated, attention = _variant(plan.attention, fired, current, grid)
+            modulated, attention = _variant(plan.attention, potential, spikes_as(spikes, carrier), current, grid)
         second = norm_fire(
             modulated,
             None,
@@ -129,12 +166,13 @@ def _flat(current: Currents) -> Currents:
     return Currents(current.values.flatten(2, 3), current.scale, current.shift)
 
 
-def _variant(module: Any, fired: Fired, current: Currents, grid: torch.Size) -> tuple[Tensor, Tensor]:
+def _variant(
+    module: Any, potential: Tensor, spikes: Tensor, current: Currents, grid: torch.Size
+) -> tuple[Tensor, Tensor]:
     """An attention of the studies by its own module, which wants [B, T, C, H, W]."""
     values, scale, shift = current
     features = (scale[:, None] * values + shift[:, None]).to(values.dtype)
-    spikes = spikes_as(fired.spikes, fired.carrier)
-    tensors = (t.view(grid).permute(0, 1, 4, 2, 3) for t in (fired.potential, spikes, features))
+    tensors = (t.view(grid).permute(0, 1, 4, 2, 3) for t in (potential, spikes, features))
     (out, attention), _ = module(*tensors)
     out, attention = (t.permute(0, 1, 3, 4, 2).flatten(2, 3).to(values.dtype).contiguous() for t in (out, attention))
     return out, attention

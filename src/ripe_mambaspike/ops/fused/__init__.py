@@ -12,19 +12,23 @@ which alone the gradient flows. Whoever reads the spikes takes both.
 """
 
 from ripe_mambaspike.ops.fused.attention import attend, attend_fire
+from ripe_mambaspike.ops.fused.entry import enter_fire
 from ripe_mambaspike.ops.fused.mamba import mamba_inner
 from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire, spikes_as, step_moments
 from ripe_mambaspike.ops.fused.patches import patch_moments
 from ripe_mambaspike.ops.fused.rates import pooled_rates
+from ripe_mambaspike.ops.fused.row_norm import row_norm
 
 __all__ = [
     "Neuron",
     "attend",
     "attend_fire",
+    "enter_fire",
     "mamba_inner",
     "norm_fire",
     "patch_moments",
     "pooled_rates",
+    "row_norm",
     "spikes_as",
     "step_moments",
 ]

@@ -1,0 +1,119 @@
+"""The network over the fused operators is the network: in float64, with the operators' references, to the last digits.
+
+What the kernels themselves do in float32 is tested operator by operator; here it is the algebra around them: branch
+statistics from patch moments, biases left out, projections merged, spikes as bytes.
+"""
+
+import pytest
+import torch
+
+from ripe_mambaspike.models.fast import kernels_cover
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.ops.backend import kernels
+
+RELAXED = Pass(relaxed=True, sharpness=3.0)
+FIELDS = [
+    {},
+    {"neurons": "lif"},
+    {"neurons": ("silif", "csilif", "lif")},
+    {"attention": "low-rank"},
+    {"attention": "grouped"},
+    {"attention": "sigmoid"},
+    {"attention": "gate"},
+    {"attention": "none"},
+    {"repconv": False},
+    {"tdm": False},
+    {"bridge": "stage3"},
+    {"mixer": "gru"},
+    {"mixer": "flat"},
+    {"mixer": "none"},
+    {"tokens": 4},
+    {"head_width": 24},
+]
+
+
+def evaluated(model, x, mode, choice):
+    """(output, gradients, running statistics) of one pass with a loss that reaches every output."""
+    model.hierarchy.drop_rates = [0.0] * 3
+    model.zero_grad()
+    with kernels(choice):
+        out = model.run(x, mode)
+        generator = torch.Generator().manual_seed(1)
+        weights = [torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in (out.logits, out.attention)]
+        loss = (out.logits * weights[0]).sum() + out.rates.sum() + (out.attention * weights[1]).mean()
+        loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    return out, gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("mode", [HARD, RELAXED], ids=["hard", "relaxed"])
+def test_outputs_gradients_and_statistics_in_float64(small, louder, events, fields, training, mode):
+    x = events(19, 15, samples=2, dtype=torch.float64)
+    results = []
+    for choice in ("off", "plain"):
+        model = louder(small(**fields)).double().train(training)
+        results.append(evaluated(model, x, mode, choice))
+    (expected, wanted, statistics), (given, got, followed) = results
+    torch.testing.assert_close(given.logits, expected.logits, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(given.attention, expected.attention, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(given.rates, expected.rates, rtol=0, atol=1e-6)  # kept in float32
+    assert (given.token_indices is None) == (expected.token_indices is None)
+    if given.token_indices is not None:
+        assert torch.equal(given.token_indices, expected.token_indices)
+    for name, reference in wanted.items():
+        reference = torch.zeros(()) if reference is None else reference
+        found = torch.zeros(()) if got[name] is None else got[name]
+        scale = max(1e-3, float(reference.abs().max()))
+        assert float((found - reference).abs().max()) <= 1e-9 * scale, name
+    for name, reference in statistics.items():
+        torch.testing.assert_close(followed[name], reference, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("fields", [{}, {"form": "deployed"}, {"neurons": "lif"}, {"attention": "gate"}], ids=str)
+@torch.no_grad()
+def test_without_gradients_in_float64(small, louder, events, fields):
+    """Inference takes other operators: events to the first neuron, and attention and neuron, in one each."""
+    x = events(17, 22, samples=2, dtype=torch.float64)
+    model = louder(small(**fields)).double().eval()
+    for mode in (HARD, RELAXED):
+        with kernels("off"):
+            expected = model.run(x, mode)
+        with kernels("plain"):
+            given = model.run(x, mode)
+            if mode is HARD:
+                torch.testing.assert_close(model(x), given.logits, rtol=0, atol=0)
+        torch.testing.assert_close(given.logits, expected.logits, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(given.attention, expected.attention, rtol=1e-11, atol=1e-11)
+
+
+def test_a_relaxed_pass_that_does_not_track_leaves_statistics_alone(small, louder, events):
+    model = louder(small()).double().train()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with kernels("plain"):
+        model.run(events(16, 16, samples=2, dtype=torch.float64), Pass(relaxed=True, track_statistics=False))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+def test_a_branchs_shift_gets_exactly_no_gradient(small, louder, events):
+    """The norm behind the convolution takes any constant away; rounding must not become a gradient."""
+    model = louder(small()).double().train()
+    with kernels("plain"):
+        model.run(events(16, 16, samples=2, dtype=torch.float64)).logits.square().sum().backward()
+    for stage in model.stages:
+        for conv in (stage.first_conv, stage.second_conv):
+            assert all(not branch.norm.bias.grad.any() for branch in conv.branches)
+
+
+def test_passes_no_kernel_covers(small, events, caplog):
+    x = events(16, 16, samples=2)
+    with kernels("plain"):
+        assert kernels_cover(small().eval(), x)
+        assert not kernels_cover(small().eval(), x, Pass(literal=True))
+        assert not kernels_cover(small(form="dual-kernel"), x)
+        mixed = small().train()
+        mixed.entry.eval()
+        assert not kernels_cover(mixed, x)
+    with kernels("off"):
+        assert not kernels_cover(small().eval(), x)
