@@ -30,31 +30,36 @@ _choice: ContextVar[str | None] = ContextVar("kernels", default=None)
 
 
 @contextmanager
-def kernels(choice: str) -> Iterator[None]:
+def kernels(wanted: str) -> Iterator[None]:
     """Inside, computation uses `auto`, `off` (the reference), or one kind of kernels wherever the tensors lie.
 
     `plain` stands for the fused operators computed by their references, in any precision.
     """
-    token = _choice.set(_checked(choice, "kernels"))
+    token = _choice.set(_checked(wanted, "kernels"))
     try:
         yield
     finally:
         _choice.reset(token)
 
 
+def choice() -> str:
+    """What the switch says."""
+    return _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "the variable RIPE_KERNELS")
+
+
 def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     """`triton`, `native` (or `plain`), or None for the reference, for x computed in `dtype` (its own unless given)."""
-    choice = _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "the variable RIPE_KERNELS")
+    chosen = choice()
     dtype = dtype or x.dtype
-    if choice == "plain":
-        return choice
-    if choice == "off" or dtype == torch.float64:  # float64 is what kernels are compared with
+    if chosen == "plain":
+        return chosen
+    if chosen == "off" or dtype == torch.float64:  # float64 is what kernels are compared with
         return None
     if dtype not in PRECISIONS:
         say(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
         return None
-    if choice in MODULES:
-        return choice
+    if chosen in MODULES:
+        return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
     reason = f"there are none for {x.device.type}" if kind is None else _missing(kind, x.device.index)
     if reason is not None:
@@ -72,9 +77,8 @@ def implementation(kind: str, module: str, name: str) -> Callable[..., Any]:
 
 def run(module: str, name: str, x: Tensor, *arguments: Any) -> Any:
     """Call an operator's implementation for x's device, as the custom operators do."""
-    kind = backend(x)
-    if kind is None:  # an operator called directly where the reference was wanted
-        kind = "triton" if x.is_cuda else "native"
+    chosen = choice()
+    kind = chosen if chosen in (*MODULES, "plain") else "triton" if x.is_cuda else "native"
     return implementation(kind, module, name)(x, *arguments)
 
 
@@ -101,7 +105,7 @@ def say(line: str) -> None:
     LOG.warning(line)
 
 
-def _checked(choice: str, what: str) -> str:
-    if choice not in CHOICES:
-        raise ConfigError(f"{what} is {choice!r}; one of {', '.join(CHOICES)} is wanted")
-    return choice
+def _checked(given: str, what: str) -> str:
+    if given not in CHOICES:
+        raise ConfigError(f"{what} is {given!r}; one of {', '.join(CHOICES)} is wanted")
+    return given

@@ -44,8 +44,8 @@ def _row_norm_backward_kernel(
     grad_x,
     partials,
     rows,
-    per_program,
     epsilon,
+    PER_PROGRAM: tl.constexpr,
     COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -57,8 +57,8 @@ def _row_norm_backward_kernel(
     gain = tl.load(weight + column, mask=known, other=0.0)
     grad_gain = tl.zeros((WIDTH,), tl.float32)
     grad_shift = tl.zeros((WIDTH,), tl.float32)
-    for first in range(0, per_program, ROWS):
-        row = program * per_program + first + tl.arange(0, ROWS)
+    for first in range(0, PER_PROGRAM, ROWS):
+        row = program * PER_PROGRAM + first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & known[None, :]
         place = row[:, None] * COLUMNS + column[None, :]
         values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -97,8 +97,8 @@ def row_norm_backward(x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, 
         grad_x,
         partials,
         rows,
-        per_program,
         EPSILON,
+        PER_PROGRAM=per_program,
         COLUMNS=columns,
         WIDTH=width,
         ROWS=tile,

@@ -1,0 +1,1 @@
+"""Learning: the objective, one step of it, and which parameters decay."""

@@ -1,0 +1,102 @@
+"""What training makes small: `L = (1 − w)·TET(z_d) + w·TET(z_c) + λ_SGC·MSE(z_d, z_c) + λ_L1·r`.
+
+Glossary: z_d, z_c logits of the hard (spiking) and the relaxed pass [B, T, classes]; w `relaxed_share`; TET's λ
+`spread`; λ_SGC `consistency`; λ_L1 `rates`; r the mean firing rate of the hard pass's layers. Everything is computed
+in float32 at least, whatever the precision of the logits.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.base import Output
+
+LEAST_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each term of the objective counts; the defaults are the DVS-Gesture recipe's at its first epoch."""
+
+    relaxed_share: float = FIRST_RELAXED_SHARE  # w, see `relaxed_weight`; without a relaxed pass it is 0
+    spread: float = 5e-3  # λ of TET
+    consistency: float = 1.0  # λ_SGC
+    rates: float = 1e-4  # λ_L1
+    label_smoothing: float = 0.1
+
+
+class Parts(NamedTuple):
+    """The objective and what it is made of, each before its weight; None where there was no relaxed pass."""
+
+    loss: Tensor
+    hard: Tensor  # TET of the hard pass
+    relaxed: Tensor | None  # TET of the relaxed pass
+    consistency: Tensor | None  # mean square between the logits of both
+    rate: Tensor  # mean of the layers' rates
+
+    def detach(self) -> "Parts":
+        return Parts(*(None if part is None else part.detach() for part in self))  # type: ignore[arg-type]
+
+
+def relaxed_weight(epoch: int, epochs: int) -> float:
+    """Share of the relaxed pass in the loss: from 1/2 down to 1/10, linear in the epoch (counted from 0)."""
+    if epochs < 1 or not 0 <= epoch < epochs:
+        raise ConfigError(f"epoch is {epoch} of {epochs}; a number from 0 up to but not {max(1, epochs)} is wanted")
+    return max(LEAST_RELAXED_SHARE, FIRST_RELAXED_SHARE * (1 - epoch / epochs))
+
+
+def tet(logits: Tensor, targets: Tensor, spread: float, label_smoothing: float = 0.0) -> Tensor:
+    """`mean_t CE(z_t, y) + λ·mean((z − mean_t z)²)` of logits [B, T, classes].
+
+    Targets are class indices [B] or probabilities [B, classes], the same for every step.
+    """
+    _check_targets(logits, targets)
+    logits = _full(logits)
+    steps = logits.shape[1]
+    if targets.is_floating_point():
+        targets = targets.to(logits.dtype)
+    repeated = targets.repeat_interleave(steps, 0)
+    entropy = F.cross_entropy(logits.flatten(0, 1), repeated, label_smoothing=label_smoothing)
+    return entropy + spread * (logits - logits.mean(1, keepdim=True)).square().mean()
+
+
+def consistency(hard: Tensor, relaxed: Tensor) -> Tensor:
+    """SGC: mean square between the logits of the two passes; the gradient reaches both."""
+    return (_full(hard) - _full(relaxed)).square().mean()
+
+
+def rate_penalty(rates: Tensor) -> Tensor:
+    """r, the mean of the layers' firing rates [layers]."""
+    return _full(rates).mean()
+
+
+def objective(hard: Output, relaxed: Output | None, targets: Tensor, weights: Weights) -> Parts:
+    """The loss of a hard pass and, where there is one, of the relaxed pass over the same clips."""
+    of_hard = tet(hard.logits, targets, weights.spread, weights.label_smoothing)
+    rate = rate_penalty(hard.rates)
+    penalty = weights.rates * rate
+    if relaxed is None:
+        return Parts(of_hard + penalty, of_hard, None, None, rate)
+    share = weights.relaxed_share
+    of_relaxed = tet(relaxed.logits, targets, weights.spread, weights.label_smoothing)
+    apart = consistency(hard.logits, relaxed.logits)
+    loss = (1 - share) * of_hard + share * of_relaxed + weights.consistency * apart + penalty
+    return Parts(loss, of_hard, of_relaxed, apart, rate)
+
+
+def _full(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _check_targets(logits: Tensor, targets: Tensor) -> None:
+    batch, _, classes = logits.shape
+    wanted = (batch, classes) if targets.is_floating_point() else (batch,)
+    if tuple(targets.shape) != wanted:
+        raise InputError(
+            f"the targets are {targets.dtype} of shape {tuple(targets.shape)}; class indices ({batch},) or "
+            f"probabilities ({batch}, {classes}) are wanted"
+        )

@@ -1,0 +1,107 @@
+"""One step of training, and the optimiser it moves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.attention import MembraneAttention
+from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.mamba import Mamba
+from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
+from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
+from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
+from ripe_mambaspike.train.objective import Parts, Weights, objective
+
+BETAS = (0.9, 0.999)
+CLIP = 1.0
+# What never decays: all of these modules' parameters, whatever their shape …
+KEPT_WHOLE = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine, LIF, SiLIF, CSiLIF)
+# … and these by name; whatever has fewer than two dimensions (every bias) does not either.
+KEPT_BY_NAME: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
+    ((RepConv, FusedConv, DualKernelConv), frozenset({"coefficient"})),
+    ((MembraneAttention,), frozenset({"gain"})),
+    ((Mamba,), frozenset({"a_log", "skip", "dt_bias"})),
+)
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """How one step is taken."""
+
+    sharpness: float = 2.0  # α of the surrogate gradient and of the relaxation
+    weights: Weights = field(default_factory=Weights)
+    passes: Literal[1, 2] = 2  # the hard pass alone, or also the relaxed one
+    autocast: bool = False  # products in bfloat16
+    clip: float = CLIP  # largest norm of the whole gradient
+
+    def __post_init__(self) -> None:
+        if self.passes not in (1, 2):
+            raise ConfigError(f"passes is {self.passes!r}; 1 (hard) or 2 (hard and relaxed) is wanted")
+
+
+def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> Parts:
+    """Both passes over the clips [B, T, 2, H, W] and the objective.
+
+    The relaxed pass keeps the hard one's tokens and uses batch statistics without moving the running ones.
+    """
+    alpha = settings.sharpness
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
+        hard = model.run(x, Pass(sharpness=alpha))
+        relaxed = None
+        if settings.passes == 2:
+            mode = Pass(relaxed=True, sharpness=alpha, track_statistics=False)
+            relaxed = model.run(x, mode, token_indices=hard.token_indices)
+    return objective(hard, relaxed, targets, settings.weights)
+
+
+def training_step(
+    model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
+) -> Parts:
+    """Forget the last gradient, compute this one, clip it, move; the parts of the loss before the move, detached."""
+    optimiser.zero_grad(set_to_none=True)
+    parts = forward(model, x, targets, settings)
+    parts.loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    optimiser.step()
+    return parts.detach()
+
+
+def make_optimiser(model: nn.Module, lr: float | Tensor, weight_decay: float) -> AdamW:
+    """AdamW over the learned parameters, in two groups: those that decay and those that do not.
+
+    On a CUDA device it is one kernel and can be captured in a graph (with the rate as a tensor, to change it later).
+    """
+    decayed, kept = split_by_decay(model)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
+    return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=on_cuda or None, capturable=on_cuda)
+
+
+def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The learned parameters that decay, matrices and kernels, and those that do not."""
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for module, name, parameter in _learned(model):
+        (decayed if _decays(module, name, parameter) else kept).append(parameter)
+    return decayed, kept
+
+
+def _learned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield module, name, parameter
+
+
+def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    if parameter.ndim < 2 or isinstance(module, KEPT_WHOLE):
+        return False
+    return not any(isinstance(module, kinds) and name in names for kinds, names in KEPT_BY_NAME)
