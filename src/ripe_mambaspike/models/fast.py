@@ -25,7 +25,7 @@ from ripe_mambaspike.nn.fast.stage import (
 )
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
-from ripe_mambaspike.ops.backend import backend, say
+from ripe_mambaspike.ops.backend import backend, precision, say
 from ripe_mambaspike.ops.tdm import tdm
 
 
@@ -38,12 +38,6 @@ class Plan(NamedTuple):
     select: Any  # the tokens kept, from the last stage's spikes
     scales: int  # how many of the stages the bridge reads
     dtype: torch.dtype
-
-
-def precision(x: Tensor) -> torch.dtype:
-    """What products are computed in: autocast's precision where it is on, the input's own otherwise."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def kernels_cover(model: Any, x: Tensor, mode: Pass = HARD) -> bool:

@@ -8,9 +8,12 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output
 from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import MambaSpikeConfig
-from ripe_mambaspike.nn.mamba import Mamba
+from ripe_mambaspike.nn.fast.hierarchy import run_block
+from ripe_mambaspike.nn.mamba import BlockPlan, Mamba, inner_weights
+from ripe_mambaspike.ops.backend import backend, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.rates import windowed_rate
+from ripe_mambaspike.ops.shapes import at_least_float32
 
 DECAY = 0.97
 
@@ -47,7 +50,15 @@ class PreNormMamba(nn.Module):
         self.mamba = Mamba(width, conv_bias=conv_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.mamba(self.norm(x))[0]
+        dtype = precision(x)
+        if backend(x, dtype) is None:
+            return x + self.mamba(self.norm(x))[0]
+        norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
+        mamba = self.mamba
+        inner = inner_weights((mamba,), dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            plan = BlockPlan(norm, mamba.in_proj.to(dtype), inner, mamba.out_proj.to(dtype), None)
+            return x + run_block(plan, x)
 
 
 class MambaSpike(Model):

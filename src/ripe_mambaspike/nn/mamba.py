@@ -73,7 +73,7 @@ class BlockPlan(NamedTuple):
     in_proj: Tensor  # [D·2E, d]
     inner: InnerWeights
     out_proj: Tensor  # [d, D·E]: each direction's own projection and the merge in one
-    out_bias: Tensor  # [d]
+    out_bias: Tensor | None  # [d]
 
 
 def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeights:

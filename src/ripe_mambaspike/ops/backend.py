@@ -68,6 +68,12 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     return kind
 
 
+def precision(x: Tensor) -> torch.dtype:
+    """What products are computed in: autocast's precision where it is on, the input's own otherwise."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def implementation(kind: str, module: str, name: str) -> Callable[..., Any]:
     """One function of the Triton or C++ implementation; imported when first needed."""
     path = PLAIN if kind == "plain" else f"{MODULES[kind]}.{module}"
