@@ -12,6 +12,8 @@ import tyro
 
 from ripe_mambaspike import __version__
 from ripe_mambaspike.cli.account import Account
+from ripe_mambaspike.cli.bench import COMMANDS as BENCH_COMMANDS
+from ripe_mambaspike.cli.bench import Bench
 from ripe_mambaspike.cli.check import Check
 from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
 from ripe_mambaspike.cli.data import Data
@@ -22,13 +24,14 @@ from ripe_mambaspike.errors import RipeError
 
 Command = (
     Annotated[Account, tyro.conf.subcommand("account")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Models, tyro.conf.subcommand("models")]
     | Annotated[Sim, tyro.conf.subcommand("sim")]
 )
-COMMANDS = ("account", "check", "data", "models", "sim")
-NESTED = {"data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}
+COMMANDS = ("account", "bench", "check", "data", "models", "sim")
+NESTED = {"bench": tuple(BENCH_COMMANDS), "data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 WANTED = {
     "INT INT": "a pair of whole numbers",
@@ -73,7 +76,7 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _parse(words: list[str]) -> Account | Check | Data | Models | Sim | int:
+def _parse(words: list[str]) -> Account | Bench | Check | Data | Models | Sim | int:
     """The command asked for, or an exit code when help was wanted or the words make none."""
     if not words or not (words[0] in COMMANDS or words[0].startswith("-")):
         given = f"there is no command '{words[0]}'" if words else "no command was given"

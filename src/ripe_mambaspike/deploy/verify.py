@@ -60,8 +60,12 @@ def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> Agreement:
 
 @torch.no_grad()
 def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
-    """Each converted layer in the networks' own precision, on an operand of its own, so that no flip can spread."""
-    ours, theirs = (_trace_layers(copy.deepcopy(model).eval()) for model in (first, second))
+    """Each converted layer in the networks' own precision, on an operand of its own, so that no flip can spread.
+
+    Without the coarser TF32 products that a GPU may use for float32: they would hide a real difference.
+    """
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        ours, theirs = (_trace_layers(copy.deepcopy(model).eval()) for model in (first, second))
     agreement = _agreement(ours, theirs, LEAST_ROUNDED)
     if not agreement.error <= ROUNDING[first.dtype]:
         raise VerificationError(

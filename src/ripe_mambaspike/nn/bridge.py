@@ -74,7 +74,7 @@ class RateProjection(nn.Module):
         self.norm = BatchNorm(width)
 
     def forward(self, rates: Tensor, mode: Pass) -> Tensor:
-        return self.norm(self.conv(rates), mode)
+        return self.norm(F.conv2d(rates, self.conv.weight.to(rates.dtype), padding=1), mode)
 
     def folded(self) -> Folded:
         """As it will be deployed: computed in float64, kept in the weights' precision."""

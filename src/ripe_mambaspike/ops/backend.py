@@ -74,6 +74,11 @@ def precision(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def computing_in(dtype: torch.dtype, x: Tensor) -> torch.autocast:
+    """Inside, modules that have no operator compute their products in `dtype`."""
+    return torch.autocast(x.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16))
+
+
 def implementation(kind: str, module: str, name: str) -> Callable[..., Any]:
     """One function of the Triton or C++ implementation; imported when first needed."""
     path = PLAIN if kind == "plain" else f"{MODULES[kind]}.{module}"

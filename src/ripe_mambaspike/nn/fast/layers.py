@@ -14,6 +14,7 @@ from torch import Tensor
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
+from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.fused import patch_moments, step_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -81,9 +82,10 @@ def batch_currents(conv: RepConv, norm: TimeBatchNorm, operand: Tensor, mode: Pa
 def branch_currents(conv: RepConv, norm: TimeBatchNorm, operand: Tensor, mode: Pass) -> Currents:
     """The same with every branch computed for itself: where that is cheaper than the moments."""
     flat = operand.flatten(0, 1).permute(0, 3, 1, 2)
-    out = conv.branches[0](flat, mode)
-    for branch in conv.branches[1:]:
-        out = out + branch(flat, mode)
+    with computing_in(operand.dtype, operand):
+        out = conv.branches[0](flat, mode)
+        for branch in conv.branches[1:]:
+            out = out + branch(flat, mode)
     values = out.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
     return batch_affine(norm, values, None, mode)
 

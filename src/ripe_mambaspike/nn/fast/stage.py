@@ -11,6 +11,7 @@ from ripe_mambaspike.nn.fast.layers import Currents, Layer, batch_currents, bran
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.ops.attention import convex_attention
+from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.fused import Neuron, attend, attend_fire, enter_fire, norm_fire, spikes_as
 from ripe_mambaspike.ops.fused.attention import AttentionWeights
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -173,7 +174,8 @@ def _variant(
     values, scale, shift = current
     features = (scale[:, None] * values + shift[:, None]).to(values.dtype)
     tensors = (t.view(grid).permute(0, 1, 4, 2, 3) for t in (potential, spikes, features))
-    (out, attention), _ = module(*tensors)
+    with computing_in(values.dtype, values):
+        (out, attention), _ = module(*tensors)
     out, attention = (t.permute(0, 1, 3, 4, 2).flatten(2, 3).to(values.dtype).contiguous() for t in (out, attention))
     return out, attention
 

@@ -1,4 +1,3 @@
-# ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """From binned events to the first neuron: a program owns some output positions and walks through the steps.
 

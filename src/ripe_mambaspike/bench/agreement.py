@@ -1,0 +1,168 @@
+"""Before a speed-up is printed: does the fast path give what the reference path gives?
+
+The relaxed pass has no thresholds, so rounding stays rounding: its logits, loss and gradients must be close. In the
+hard pass a potential within rounding of its threshold may fire on one path and not on the other, and such a flip
+spreads to the layers behind it; there, rates and the share of differing spikes are bounded instead.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ripe_mambaspike.bench.network import Network, autocast
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.train.objective import tet
+from ripe_mambaspike.train.step import StepSettings
+
+RELAXED = Pass(relaxed=True, track_statistics=False)
+LOGITS = {"float32": 1e-3, "bfloat16": 5e-2}  # relative, of the relaxed pass
+RATES = 1e-3  # absolute
+FLIPS = 5e-4  # of all spikes and silences; one flip in a clip of 128² was seen to become 1.2e-4 of them
+LOSS = {"float32": 1e-3, "bfloat16": 2e-2}
+GRADIENTS = 1e-2  # of the largest gradient, in float32
+
+
+class Check(NamedTuple):
+    """One thing compared."""
+
+    what: str
+    found: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.found <= self.allowed  # false for what is not a number
+
+
+class Agreement(NamedTuple):
+    checks: tuple[Check, ...]
+    samples: int  # compared
+
+    @property
+    def agrees(self) -> bool:
+        return all(check.holds for check in self.checks)
+
+    @property
+    def sentence(self) -> str:
+        """What holds, or what does not."""
+        shown = [check for check in self.checks if self.agrees or not check.holds]
+        parts = (f"{c.what} {c.found:.1e} ({'at most' if c.holds else 'allowed'} {c.allowed:.0e})" for c in shown)
+        return ("agrees: " if self.agrees else "does not agree: ") + ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        checks = {c.what: {"found": finite(c.found), "allowed": c.allowed} for c in self.checks}
+        return {"agrees": self.agrees, "samples": self.samples, "checks": checks}
+
+
+def finite(value: float) -> float | None:
+    """JSON knows no number for what is not one."""
+    return value if abs(value) < float("inf") else None
+
+
+def relative(given: Tensor, expected: Tensor) -> float:
+    """Largest difference over the largest magnitude; not a number where either is not, or shapes differ."""
+    if given.shape != expected.shape:
+        return float("nan")
+    if expected.numel() == 0:
+        return 0.0
+    given, expected = (t.detach().to(torch.promote_types(t.dtype, torch.float32)) for t in (given, expected))
+    return float((given - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+
+
+@torch.inference_mode()
+def compare_inference(model: RipeMambaSpike, x: Tensor, precision: str, graph: Network | None = None) -> Agreement:
+    """The deployed network on both paths, and the captured one against the one it was captured from."""
+    relaxed, rates, spikes, hard = {}, {}, {}, {}
+    for choice in ("off", "auto"):
+        with kernels(choice), autocast(x.device, precision):
+            relaxed[choice] = model.run(x, RELAXED).logits
+            out = model.run(x)
+            rates[choice], hard[choice] = out.rates.float(), out.logits
+            if precision == "float32":
+                spikes[choice] = _spikes(model, x)
+    checks = [
+        Check("relaxed logits differ by", relative(relaxed["auto"], relaxed["off"]), LOGITS[precision]),
+        Check("rates differ by", float((rates["auto"] - rates["off"]).abs().max()), RATES),
+    ]
+    if precision == "float32":
+        flips = share_of_flips(spikes["auto"], spikes["off"])
+        checks.append(Check("share of spikes flipped", flips, FLIPS))
+        if flips == 0:
+            checks.append(Check("logits differ by", relative(hard["auto"], hard["off"]), LOGITS[precision]))
+    if graph is not None:
+        checks.append(Check("captured logits differ by", relative(graph(x), hard["auto"]), LOGITS[precision]))
+    return Agreement(tuple(checks), x.shape[0])
+
+
+class SpikeRecorder(TorchDispatchMode):
+    """Keeps the spikes of every neuron that a fused operator computes, in order [B, T, P, C], as truth values."""
+
+    FIRING = ("ripe::enter_fire", "ripe::norm_fire", "ripe::attend_fire")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spikes: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func._schema.name in self.FIRING:
+            spikes = out[0]
+            self.spikes.append(spikes.reshape(*spikes.shape[:2], -1, spikes.shape[-1]) != 0)
+        return out
+
+
+def _spikes(model: RipeMambaSpike, x: Tensor) -> list[Tensor]:
+    """Of every layer on the path chosen; where no operator fires it is the reference path."""
+    with SpikeRecorder() as recorder:
+        model.run(x)
+    if recorder.spikes:
+        return recorder.spikes
+    stages = model.front_end(x).stages
+    layers = [spikes for stage in stages for spikes in (stage.inner_spikes, stage.spikes)]
+    return [spikes.flatten(3).transpose(2, 3) != 0 for spikes in layers]
+
+
+def share_of_flips(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Of all spikes and silences; not a number where the layers are not the same."""
+    if [one.shape for one in given] != [one.shape for one in expected]:
+        return float("nan")
+    flipped = sum(int((ours != theirs).sum()) for ours, theirs in zip(given, expected, strict=True))
+    return flipped / sum(one.numel() for one in expected)
+
+
+def compare_training(
+    model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, precision: str
+) -> Agreement:
+    """Loss and gradients of the relaxed pass in training, the same tokens and the same paths dropped on both."""
+    losses, gradients = {}, {}
+    mode = RELAXED
+    for choice in ("off", "auto"):
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(0)
+        with kernels(choice):
+            with autocast(x.device, precision):
+                logits = model.run(x, mode).logits
+            loss = tet(logits, targets, settings.weights.spread, settings.weights.label_smoothing)
+            loss.backward()
+        losses[choice] = loss.detach()
+        gradients[choice] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    checks = [Check("relaxed loss differs by", relative(losses["auto"], losses["off"]), LOSS[precision])]
+    if precision == "float32":
+        found = gradient_difference(gradients["auto"], gradients["off"])
+        checks.append(Check("gradients differ by", found, GRADIENTS))
+    return Agreement(tuple(checks), x.shape[0])
+
+
+def gradient_difference(given: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Largest difference of any parameter's gradient over the largest gradient of all."""
+    if given.keys() != expected.keys():
+        return float("nan")
+    largest = max(float(grad.abs().max()) for grad in expected.values())
+    worst = [float((given[name] - grad).abs().max()) for name, grad in expected.items()]
+    return float(torch.tensor(worst).max()) / max(largest, 1e-12)  # torch's maximum keeps what is not a number

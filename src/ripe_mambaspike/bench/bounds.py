@@ -1,0 +1,42 @@
+"""What a pass cannot do without: operations and bytes, to compare measured times with this machine's rates."""
+
+from typing import Any
+
+from ripe_mambaspike.account.flops import count_flops, token_counts
+from ripe_mambaspike.bench.timing import Times
+from ripe_mambaspike.models.config import ModelConfig, RipeConfig
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def operations(config: ModelConfig) -> int:
+    """Of one sample's matrix products and convolutions, as the account counts them, without the scan."""
+    return count_flops(config).without_scan
+
+
+def least_bytes(config: RipeConfig, precision: str) -> int:
+    """A lower bound of one sample's memory traffic in the deployed form.
+
+    The events and the logits in float32, what each of a stage's two convolutions is followed by, and the tokens of
+    every level, each moved once. A real pass reads again what it wrote, and reads its weights, so it moves more.
+    """
+    height, width = config.resolution
+    steps = config.steps
+    grids = config.grids(height, width)
+    spikes = sum(2 * channels * h * w for channels, (h, w) in zip(config.stage_channels, grids, strict=True))
+    tokens = sum(count * d for count, d in zip(token_counts(config), config.hierarchy_widths, strict=True))
+    ends = 2 * height * width + config.classes
+    return steps * (BYTES["float32"] * ends + BYTES[precision] * (spikes + tokens))
+
+
+def shares(
+    times: Times, batch: int, flops: int, matrix_rate: float, bytes_: int | None, memory_rate: float
+) -> dict[str, Any]:
+    """Throughput, and how much of the machine's rates the operations and (at least) the bytes of a sample take up."""
+    seconds = times.median / 1e3
+    return {
+        "samples_per_second": round(batch / seconds, 2),
+        "matrix_share": round(flops * batch / seconds / matrix_rate, 5),
+        "memory_share": None if bytes_ is None else round(bytes_ * batch / seconds / memory_rate, 5),
+        "times_its_flops": round(seconds * matrix_rate / (flops * batch), 3),
+    }

@@ -1,0 +1,116 @@
+"""What this machine can do, measured: its matrix rate, its memory rate; and what it is."""
+
+import datetime
+import platform
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.bench.timing import Job, time_jobs
+from ripe_mambaspike.errors import InputError
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+SIDES = {"cpu": (768, 1024, 1536), "cuda": (2048, 4096, 8192)}  # of the square matrices multiplied
+COPIED = {"cpu": 1 << 27, "cuda": 1 << 30}  # bytes, beyond any cache
+REPEATS = {"cpu": 5, "cuda": 20}
+
+
+class Product(NamedTuple):
+    """A product of two square matrices that runs at the machine's best rate."""
+
+    rate: float  # operations a second
+    side: int
+    job: Job
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.side**3
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device asked for, CUDA where there is one when none was."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device is cuda; PyTorch sees no CUDA device here, so cpu is wanted")
+    if name not in (None, "cpu", "cuda"):
+        raise InputError(f"--device is '{name}'; one of cpu, cuda is wanted")
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def measure_product(device: torch.device, precision: str, sides: tuple[int, ...] | None = None) -> Product:
+    """The best of several sizes, each by its median."""
+    found = []
+    for side in sides or SIDES[device.type]:
+        left, right = (torch.randn(side, side, device=device, dtype=PRECISIONS[precision]) for _ in range(2))
+        job: Job = partial(_multiply, left, right, torch.empty_like(left))
+        median = time_jobs({"product": job}, device, REPEATS[device.type])["product"].median
+        found.append(Product(2e3 * side**3 / median, side, job))
+    return max(found, key=lambda product: product.rate)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    torch.mm(left, right, out=out)
+
+
+def measure_memory_rate(device: torch.device, size: int | None = None) -> float:
+    """Bytes a second of a large copy, each byte read once and written once."""
+    size = size or COPIED[device.type]
+    source = torch.ones(size // 4, device=device)
+    target = torch.empty_like(source)
+    median = time_jobs({"copy": partial(target.copy_, source)}, device, REPEATS[device.type])["copy"].median
+    return 2e3 * source.nbytes / median
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """What a number needs beside it to be worth anything."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    return {
+        "device": device.type,
+        "name": name,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "tf32_convolutions": device.type == "cuda" and torch.backends.cudnn.allow_tf32,
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit(start: Path | None = None) -> str | None:
+    """The commit that is checked out where this file lies, None outside a checkout."""
+    for folder in (start or Path(__file__).resolve()).parents:
+        place = folder / ".git"
+        try:
+            if place.is_file():  # a worktree, whose folder is elsewhere
+                place = folder / place.read_text().removeprefix("gitdir:").strip()
+            if place.is_dir():
+                return _head(place)
+        except OSError:
+            return None
+    return None
+
+
+def _head(place: Path) -> str | None:
+    head = (place / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head
+    name = head.removeprefix("ref: ")
+    common = place / "commondir"
+    place = place / common.read_text().strip() if common.exists() else place
+    if (place / name).exists():
+        return (place / name).read_text().strip()
+    packed = place / "packed-refs"
+    lines = packed.read_text().splitlines() if packed.exists() else []
+    return next((line.split()[0] for line in lines if line.endswith(f" {name}")), None)

@@ -1,0 +1,127 @@
+"""How much memory a call takes, and a sentence instead of a crash where there is too little."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from ripe_mambaspike.errors import InputError
+
+MEBIBYTE = 1 << 20
+
+
+class Memory(NamedTuple):
+    """Bytes of tensors."""
+
+    held: int  # before the call: weights, input, what the optimiser remembers
+    beyond: int  # the most that the call held at once beyond that
+
+    def to_dict(self) -> dict[str, Any]:
+        peak = round((self.held + self.beyond) / MEBIBYTE, 3)
+        return {"peak_mib": peak, "activation_mib": round(self.beyond / MEBIBYTE, 3)}
+
+
+def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
+    """Of one call that is not the first; what other jobs left lying about is not counted."""
+    job()  # the first call leaves workspaces behind, and what an optimiser remembers
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        job()
+        torch.cuda.synchronize(device)
+        return Memory(held, torch.cuda.max_memory_allocated(device) - before)
+    return Memory(held, _peak_on_cpu(job))
+
+
+def _peak_on_cpu(job: Callable[[], object]) -> int:
+    """The largest sum of what PyTorch allocated and had not yet freed, from the profiler's record of every one."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with _silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        job()
+    results: Any = record.profiler.kineto_results
+    changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
+    held = peak = 0
+    for _, change in changes:
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """The profiler's library writes to the process's standard error, which belongs to the command."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def bytes_of(module: torch.nn.Module, *tensors: torch.Tensor) -> int:
+    """Of a network's parameters and buffers, and of tensors beside it."""
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers(), *tensors))
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a new tensor could take, None where nobody says."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
+            found = re.search(r"MemAvailable:\s+(\d+) kB", lines.read())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def expect_memory(needed: int, device: torch.device, what: str) -> None:
+    """Raise when not even the least that a job needs is free."""
+    free = free_memory(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{what} needs at least {_size(needed)} of memory and {_size(free)} are free on {device.type}; "
+            "a smaller batch, side or number of steps is wanted"
+        )
+
+
+@contextmanager
+def told_when_full(device: torch.device, what: str) -> Iterator[None]:
+    """Inside, running out of memory is an InputError that says how much was asked for and how much was free."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not is_memory_error(error):
+            raise
+        free = free_memory(device)
+        left = "" if free is None else f" with {_size(free)} free"
+        raise InputError(
+            f"{what} ran out of memory on {device.type}: {_asked(str(error))} more was asked for{left}; "
+            "a smaller batch, side or number of steps is wanted"
+        ) from error
+
+
+def is_memory_error(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+
+
+def _asked(message: str) -> str:
+    if found := re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)", message):
+        return found[1]
+    if found := re.search(r"tried to allocate (\d+) bytes", message):
+        return _size(int(found[1]))
+    return "an unknown amount"
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 28 else f"{count / MEBIBYTE:.1f} MiB"

@@ -1,0 +1,106 @@
+"""The networks that are measured, ready to run: the deployed form of a registered one, and the baseline."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.bench.machine import PRECISIONS
+from ripe_mambaspike.deploy.capture import capture
+from ripe_mambaspike.deploy.fuse import fuse
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.registry import create_model, model_config
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.ops.backend import kernels
+
+SEED = 0
+CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
+SMALLEST_SIDE, LARGEST_SIDE, MOST_STEPS, LARGEST_BATCH = 8, 4096, 4096, 65536
+
+Network = Callable[[Tensor], Tensor]
+
+
+def check_sizes(
+    *, sides: Sequence[int] = (), steps: Sequence[int] = (), batches: Sequence[int] = (), repeats: int = 1
+) -> None:
+    """Raise when a size makes no sense, naming its option."""
+    limits = (("--side", sides, SMALLEST_SIDE, LARGEST_SIDE), ("--steps", steps, 1, MOST_STEPS))
+    for option, values, least, most in (*limits, ("--batch", batches, 1, LARGEST_BATCH)):
+        for value in values:
+            if not least <= value <= most:
+                raise ConfigError(f"{option} is {value}; a whole number from {least} to {most} is wanted")
+    if not 1 <= repeats <= 10_000:
+        raise ConfigError(f"--repeats is {repeats}; a whole number from 1 to 10000 is wanted")
+
+
+def ripe_config(name: str, steps: int | None, side: int | None) -> RipeConfig:
+    """The config of a registered RIPE-MambaSpike, at its own size unless another is given."""
+    config = model_config(name)
+    if not isinstance(config, RipeConfig):
+        raise ConfigError(f"--model is {name}, a baseline; a RIPE-MambaSpike such as dvsgesture is wanted")
+    check_sizes(sides=() if side is None else (side,), steps=() if steps is None else (steps,))
+    return config.replace(steps=steps or config.steps, resolution=side or config.resolution)
+
+
+def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
+    """Fresh weights of seed 0, in the training form."""
+    model = create_model(name, seed=SEED, steps=config.steps, resolution=config.resolution)
+    assert isinstance(model, RipeMambaSpike)
+    return model.to(device)
+
+
+def deployed_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
+    """The same, its statistics measured on a synthetic clip (so that it fires), then fused."""
+    model = training_network(name, config, torch.device("cpu"))
+    clip = probe_events(config.steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
+    with kernels("off"):
+        recalibrate(model, [clip], run=model.front_end)
+        return fuse(model, quiet=True).to(device).eval()
+
+
+def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Model:
+    """Mamba-Spike for the same clips and classes."""
+    if not isinstance(model_config(name), MambaSpikeConfig):
+        raise ConfigError(f"--baseline is {name}; a Mamba-Spike such as mamba-spike is wanted")
+    fields: dict[str, Any] = {"classes": config.classes, "steps": config.steps, "resolution": config.resolution}
+    return create_model(name, seed=SEED, **fields).to(device).eval()
+
+
+def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:
+    """Synthetic events [B, T, 2, H, W]; a few different ones, repeated."""
+    few = probe_events(config.steps, *config.resolution, samples=min(batch, 8))
+    return few.repeat(-(-batch // few.shape[0]), 1, 1, 1, 1)[:batch].contiguous().to(device)
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def direct(model: Model, device: torch.device, precision: str, choice: str) -> Network:
+    """A call of the network by the kernels chosen, without a gradient."""
+
+    @torch.inference_mode()
+    def call(x: Tensor) -> Tensor:
+        with kernels(choice), autocast(device, precision):
+            return model(x)
+
+    return call
+
+
+def captured(model: Model, example: Tensor, precision: str) -> Network:
+    """The network prepared for clips like the example: its weights once in the operators' form, and on a CUDA device
+    the whole pass as one graph."""
+    with kernels("auto"):
+        prepared = capture(model, example, dtype=PRECISIONS[precision])
+
+    def call(x: Tensor) -> Tensor:
+        with kernels("auto"):
+            return prepared(x)
+
+    return call

@@ -1,0 +1,69 @@
+"""How the attention's work is cut into programs: plain rules on the sizes, so that a run can be repeated."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+# The most channels one program holds whole, as [C, C] matrices; beyond it the products are left to cuBLAS, which in
+# float32 (no matrix units) is the better choice sooner.
+FUSED_CHANNELS = {torch.float32: 64, torch.bfloat16: 128}
+FLOAT32_PRODUCTS = "ieee"  # how float32 products are made of what the hardware has; tf32 alone is too coarse
+PROGRAMS = 512  # enough to fill a large GPU
+MOST_PARTIALS = 16  # of one step's sums over positions
+SLICE_BYTES = 512 * 2**20  # what the temporaries of one slice of the batch may take
+
+
+class Plan(NamedTuple):
+    """A step's positions in `chunks` programs, each of `span` blocks of `block` positions."""
+
+    block: int
+    chunks: int
+    span: int
+    width: int  # channels rounded up to what a program can hold
+    warps: int
+    stages: int
+
+
+def fused(x: Tensor) -> bool:
+    """Whether x [B, T, P, C] is narrow enough for the kernels that keep everything in one program."""
+    return x.shape[-1] <= FUSED_CHANNELS[x.dtype]
+
+
+def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30) -> Plan:
+    """For `pairs` steps of x [B, T, P, C]: blocks of `least` positions or more, at most `most` chunks."""
+    positions, channels = x.shape[2:]
+    width = padded(channels)
+    halved = 1 if x.dtype == torch.bfloat16 else 2
+    block = max(least, min(128 if width <= 32 else 64, padded(positions)) // halved)
+    while block > least and pairs * triton.cdiv(positions, block) < PROGRAMS:
+        block //= 2
+    blocks = triton.cdiv(positions, block)
+    chunks = min(blocks, most, triton.cdiv(PROGRAMS, max(pairs, 1)))
+    span = triton.cdiv(blocks, chunks)
+    wide = width > 64
+    return Plan(block, triton.cdiv(blocks, span), span, width, 8 if wide else 4, 1 if wide else 2)
+
+
+def plan_rows(pairs: int, x: Tensor) -> Plan:
+    """The same for kernels without a matrix product: few whole rows at a time."""
+    positions, channels = x.shape[-2:]
+    width = padded(channels)
+    block = max(1, 4096 // width)
+    blocks = triton.cdiv(positions, block)
+    span = triton.cdiv(blocks, min(blocks, triton.cdiv(4 * PROGRAMS, max(pairs, 1))))
+    return Plan(block, triton.cdiv(blocks, span), span, width, 4, 2)
+
+
+def padded(size: int) -> int:
+    """The next power of two, at least the smallest side of a matrix product."""
+    return max(16, triton.next_power_of_2(size))
+
+
+def slices(x: Tensor, buffers: int, matrices: int) -> list[slice]:
+    """x's batch in slices whose temporaries, `buffers` like x and `matrices` [C, C] a step, stay within bounds."""
+    batch, steps, positions, channels = x.shape
+    one = steps * channels * (positions * buffers * x.element_size() + channels * matrices * 4)
+    size = max(1, SLICE_BYTES // max(one, 1))
+    return [slice(start, min(start + size, batch)) for start in range(0, batch, size)]

@@ -1,0 +1,75 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""What the attention's kernels share: tiles of rows and channels, the positive feature, the quotient."""
+
+import triton
+import triton.language as tl
+
+from ripe_mambaspike.ops.attention import EPSILON
+
+TINY = tl.constexpr(EPSILON)  # added to the denominator
+
+
+@triton.jit
+def load_tile(pointer, rows, limit, channels, C: tl.constexpr):
+    """[channels, rows] of a [rows, C] tensor, zero beyond row `limit` and channel C.
+
+    Turned, because a thread of a matrix unit holds few rows of a tile and many of its columns: what there is per
+    channel, of which there is a lot, then takes few registers.
+    """
+    mask = (channels < C)[:, None] & (rows < limit)[None, :]
+    return tl.load(pointer + rows[None, :] * C + channels[:, None], mask=mask, other=0)
+
+
+@triton.jit
+def store_tile(pointer, rows, limit, channels, value, C: tl.constexpr):
+    """A tile [channels, rows] to where load_tile would read it."""
+    mask = (channels < C)[:, None] & (rows < limit)[None, :]
+    tl.store(pointer + rows[None, :] * C + channels[:, None], value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_matrix(pointer, rows, columns, C: tl.constexpr):
+    """[rows, columns] of a [C, C] matrix, zero beyond it."""
+    mask = (rows < C)[:, None] & (columns < C)[None, :]
+    return tl.load(pointer + rows[:, None] * C + columns[None, :], mask=mask, other=0)
+
+
+@triton.jit
+def store_matrix(pointer, rows, columns, value, C: tl.constexpr):
+    mask = (rows < C)[:, None] & (columns < C)[None, :]
+    tl.store(pointer + rows[:, None] * C + columns[None, :], value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_row(pointer, channels, C: tl.constexpr):
+    return tl.load(pointer + channels, mask=channels < C, other=0).to(tl.float32)
+
+
+@triton.jit
+def store_row(pointer, channels, value, C: tl.constexpr):
+    tl.store(pointer + channels, value, mask=channels < C)
+
+
+@triton.jit
+def load_affine(scale, shift, step, channels, C: tl.constexpr, AFFINE: tl.constexpr):
+    """(scale, shift) of a step; one and zero where there is no norm."""
+    if AFFINE:
+        by = load_row(scale + step * C, channels, C)
+        to = load_row(shift + step * C, channels, C)
+    else:
+        by = tl.full(channels.shape, 1.0, tl.float32)
+        to = tl.zeros(channels.shape, tl.float32)
+    return by, to
+
+
+@triton.jit
+def positive(z):
+    """φ(z) = exp(min(z, 0)) + max(z, 0); its slope is min(φ, 1)."""
+    return tl.exp(tl.minimum(z, 0.0)) + tl.maximum(z, 0.0)
+
+
+@triton.jit
+def quotient(numerator, query, key_sum, centre):
+    """(A − centre [C, rows], denominator [rows]) from M's part of the numerator and φ(Q); see attention_mix."""
+    denominator = tl.sum(query * key_sum[:, None], 0) + TINY
+    return (numerator - TINY * centre[:, None]) / denominator[None, :], denominator

@@ -1,0 +1,135 @@
+"""The depthwise convolution over the tokens a direction has met, its silu, and the gradient of both.
+
+Layout: inputs and grad_inputs [B, L, D, 2E] (the inner half comes first), weight [D, E, K], u [D, B, L, E].
+Tokens are counted in the order in which a direction meets them; direction 1 starts at the last.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def inner_rows(inputs_ptr, index, reverse, length, stride, column, known):  # type: ignore[no-untyped-def]
+    """The inner half of the tokens met as number `index` [rows, columns], zero outside the sequence."""
+    token = tl.where(reverse, length - 1 - index, index)
+    there = ((index >= 0) & (index < length))[:, None] & known[None, :]
+    return tl.load(inputs_ptr + token[:, None] * stride + column[None, :], mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def convolved(  # type: ignore[no-untyped-def]
+    inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K: tl.constexpr
+):
+    """The convolution of the tokens `index` [rows, columns], before its silu."""
+    out = tl.zeros([index.shape[0], column.shape[0]], tl.float32) + bias[None, :]
+    for tap in tl.static_range(K):
+        rows = inner_rows(inputs_ptr, index + (tap - (K - 1)), reverse, length, stride, column, known)
+        out += rows * tl.load(weight_ptr + column * K + tap, mask=known, other=0.0)[None, :]
+    return out
+
+
+@triton.jit
+def conv_kernel(  # type: ignore[no-untyped-def]
+    inputs_ptr,
+    weight_ptr,
+    bias_ptr,
+    u_ptr,
+    batch,
+    length,
+    directions,
+    channels,
+    blocks,
+    BIASED: tl.constexpr,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """u = silu(convolution + bias)."""
+    block, start = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    known = column < channels
+    index = start * ROWS + tl.arange(0, ROWS)
+    reverse = direction == 1
+    stride = directions * 2 * channels
+    inputs_ptr += sample * length * stride + direction * 2 * channels
+    if BIASED:
+        bias = tl.load(bias_ptr + direction * channels + column, mask=known, other=0.0)
+    else:
+        bias = tl.zeros([COLUMNS], tl.float32)
+    weight_ptr += direction * channels * K
+    out = convolved(inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K)
+    u = out * tl.sigmoid(out)
+    u_ptr += tl.program_id(1).to(tl.int64) * length * channels
+    offsets = tl.where(reverse, length - 1 - index, index)[:, None] * channels + column[None, :]
+    there = (index < length)[:, None] & known[None, :]
+    tl.store(u_ptr + offsets, u.to(u_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def conv_gradients_kernel(  # type: ignore[no-untyped-def]
+    inputs_ptr,
+    weight_ptr,
+    bias_ptr,
+    grad_u_ptr,
+    grad_inputs_ptr,
+    sums_ptr,
+    batch,
+    length,
+    directions,
+    channels,
+    blocks,
+    segments,
+    BIASED: tl.constexpr,
+    K: tl.constexpr,
+    SUMS: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The inner half of grad_inputs, and a segment's own sums [D, B, segments, K + 1, E]: the taps', the bias's.
+
+    A token is seen by the K convolutions from its own on, so those are computed again here; SUMS is K + 1 or the
+    next power of two.
+    """
+    block, part = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
+    sequence = tl.program_id(1).to(tl.int64)
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    known = column < channels
+    reverse = direction == 1
+    stride = directions * 2 * channels
+    inputs_ptr += sample * length * stride + direction * 2 * channels
+    grad_inputs_ptr += sample * length * stride + direction * 2 * channels
+    grad_u_ptr += sequence * length * channels
+    weight_ptr += direction * channels * K
+    if BIASED:
+        bias = tl.load(bias_ptr + direction * channels + column, mask=known, other=0.0)
+    else:
+        bias = tl.zeros([COLUMNS], tl.float32)
+    term = tl.arange(0, SUMS)[:, None]
+    sums = tl.zeros([SUMS, COLUMNS], tl.float32)
+
+    for offset in range(0, SEGMENT, ROWS):
+        index = part * SEGMENT + offset + tl.arange(0, ROWS)
+        grad_x = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for later in tl.static_range(K):
+            seen = index + later
+            before = convolved(inputs_ptr, weight_ptr, bias, seen, reverse, length, stride, column, known, K)
+            there = (seen < length)[:, None] & known[None, :]
+            offsets = tl.where(reverse, length - 1 - seen, seen)[:, None] * channels + column[None, :]
+            grad = tl.load(grad_u_ptr + offsets, mask=there, other=0.0).to(tl.float32)
+            opened = tl.sigmoid(before)
+            grad *= opened * (1.0 + before * (1.0 - opened))
+            grad_x += grad * tl.load(weight_ptr + column * K + (K - 1 - later), mask=known, other=0.0)[None, :]
+            if later == 0:
+                sums += tl.where(term == K, tl.sum(grad, 0)[None, :], 0.0)
+                for tap in tl.static_range(K):
+                    rows = inner_rows(inputs_ptr, index + (tap - (K - 1)), reverse, length, stride, column, known)
+                    sums += tl.where(term == tap, tl.sum(grad * rows, 0)[None, :], 0.0)
+        there = (index < length)[:, None] & known[None, :]
+        token = tl.where(reverse, length - 1 - index, index)
+        offsets = token[:, None] * stride + column[None, :]
+        tl.store(grad_inputs_ptr + offsets, grad_x.to(grad_inputs_ptr.dtype.element_ty), mask=there)
+    row = (sequence * segments + part) * (K + 1) * channels
+    tl.store(sums_ptr + row + term * channels + column[None, :], sums, mask=(term < K + 1) & known[None, :])

@@ -1,0 +1,168 @@
+# ruff: noqa: N803
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""Pooled cumulative rates on a GPU: one pass over the spikes of a scale, one over the gradient.
+
+Along an axis of `size` pixels, cell i of `cells` covers the pixels ⌊i·size/cells⌋ … ⌈(i+1)·size/cells⌉ − 1; the cells
+that cover a pixel follow from the same formula with the roles exchanged.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 512  # numbers a program holds at once
+
+
+@triton.jit
+def _first(index, size, cells):
+    return index * size // cells
+
+
+@triton.jit
+def _end(index, size, cells):
+    return ((index + 1) * size + cells - 1) // cells
+
+
+@triton.jit
+def pool_kernel(
+    spikes_ptr,  # [B, T, H, W, C]
+    out_ptr,  # [B, T, rows, columns, all channels]
+    STEPS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    OFFSET: tl.constexpr,  # of this scale among all channels
+    ALL: tl.constexpr,
+    SPAN: tl.constexpr,  # columns of the widest cell
+    COVERED: tl.constexpr,  # pixels of the largest cell
+    CELLS: tl.constexpr,
+    TOGETHER: tl.constexpr,  # pixels of a cell read at once
+    BLOCK: tl.constexpr,
+):
+    """A block of one sample's cells and channels over all steps."""
+    sample = tl.program_id(2).to(tl.int64)
+    cell = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, column = cell // COLUMNS, cell % COLUMNS
+    top, left = _first(row, HEIGHT, ROWS), _first(column, WIDTH, COLUMNS)
+    bottom, end = _end(row, HEIGHT, ROWS), _end(column, WIDTH, COLUMNS)
+    area = ((bottom - top) * (end - left)).to(tl.float32)
+    wanted = (cell < ROWS * COLUMNS)[:, None] & (channel < CHANNELS)[None, :]
+    total = tl.zeros([CELLS, BLOCK], tl.float32)
+    before = tl.zeros([CELLS, BLOCK], tl.float32)
+    for step in range(STEPS):
+        image = spikes_ptr + (sample * STEPS + step) * (HEIGHT * WIDTH * CHANNELS)
+        found = tl.zeros([CELLS, BLOCK], tl.float32)
+        for part in range((COVERED + TOGETHER - 1) // TOGETHER):
+            for inner in tl.static_range(TOGETHER):
+                within = part * TOGETHER + inner
+                y, x = top + within // SPAN, left + within % SPAN
+                inside = wanted & ((y < bottom) & (x < end))[:, None]
+                places = image + ((y * WIDTH + x) * CHANNELS)[:, None] + channel[None, :]
+                found += tl.load(places, mask=inside, other=0).to(tl.float32)
+        total += found / area[:, None]
+        rate = total / (step + 1)
+        place = ((sample * STEPS + step) * (ROWS * COLUMNS) + cell)[:, None] * ALL + OFFSET + channel[None, :]
+        tl.store(out_ptr + place, rate.to(out_ptr.dtype.element_ty), mask=wanted)
+        tl.store(out_ptr + place + CHANNELS, (rate - before).to(out_ptr.dtype.element_ty), mask=wanted)
+        before = rate
+
+
+@triton.jit
+def spread_kernel(
+    grad_ptr,  # [B, T, rows, columns, all channels]
+    out_ptr,  # [B, T, H, W, C]
+    STEPS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    ALL: tl.constexpr,
+    DOWN: tl.constexpr,  # most cells that cover a pixel, along each axis
+    ACROSS: tl.constexpr,
+    PIXELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A block of one sample's pixels and channels, from the last step to the first."""
+    sample = tl.program_id(2).to(tl.int64)
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    y, x = pixel // WIDTH, pixel % WIDTH
+    wanted = (pixel < HEIGHT * WIDTH)[:, None] & (channel < CHANNELS)[None, :]
+    total = tl.zeros([PIXELS, BLOCK], tl.float32)
+    after = tl.zeros([PIXELS, BLOCK], tl.float32)
+    for back in range(STEPS):
+        step = STEPS - 1 - back
+        moment = sample * STEPS + step
+        rates = tl.zeros([PIXELS, BLOCK], tl.float32)
+        changes = tl.zeros([PIXELS, BLOCK], tl.float32)
+        for below in tl.static_range(DOWN):
+            for beyond in tl.static_range(ACROSS):
+                row, column = _first(y, ROWS, HEIGHT) + below, _first(x, COLUMNS, WIDTH) + beyond
+                covers = (row < _end(y, ROWS, HEIGHT)) & (column < _end(x, COLUMNS, WIDTH))
+                tall = _end(row, HEIGHT, ROWS) - _first(row, HEIGHT, ROWS)
+                wide = _end(column, WIDTH, COLUMNS) - _first(column, WIDTH, COLUMNS)
+                place = (moment * (ROWS * COLUMNS) + row * COLUMNS + column)[:, None] * ALL + OFFSET + channel[None, :]
+                given = wanted & covers[:, None]
+                area = (tall * wide).to(tl.float32)[:, None]
+                rates += tl.load(grad_ptr + place, mask=given, other=0.0).to(tl.float32) / area
+                changes += tl.load(grad_ptr + place + CHANNELS, mask=given, other=0.0).to(tl.float32) / area
+        # the rate at this step counts itself and its change, and is taken off the next change
+        total += (rates + changes - after) / (step + 1)
+        after = changes
+        place = (moment * (HEIGHT * WIDTH) + pixel)[:, None] * CHANNELS + channel[None, :]
+        tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=wanted)
+
+
+def pooled_rates(carrier: Tensor, spikes: Sequence[Tensor], rows: int, columns: int) -> Tensor:
+    """Spikes [B, T, H_i, W_i, C_i] of every scale → [B, T, rows, columns, 2 ΣC_i] in the carrier's precision."""
+    samples, steps = spikes[0].shape[:2]
+    channels = 2 * sum(one.shape[-1] for one in spikes)
+    out = torch.empty(samples, steps, rows, columns, channels, dtype=carrier.dtype, device=carrier.device)
+    offset = 0
+    for one in spikes:
+        height, width, wide = one.shape[2:]
+        span = _most(width, columns)
+        covered = _most(height, rows) * span
+        block = min(64, triton.next_power_of_2(wide))
+        cells = min(triton.next_power_of_2(rows * columns), TILE // block)
+        grid = (triton.cdiv(rows * columns, cells), triton.cdiv(wide, block), samples)
+        pool_kernel[grid](
+            one.contiguous(), out, steps, height, width, wide, rows, columns, offset, channels,
+            span, covered, cells, min(16, covered), block, num_warps=4,
+        )  # fmt: skip
+        offset += 2 * wide
+    return out
+
+
+def pooled_rates_backward(
+    grad: Tensor, channels: Sequence[int], heights: Sequence[int], widths: Sequence[int]
+) -> list[Tensor]:
+    """The gradient [B, T, rows, columns, 2 ΣC_i] spread over the spikes of every scale, in its precision."""
+    grad = grad.contiguous()
+    samples, steps, rows, columns, every = grad.shape
+    out, offset = [], 0
+    for wide, height, width in zip(channels, heights, widths, strict=True):
+        one = grad.new_empty(samples, steps, height, width, wide)
+        block = min(64, triton.next_power_of_2(wide))
+        pixels = min(triton.next_power_of_2(height * width), TILE // block)
+        grid = (triton.cdiv(height * width, pixels), triton.cdiv(wide, block), samples)
+        spread_kernel[grid](
+            grad, one, steps, height, width, wide, rows, columns, offset, every,
+            _most(rows, height), _most(columns, width), pixels, block, num_warps=4,
+        )  # fmt: skip
+        out.append(one)
+        offset += 2 * wide
+    return out
+
+
+def _most(size: int, cells: int) -> int:
+    """The most of `size` pixels that one of the cells covers."""
+    return max(-(-(index + 1) * size // cells) - index * size // cells for index in range(cells))

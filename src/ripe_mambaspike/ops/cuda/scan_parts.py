@@ -1,0 +1,116 @@
+"""What the kernels of the selective scan share.
+
+A program owns a block of channels and walks over the tokens in tiles. Numbers per token and channel are tiles
+[T, G, LANES], those per state [T, G, N, LANES]: a channel to each lane of a warp, the states over the warps, and the
+tokens T and the channel groups G within a thread. So the recurrence over a tile never leaves a thread, and taking or
+placing one row of a tile (`row_of`, `with_row`), written as a selection over all of them, costs nothing once
+compiled.
+
+Tokens are counted in the order in which a direction meets them; direction 1 starts at the last. Past the last token
+a step is zero, which leaves every state as it is.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def row_of(tile, place, index):  # type: ignore[no-untyped-def]
+    """Row `index` of a float32 tile [T, G, N, LANES], place [T, 1, 1, 1]; as integers, whose zeros fold away."""
+    bits = tl.where(place == index, tile.to(tl.int32, bitcast=True), 0)
+    return tl.sum(bits, 0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def with_row(tile, place, index, row):  # type: ignore[no-untyped-def]
+    """The tile with `row` [G, N, LANES] in place `index`."""
+    return tl.where(place == index, row[None], tile)
+
+
+@triton.jit
+def channels_of(block, G: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The channels of a program [G, LANES]."""
+    return block * G * LANES + tl.arange(0, G)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+
+
+@triton.jit
+def rates_of(decay_ptr, channel, channels, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A·log₂e [G, N, LANES] from decay [E, N], for powers of two."""
+    state = tl.arange(0, N)[None, :, None]
+    known = (channel < channels)[:, None, :]
+    return tl.load(decay_ptr + channel[:, None, :] * N + state, mask=known, other=0.0) * LOG2_E
+
+
+@triton.jit
+def cells_of(channel, channels, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the states of the program's channels lie in [N, E]: offsets [G, N, LANES].
+
+    The hints make the compiler load a state by the thread that uses it: not aligned, so no thread loads several
+    channels at once, and along states rather than groups once the lanes are full.
+    """
+    offsets = tl.arange(0, N)[None, :, None] * channels + channel[:, None, :]
+    return tl.multiple_of(tl.max_contiguous(offsets, [1, 2, 32]), [1, 1, 1])
+
+
+@triton.jit
+def softplus(x):  # type: ignore[no-untyped-def]
+    """log(1 + eˣ) to rounding also where it is tiny: 2 artanh(p / (2 + p)) with p = e^−|x|, as a series."""
+    power = tl.exp(-tl.abs(x))
+    part = power / (2.0 + power)  # at most 1/3
+    square = part * part
+    series = 1.0 / 13.0
+    series = series * square + 1.0 / 11.0
+    series = series * square + 1.0 / 9.0
+    series = series * square + 1.0 / 7.0
+    series = series * square + 1.0 / 5.0
+    series = series * square + 1.0 / 3.0
+    series = series * square + 1.0
+    return tl.maximum(x, 0.0) + 2.0 * part * series
+
+
+@triton.jit
+def channel_tile(pointer, token, stride, channel, met, channels):  # type: ignore[no-untyped-def]
+    """Numbers per token and channel [T, G, LANES] in float32, zero where there are none."""
+    there = met[:, None, None] & (channel < channels)[None]
+    offsets = token[:, None, None] * stride + channel[None]
+    return tl.load(pointer + offsets, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def state_tile(pointer, token, stride, met, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Numbers per token and state [T, N] in float32."""
+    offsets = token[:, None] * stride + tl.arange(0, N)[None, :]
+    return tl.load(pointer + offsets, mask=met[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def step_logits(  # type: ignore[no-untyped-def]
+    proj_ptr, weight_ptr, bias, token, channel, met, channels, R: tl.constexpr, N: tl.constexpr
+):
+    """What the softplus makes a step of [T, G, LANES]: the step part of proj times weight [E, R], plus the bias."""
+    logits = tl.zeros([token.shape[0], channel.shape[0], channel.shape[1]], tl.float32) + bias[None]
+    for rank in range(R):  # a loop left to LLVM to unroll: what lies in one is computed once, not by every warp
+        part = tl.load(proj_ptr + token * (R + 2 * N) + rank, mask=met, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + channel * R + rank, mask=channel < channels, other=0.0)
+        logits += part[:, None, None] * weight[None]
+    return logits
+
+
+@triton.jit
+def steps_of(logits, channel, met, channels):  # type: ignore[no-untyped-def]
+    """The steps Δ [T, G, LANES], zero past the end."""
+    return tl.where(met[:, None, None] & (channel < channels)[None], softplus(logits), 0.0)
+
+
+@triton.jit
+def powers_of(step, rates):  # type: ignore[no-untyped-def]
+    """exp(Δ A) [T, G, N, LANES]."""
+    return tl.exp2(step[:, :, None, :] * rates[None])
+
+
+@triton.jit
+def token_of(index, reverse, length):  # type: ignore[no-untyped-def]
+    """Where in memory the tokens lie that a direction meets as number `index`."""
+    return tl.where(reverse, length - 1 - index, index)

@@ -1,0 +1,297 @@
+// DS-MPA over all steps, alone or together with the neuron that reads it.
+//
+// For every step t > 0: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V', so that
+// the values are never formed; then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X. Before the first step there are
+// no spikes: A is 0 there and nothing is multiplied.
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "neuron.h"
+#include "products.h"
+#include "scratch.h"
+
+namespace {
+
+constexpr int64_t ROWS = 8 * TALL;  // positions in a block
+constexpr float EPSILON = 1e-5f;
+
+#ifdef HAS_PAIRS
+template <typename X>
+using Element = typename std::conditional<std::is_same<X, bfloat16>::value, Pair, float>::type;
+#else
+template <typename X>
+using Element = float;
+#endif
+
+template <typename E>
+constexpr int64_t depth_of(int64_t length) {
+    return std::is_same<E, Pair>::value ? (length + 1) / 2 : length;
+}
+
+// Activations [rows, C] as the left side of a product over C: as they lie where they can be read like that.
+const float* as_left(const float* x, int64_t, int64_t, float*) { return x; }
+const float* as_left(const bfloat16* x, int64_t rows, int64_t channels, float* out) {
+    widen(x, rows, channels, out, channels);
+    return out;
+}
+const Pair* as_left(const bfloat16* x, int64_t rows, int64_t channels, Pair* out) {
+    if (channels % 2 == 0) return reinterpret_cast<const Pair*>(x);
+    const int64_t depth = depth_of<Pair>(channels);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < depth; ++c) {
+            const uint32_t second = 2 * c + 1 < channels ? x[r * channels + 2 * c + 1].bits : 0;
+            out[r * depth + c].bits = second << 16 | x[r * channels + 2 * c].bits;
+        }
+    return out;
+}
+
+// phi of a block in place, rounded as the products will round it; the sum over its rows is added to `sum`.
+template <bool ROUND>
+void feature_rows(float* block, int64_t rows, int64_t channels, int64_t wide, float* __restrict sum) {
+    for (int64_t r = 0; r < rows; ++r) {
+        float* __restrict line = block + r * wide;
+#pragma omp simd
+        for (int64_t c = 0; c < channels; ++c) {
+            const float z = line[c], low = z > 0.0f ? 0.0f : z, high = z > 0.0f ? z : 0.0f;
+            const float value = ROUND ? round_to_brain(exp_downwards(low) + high) : exp_downwards(low) + high;
+            line[c] = value;
+            sum[c] += value;
+        }
+    }
+}
+
+// phi of a block of queries in place as the left side of the next product, and 1 / (phi(Q) k + eps) of every row.
+template <typename E>
+const E* feature_queries(float* block, int64_t rows, int64_t channels, int64_t wide, const float* __restrict key_sum,
+                         E* out, float* inverse) {
+    const int64_t depth = depth_of<E>(wide);
+    for (int64_t r = 0; r < rows; ++r) {
+        float* __restrict line = block + r * wide;
+        float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+        for (int64_t c = 0; c < channels; ++c) {
+            const float z = line[c], low = z > 0.0f ? 0.0f : z, high = z > 0.0f ? z : 0.0f;
+            const float feature = exp_downwards(low) + high;
+            const float value = std::is_same<E, Pair>::value ? round_to_brain(feature) : feature;
+            line[c] = value;
+            total += value * key_sum[c];
+        }
+        inverse[r] = 1.0f / (total + EPSILON);
+        if constexpr (std::is_same<E, Pair>::value) {
+            uint16_t* __restrict to = reinterpret_cast<uint16_t*>(out + r * depth);
+            const uint32_t* __restrict from = reinterpret_cast<const uint32_t*>(line);
+#pragma omp simd
+            for (int64_t c = 0; c < wide; ++c) to[c] = static_cast<uint16_t>(from[c] >> 16);
+        }
+    }
+    if constexpr (std::is_same<E, Pair>::value) return out;
+    else return block;
+}
+
+template <typename X>
+struct Attend {
+    Shape shape;
+    const X *potential, *features;
+    const void* spikes;
+    bool bytes;  // spikes are bytes, else numbers like the potential
+    const float *scale, *shift, *gain;
+    const float *decay, *rotation, *drive, *threshold, *coefficient;  // null without a neuron
+    float sharpness;
+    X *out, *attention;  // out: the modulated features, or the operand of the next convolution
+    void* fired;
+    // Prepared: weights as right sides of products, [depth, wide].
+    int64_t wide;
+    const Element<X>*query, *key;
+    const float* value;
+};
+
+// What step t of a sample's attention multiplies queries with: M [C, wide] and k [wide].
+template <typename X>
+void gather_keys(const Attend<X>& task, int64_t sample, int64_t t, Element<X>* mixed, float* key_sum) {
+    using E = Element<X>;
+    static thread_local Scratch scratch;
+    const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
+    const int64_t depth = depth_of<E>(channels), block = ROWS * wide;
+    scratch.open(4 * (5 * block + 2 * channels * wide), 7);
+    float *keys = scratch.take<float>(block), *values = scratch.take<float>(block);
+    float *gathered = scratch.take<float>(channels * wide), *product = scratch.take<float>(channels * wide);
+    E *left = scratch.take<E>(block), *key_pairs = scratch.take<E>(block), *value_pairs = scratch.take<E>(block);
+    std::fill(key_sum, key_sum + wide, 0.0f);
+    for (int64_t p = 0; p < positions; p += ROWS) {
+        const int64_t rows = std::min(ROWS, positions - p);
+        const int64_t now = ((sample * task.shape.steps + t) * positions + p) * channels;
+        const int64_t before = now - positions * channels;
+        const E* from = as_left(task.potential + now, rows, channels, left);
+        multiply<E>(rows, wide, depth, {from, depth, 1}, task.key, wide, keys, wide, false);
+        feature_rows<std::is_same<E, Pair>::value>(keys, rows, channels, wide, key_sum);
+        if (task.bytes)
+            widen(static_cast<const uint8_t*>(task.spikes) + before, rows, channels, values, wide);
+        else
+            widen(static_cast<const X*>(task.spikes) + before, rows, channels, values, wide);
+        const E *by_key = paired_rows(keys, rows, wide, key_pairs);
+        const E *by_value = paired_rows(values, rows, wide, value_pairs);
+        multiply<E>(channels, wide, depth_of<E>(rows), {by_key, 1, wide}, by_value, wide, gathered, wide, p > 0);
+    }
+    multiply<float>(channels, wide, channels, {gathered, wide, 1}, task.value, wide, product, wide, false);
+    const E* packed = paired_rows(product, channels, wide, mixed);
+    if (packed != mixed) std::copy(packed, packed + channels * wide, mixed);
+}
+
+struct State {
+    float *real, *imag, *before;
+};
+
+// One position: A, the modulated features, and the neuron if there is one.
+template <typename X, bool FIRES, bool RESONATING, bool RELAXED>
+void finish_row(const Attend<X>& task, int64_t t, int64_t at, const float* __restrict numerator, float inverse,
+                const float* __restrict scale, const float* __restrict shift, State state) {
+    const int64_t channels = task.shape.channels;
+    const float* __restrict gain = task.gain;
+    const X* __restrict features = task.features + at;
+    X *__restrict out = task.out + at, *__restrict attention = task.attention == nullptr ? nullptr : task.attention + at;
+    const float *__restrict decay = task.decay, *__restrict rotation = RESONATING ? task.rotation : task.decay;
+    const float *__restrict drive = task.drive, *__restrict threshold = task.threshold;
+    const float* __restrict coefficient = task.coefficient;
+    float *__restrict real = state.real, *__restrict imag = state.imag, *__restrict before = state.before;
+    uint8_t* __restrict bytes = static_cast<uint8_t*>(task.fired) + (RELAXED ? 0 : at);
+    X* __restrict numbers = static_cast<X*>(task.fired) + (RELAXED ? at : 0);
+    scale += t * channels, shift += t * channels;
+    if (attention != nullptr)
+#pragma omp simd
+        for (int64_t c = 0; c < channels; ++c) store(attention[c], numerator[c] * inverse);
+#pragma omp simd
+    for (int64_t c = 0; c < channels; ++c) {
+        const float normed = scale[c] * to_float(features[c]) + shift[c];
+        const float modulated = normed + gain[c] * (numerator[c] * inverse) * normed;
+        if (FIRES) {
+            Step step = advance<RESONATING, RELAXED>(real[c], RESONATING ? imag[c] : 0.0f, modulated, decay[c],
+                                                     rotation[c], drive[c], threshold[c], task.sharpness);
+            real[c] = step.real;
+            if (RESONATING) imag[c] = step.imag;
+            store(out[c], step.spike + coefficient[c] * (step.spike - before[c]));
+            before[c] = step.spike;
+            if (RELAXED)
+                store(numbers[c], step.spike);
+            else
+                bytes[c] = step.spike > 0.5f;
+        } else {
+            store(out[c], modulated);
+        }
+    }
+}
+
+// A block of positions through all steps.
+template <typename X, bool FIRES, bool RESONATING, bool RELAXED>
+void finish_block(const Attend<X>& task, int64_t sample, int64_t first, int64_t rows, const Element<X>* mixed,
+                  const float* key_sums) {
+    using E = Element<X>;
+    static thread_local Scratch scratch;
+    const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
+    const int64_t depth = depth_of<E>(channels), block = rows * wide, matrix = depth * wide;
+    scratch.open(4 * (7 * block + rows), 10);
+    float *queries = scratch.take<float>(block), *numerator = scratch.take<float>(block);
+    float* inverse = scratch.take<float>(rows);
+    E *left = scratch.take<E>(block), *features = scratch.take<E>(block);
+    float* state = scratch.take<float>(3 * block);
+    if (FIRES) std::fill(state, state + 3 * block, 0.0f);
+    for (int64_t t = 0; t < task.shape.steps; ++t) {
+        const int64_t now = ((sample * task.shape.steps + t) * positions + first) * channels;
+        if (t == 0) {
+            std::fill(numerator, numerator + block, 0.0f);
+            std::fill(inverse, inverse + rows, 1.0f);
+        } else {
+            const E* from = as_left(task.potential + now, rows, channels, left);
+            multiply<E>(rows, wide, depth, {from, depth, 1}, task.query, wide, queries, wide, false);
+            const E* phi = feature_queries(queries, rows, channels, wide, key_sums + (t - 1) * wide, features, inverse);
+            multiply<E>(rows, wide, depth, {phi, depth_of<E>(wide), 1}, mixed + (t - 1) * matrix, wide, numerator,
+                        wide, false);
+        }
+        for (int64_t r = 0; r < rows; ++r)
+            finish_row<X, FIRES, RESONATING, RELAXED>(
+                task, t, now + r * channels, numerator + r * wide, inverse[r], task.scale, task.shift,
+                {state + r * channels, state + block + r * channels, state + 2 * block + r * channels});
+    }
+}
+
+// Samples in groups small enough that their matrices M stay in the cache, large enough that every thread has work.
+template <typename X, bool FIRES, bool RESONATING, bool RELAXED>
+void attend_all(const Attend<X>& task, int threads) {
+    using E = Element<X>;
+    static thread_local Scratch scratch;
+    const int64_t batch = task.shape.batch, later = task.shape.steps - 1, positions = task.shape.positions;
+    const int64_t matrix = depth_of<E>(task.shape.channels) * task.wide;
+    const int64_t group = std::min(batch, later > 0 ? (2 * threads + later - 1) / later : batch);
+    scratch.open(group * later * (matrix + task.wide) * 4, 2);
+    E* mixed = scratch.take<E>(group * later * matrix);
+    float* key_sums = scratch.take<float>(group * later * task.wide);
+    int64_t blocks = (positions + ROWS - 1) / ROWS;
+    if (blocks >= threads) blocks = (blocks + threads - 1) / threads * threads;
+    const int64_t rows = (positions + blocks - 1) / blocks;
+    const int64_t work = positions * task.wide * task.wide;
+    for (int64_t first = 0; first < batch; first += group) {
+        const int64_t samples = std::min(group, batch - first);
+        const int team = useful_threads(threads, std::max(samples * later, samples * blocks), work);
+#pragma omp parallel num_threads(team) if (team > 1)
+        {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t item = 0; item < samples * later; ++item)
+                gather_keys(task, first + item / later, 1 + item % later, mixed + item * matrix,
+                            key_sums + item * task.wide);
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t item = 0; item < samples * blocks; ++item) {
+                const int64_t sample = item / blocks, start = item % blocks * rows;
+                if (start < positions)
+                    finish_block<X, FIRES, RESONATING, RELAXED>(
+                        task, first + sample, start, std::min(rows, positions - start),
+                        mixed + sample * later * matrix, key_sums + sample * later * task.wide);
+            }
+        }
+    }
+}
+
+template <typename X>
+void attend(Attend<X> task, const void* query, const void* key, const void* value, bool relaxed, int threads) {
+    using E = Element<X>;
+    const int64_t channels = task.shape.channels, wide = padded(channels), size = channels * wide;
+    const std::vector<float> ones(task.shape.steps * channels, 1.0f), zeros(task.shape.steps * channels, 0.0f);
+    if (task.scale == nullptr) task.scale = ones.data(), task.shift = zeros.data();
+    if (task.coefficient == nullptr) task.coefficient = zeros.data();
+    std::vector<float> turned(3 * size);
+    std::vector<E> pairs(2 * size);
+    const void* weights[] = {query, key, value};
+    for (int i = 0; i < 3; ++i)
+        transpose(static_cast<const X*>(weights[i]), channels, channels, channels, &turned[i * size], wide);
+    task.wide = wide;
+    task.query = paired_rows(&turned[0], channels, wide, &pairs[0]);
+    task.key = paired_rows(&turned[size], channels, wide, &pairs[size]);
+    task.value = &turned[2 * size];
+    if (task.decay == nullptr) return attend_all<X, false, false, false>(task, threads);
+    auto run = task.rotation != nullptr ? (relaxed ? attend_all<X, true, true, true> : attend_all<X, true, true, false>)
+                                        : (relaxed ? attend_all<X, true, false, true> : attend_all<X, true, false, false>);
+    run(task, threads);
+}
+
+}  // namespace
+
+extern "C" void ripe_attend(int64_t brain, int64_t bytes, int64_t relaxed, int64_t batch, int64_t steps,
+                            int64_t positions, int64_t channels, const void* potential, const void* spikes,
+                            const void* features, const float* scale, const float* shift, const void* query,
+                            const void* key, const void* value, const float* gain, const float* decay,
+                            const float* rotation, const float* drive, const float* threshold,
+                            const float* coefficient, double sharpness, void* out, void* attention, void* fired,
+                            int64_t threads) {
+    const Shape shape{batch, steps, positions, channels};
+    auto run = [&](auto type) {
+        using X = decltype(type);
+        const Attend<X> task{shape, static_cast<const X*>(potential), static_cast<const X*>(features), spikes,
+                             bytes != 0, scale, shift, gain, decay, rotation, drive, threshold, coefficient,
+                             static_cast<float>(sharpness), static_cast<X*>(out), static_cast<X*>(attention), fired,
+                             0, nullptr, nullptr, nullptr};
+        attend(task, query, key, value, relaxed != 0, static_cast<int>(threads));
+    };
+    if (brain)
+        run(bfloat16{});
+    else
+        run(float{});
+}

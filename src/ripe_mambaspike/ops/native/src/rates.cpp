@@ -1,0 +1,143 @@
+// Spikes of one scale as pooled cumulative rates on a grid, and the gradient.
+#include <algorithm>
+#include <vector>
+
+#include "vector.h"
+
+namespace {
+
+// Where a cell of adaptive average pooling begins and ends on an axis of `size`.
+struct Cells {
+    int64_t size, cells;
+    int64_t begin(int64_t cell) const { return cell * size / cells; }
+    int64_t end(int64_t cell) const { return ((cell + 1) * size + cells - 1) / cells; }
+    int64_t length(int64_t cell) const { return end(cell) - begin(cell); }
+};
+
+struct Pooled {
+    int64_t batch, steps, channels;
+    Cells rows, columns;
+    int64_t wide, offset;  // channels of the pooled tensor, and where this scale's begin
+    int64_t position() const { return rows.size * columns.size * channels; }
+};
+
+// One row of cells of one sample, step after step; `total` counts the spikes of every cell so far.
+template <typename S, typename X>
+void pool_row(const Pooled& task, const S* spikes, int64_t sample, int64_t row, X* pooled, std::vector<float>& work) {
+    const int64_t channels = task.channels, columns = task.columns.cells;
+    work.assign(2 * columns * channels, 0.0f);
+    float *totals = work.data(), *rates = totals + columns * channels;
+    for (int64_t t = 0; t < task.steps; ++t) {
+        const S* plane = spikes + (sample * task.steps + t) * task.position();
+        X* line = pooled + (((sample * task.steps + t) * task.rows.cells + row) * columns) * task.wide + task.offset;
+        for (int64_t column = 0; column < columns; ++column) {
+            float *__restrict total = totals + column * channels, *__restrict rate = rates + column * channels;
+            const int64_t first = task.columns.begin(column), last = task.columns.end(column);
+            for (int64_t y = task.rows.begin(row); y < task.rows.end(row); ++y)
+                for (int64_t x = first; x < last; ++x) {
+                    const S* __restrict from = plane + (y * task.columns.size + x) * channels;
+#pragma omp simd
+                    for (int64_t c = 0; c < channels; ++c) total[c] += to_float(from[c]);
+                }
+            const float share = 1.0f / static_cast<float>(task.rows.length(row) * (last - first) * (t + 1));
+            X *__restrict now = line + column * task.wide, *__restrict change = now + channels;
+#pragma omp simd
+            for (int64_t c = 0; c < channels; ++c) {
+                const float value = total[c] * share;
+                store(now[c], value);
+                store(change[c], value - rate[c]);
+                rate[c] = value;
+            }
+        }
+    }
+}
+
+template <typename S, typename X>
+void pool(const Pooled& task, const void* spikes, void* pooled, int threads) {
+    const int64_t items = task.batch * task.rows.cells;
+    const int team = useful_threads(threads, items, task.steps * task.position() / task.rows.cells);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        std::vector<float> work;
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < items; ++item)
+            pool_row(task, static_cast<const S*>(spikes), item / task.rows.cells, item % task.rows.cells,
+                     static_cast<X*>(pooled), work);
+    }
+}
+
+// One row of positions: a spike counts in its own step's rate and in all later ones, in every cell it lies in.
+template <typename X>
+void spread_row(const Pooled& task, const X* grad, int64_t sample, int64_t y, X* out, std::vector<float>& work) {
+    const int64_t channels = task.channels, columns = task.columns.cells, width = task.columns.size;
+    work.assign(columns * channels + channels, 0.0f);
+    float *cells = work.data(), *__restrict sum = cells + columns * channels;
+    for (int64_t t = task.steps - 1; t >= 0; --t) {
+        for (int64_t row = y * task.rows.cells / task.rows.size; row < task.rows.cells && task.rows.begin(row) <= y; ++row) {
+            if (task.rows.end(row) <= y) continue;
+            const X* line = grad + (((sample * task.steps + t) * task.rows.cells + row) * columns) * task.wide + task.offset;
+            const X* later = line + task.rows.cells * columns * task.wide;
+            for (int64_t column = 0; column < columns; ++column) {
+                const float area = static_cast<float>(task.rows.length(row) * task.columns.length(column));
+                const float share = 1.0f / (area * static_cast<float>(t + 1));
+                const X *__restrict to_rate = line + column * task.wide, *__restrict to_change = to_rate + channels;
+                float* __restrict cell = cells + column * channels;
+                if (t + 1 < task.steps) {
+                    const X* __restrict to_next = later + column * task.wide + channels;
+#pragma omp simd
+                    for (int64_t c = 0; c < channels; ++c)
+                        cell[c] += (to_float(to_rate[c]) + to_float(to_change[c]) - to_float(to_next[c])) * share;
+                } else {
+#pragma omp simd
+                    for (int64_t c = 0; c < channels; ++c)
+                        cell[c] += (to_float(to_rate[c]) + to_float(to_change[c])) * share;
+                }
+            }
+        }
+        X* line = out + (sample * task.steps + t) * task.position() + y * width * channels;
+        for (int64_t x = 0; x < width; ++x) {
+            std::fill(sum, sum + channels, 0.0f);
+            for (int64_t column = x * columns / width; column < columns && task.columns.begin(column) <= x; ++column) {
+                if (task.columns.end(column) <= x) continue;
+                const float* __restrict cell = cells + column * channels;
+#pragma omp simd
+                for (int64_t c = 0; c < channels; ++c) sum[c] += cell[c];
+            }
+            X* __restrict to = line + x * channels;
+#pragma omp simd
+            for (int64_t c = 0; c < channels; ++c) store(to[c], sum[c]);
+        }
+    }
+}
+
+template <typename X>
+void spread(const Pooled& task, const void* grad, void* out, int threads) {
+    const int64_t height = task.rows.size, items = task.batch * height;
+    const int team = useful_threads(threads, items, task.steps * task.position() / height);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        std::vector<float> work;
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < items; ++item)
+            spread_row(task, static_cast<const X*>(grad), item / height, item % height, static_cast<X*>(out), work);
+    }
+}
+
+}  // namespace
+
+// kind: 0 for bytes, 1 for numbers in the output's precision.
+extern "C" void ripe_pooled_rates(int64_t brain, int64_t kind, int64_t batch, int64_t steps, int64_t height,
+                                  int64_t width, int64_t channels, int64_t rows, int64_t columns, int64_t wide,
+                                  int64_t offset, const void* spikes, void* pooled, int64_t threads) {
+    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset};
+    auto run = brain ? (kind ? pool<bfloat16, bfloat16> : pool<uint8_t, bfloat16>)
+                     : (kind ? pool<float, float> : pool<uint8_t, float>);
+    run(task, spikes, pooled, static_cast<int>(threads));
+}
+
+extern "C" void ripe_pooled_rates_backward(int64_t brain, int64_t batch, int64_t steps, int64_t height, int64_t width,
+                                           int64_t channels, int64_t rows, int64_t columns, int64_t wide,
+                                           int64_t offset, const void* grad, void* out, int64_t threads) {
+    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset};
+    (brain ? spread<bfloat16> : spread<float>)(task, grad, out, static_cast<int>(threads));
+}

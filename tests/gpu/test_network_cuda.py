@@ -1,0 +1,119 @@
+"""The whole network with kernels on a GPU against the reference path, and recorded graphs against plain calls."""
+
+import copy
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, fuse
+from ripe_mambaspike.deploy.capture import capture
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.train.capture import capture_step
+from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+RELAXED = Pass(relaxed=True)
+
+
+@pytest.fixture(autouse=True)
+def exact_float32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def network(**fields):
+    made = create_model("dvsgesture", seed=0, steps=6, **fields)
+    randomise(made, 0)
+    made.hierarchy.drop_rates = [0.0] * 3
+    return made.cuda()
+
+
+def relative(given, expected):
+    return float((given.double() - expected.double()).abs().max() / expected.double().abs().max())
+
+
+def passed(model, x, mode, choice):
+    model.zero_grad()
+    with kernels(choice):
+        out = model.run(x, mode)
+        (out.logits.square().mean() + out.rates.sum()).backward()
+    return out, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("side", [34, 64])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_relaxed_pass_and_gradients_in_float32(side, training):
+    model, x = network().train(training), probe_events(6, side, side, samples=3).cuda()
+    exact, _ = copy.deepcopy(model).double(), None
+    expected, wanted = passed(exact, x.double(), RELAXED, "off")
+    given, got = passed(model, x, RELAXED, "auto")
+    assert relative(given.logits, expected.logits) < 2e-4
+    assert relative(given.attention, expected.attention) < 2e-4
+    assert relative(given.rates, expected.rates) < 1e-5
+    for name, gradient in wanted.items():
+        scale = max(float(gradient.abs().max()), 1e-4)
+        assert float((got[name] - gradient).abs().max()) <= 5e-3 * scale, name
+
+
+def test_hard_pass_fires_the_same_but_for_rounding():
+    model, x = network().eval(), probe_events(6, 64, 64, samples=3).cuda()
+    with torch.no_grad():
+        with kernels("off"):
+            expected = model.run(x)
+        given = model.run(x)
+    torch.testing.assert_close(given.rates, expected.rates, rtol=1e-3, atol=1e-5)
+
+
+def test_bfloat16_is_near_float32():
+    model, x = network().eval(), probe_events(6, 64, 64, samples=3).cuda()
+    with torch.no_grad():
+        expected = model.run(x, RELAXED)
+        with torch.autocast("cuda", torch.bfloat16):
+            given = model.run(x, RELAXED)
+    assert given.logits.dtype == torch.float32
+    assert relative(given.logits, expected.logits) < 0.1
+    assert relative(given.rates, expected.rates) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_captured_network_gives_the_same_bits(dtype):
+    model = fuse(network().eval(), quiet=True)
+    clips = [probe_events(6, 64, 64, samples=2, seed=seed).cuda() for seed in range(3)]
+    run = capture(model, clips[0], dtype)
+    for clip in clips:
+        with torch.inference_mode(), torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+            expected = model(clip)
+        assert torch.equal(run(clip), expected)
+        assert torch.equal(run(clip), run(clip))
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_captured_step_is_the_step(passes):
+    settings = StepSettings(passes=passes, autocast=True)
+    x, y = probe_events(6, 34, 34, samples=4).cuda(), torch.tensor([0, 1, 2, 3], device="cuda")
+    losses = []
+    for captured in (False, True):
+        model = network().train()
+        optimiser = make_optimiser(model, 1e-3, 0.05)
+        if captured:
+            step = capture_step(model, optimiser, x, y, settings)
+            losses.append([float(step().loss) for _ in range(4)])
+        else:
+            losses.append([float(training_step(model, optimiser, x, y, settings).loss) for _ in range(4)])
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-3)
+    assert losses[0][-1] == pytest.approx(losses[1][-1], rel=2e-2)
+    assert losses[1][-1] < losses[1][0]
+
+
+def test_hard_pass_trains_under_autocast():
+    model, x = network().train(), probe_events(6, 34, 34, samples=4).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        out = model.run(x, HARD)
+    out.logits.square().mean().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters() if p.requires_grad)
