@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment, var-annotated"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment, var-annotated, misc"
 """Norm and neuron over time, backward: the input's gradient, and the parameters' from the sums every program leaves."""
 
 import triton
