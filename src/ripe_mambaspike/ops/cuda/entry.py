@@ -53,10 +53,11 @@ def _enter_fire_kernel(
     entry = tl.arange(0, PADDED)  # tap · 2 + polarity
     tap = entry // 2
     polarity = entry % 2
-    row = (place // out_width * 2)[:, None] + (tap // 3 - 1)[None, :]
-    column = (place % out_width * 2)[:, None] + (tap % 3 - 1)[None, :]
-    inside = known[:, None] & (entry < 18)[None, :] & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    source = polarity[None, :] * (height * width) + row * width + column
+    # Patches stand upright, [entry, position]: neighbouring threads then read neighbouring pixels.
+    row = (place // out_width * 2)[None, :] + (tap // 3 - 1)[:, None]
+    column = (place % out_width * 2)[None, :] + (tap % 3 - 1)[:, None]
+    inside = known[None, :] & (entry < 18)[:, None] & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    source = polarity[:, None] * (height * width) + row * width + column
 
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     real_channel = channel < CHANNELS
@@ -77,7 +78,7 @@ def _enter_fire_kernel(
     now = 1.0
     before = 0.0
     if filtered is not None:
-        before = tl.load(filtered + polarity)[None, :]
+        before = tl.load(filtered + polarity)[:, None]
         now = 1.0 + before
 
     written = known[:, None] & real_channel[None, :]
@@ -85,16 +86,19 @@ def _enter_fire_kernel(
     real = tl.zeros((ROWS, COLUMNS), tl.float32)
     imag = tl.zeros((ROWS, COLUMNS), tl.float32)
     last_spike = tl.zeros((ROWS, COLUMNS), tl.float32)
-    last = tl.zeros((ROWS, PADDED), tl.float32)
+    last = tl.zeros((PADDED, ROWS), tl.float32)
+    frame = x + sample * STEPS * 2 * height * width
+    events = tl.load(frame + source, mask=inside, other=0.0)
     for step in range(STEPS):
-        base = (sample * STEPS + step) * 2 * height * width
-        events = tl.load(x + base + source, mask=inside, other=0.0).to(tl.float32)
-        slope = tl.load(entry_scale + step * 2 + polarity)[None, :]
-        offset = tl.load(entry_shift + step * 2 + polarity)[None, :]
-        normed = tl.where(inside, tl.fma(events, slope, offset), 0.0)
-        patch = normed * now - last * before
+        slope = tl.load(entry_scale + step * 2 + polarity)[:, None]
+        offset = tl.load(entry_shift + step * 2 + polarity)[:, None]
+        normed = tl.where(inside, tl.fma(events.to(tl.float32), slope, offset), 0.0)
+        # The next step's events are on their way while this one's are computed.
+        frame += 2 * height * width
+        events = tl.load(frame + source, mask=inside & (step + 1 < STEPS), other=0.0)
+        patch = (normed * now - last * before).to(weights.dtype)
         last = normed
-        current = tl.dot(patch.to(weights.dtype), weights, input_precision="ieee").to(kernel.dtype.element_ty)
+        current = tl.dot(tl.trans(patch), weights, input_precision="ieee").to(kernel.dtype.element_ty)
         scales = tl.load(scale + step * CHANNELS + channel, mask=real_channel, other=0.0)[None, :]
         shifts = tl.load(shift + step * CHANNELS + channel, mask=real_channel, other=0.0)[None, :]
         drive = tl.fma(current.to(tl.float32), scales, shifts)

@@ -1,4 +1,3 @@
-# ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels for the moments of 3×3 patches, and how they are launched.
 

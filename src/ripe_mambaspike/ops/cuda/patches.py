@@ -38,7 +38,7 @@ def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, st
         together = max(1, MOST_NUMBERS // (height * width * channels))
         positions = count * height * width
         parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(together)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(x.shape)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
     if stride != 2:
         raise ValueError(f"patch_moments_backward got stride {stride}; 1 or 2 is wanted")
     positions = outputs(height, stride) * outputs(width, stride)

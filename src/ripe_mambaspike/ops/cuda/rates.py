@@ -1,4 +1,3 @@
-# ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Pooled cumulative rates on a GPU: one pass over the spikes of a scale, one over the gradient.
 

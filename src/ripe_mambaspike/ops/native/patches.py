@@ -1,4 +1,4 @@
-"""Moments of 3×3 patches on a CPU, in PyTorch's own operators: its convolutions are what is fast here."""
+"""Moments of 3×3 patches on a CPU, in PyTorch's own operators: its convolutions are faster than its products here."""
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,8 @@ def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, st
     images = x.flatten(0, 1).float()
     count, height, width, channels = images.shape
     if stride == 1:
-        return unit_stride_gradient(images, grad_mean, grad_second, count * height * width).to(x.dtype).reshape(x.shape)
+        out = unit_stride_gradient(images, grad_mean, grad_second, count * height * width)
+        return out.to(x.dtype).contiguous().view(x.shape)
     rows, columns = outputs(height, stride), outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * rows * columns)
     padded = images.new_zeros(count, height + 3, width + 3, channels)
@@ -47,7 +48,7 @@ def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, st
         grads = convolve(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
         for tap, place in enumerate(tap_places(rows, columns, stride)):
             out[:, *place] += grads[..., tap, :]
-    return padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).reshape(x.shape)
+    return padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape)
 
 
 def _unit_stride(images: Tensor, together: int) -> Tensor:

@@ -1,0 +1,46 @@
+"""A small network, forward and backward, over the Triton kernels in the interpreter against float64."""
+
+import copy
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.ops.backend import kernels
+
+RELAXED = Pass(relaxed=True)
+FIELDS = {"stage_channels": (16, 16, 32), "hierarchy_widths": (16, 16, 16), "steps": 2, "classes": 3, "drop_path": 0.0}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_relaxed_pass_and_its_gradients(training):
+    model = create_model("nmnist", seed=0, **FIELDS)
+    randomise(model, 0)
+    model.train(training)
+    exact = copy.deepcopy(model).double()
+    x = probe_events(2, 9, 8, samples=2)
+    results = []
+    for network, clip, choice in ((exact, x.double(), "off"), (model, x, "triton")):
+        with kernels(choice):
+            out = network.run(clip, RELAXED)
+            (out.logits.square().mean() + out.rates.sum()).backward()
+        results.append((out, {name: p.grad for name, p in network.named_parameters() if p.grad is not None}))
+    (expected, wanted), (given, got) = results
+    assert float((given.logits - expected.logits).abs().max()) <= 1e-4 * float(expected.logits.abs().max())
+    for name, gradient in wanted.items():
+        scale = max(1e-3, float(gradient.abs().max()))
+        assert float((got[name] - gradient).abs().max()) <= 2e-3 * scale, name
+
+
+@torch.no_grad()
+def test_inference():
+    model = create_model("nmnist", seed=0, form="deployed", **FIELDS)
+    model.eval()
+    x = probe_events(2, 9, 8, samples=1)
+    with kernels("off"):
+        expected = copy.deepcopy(model).double().run(x.double(), RELAXED)
+    given = model.run(x, RELAXED)
+    assert float((given.logits - expected.logits).abs().max()) <= 1e-4 * float(expected.logits.abs().max())
