@@ -79,20 +79,25 @@ def run_plan(
 ) -> Output:
     """x [B, T, 2, H, W] → logits, rates, the last attention map and the tokens kept."""
     with torch.autocast(x.device.type, enabled=False):
-        charged = _enter(planned, x, mode)
         kept: list[Spikes] = []
         rates = []
         following = (*planned.coefficients[1:], None)
         attention = x
         for level, (stage, coefficient) in enumerate(zip(planned.stages, following, strict=True)):
             last = level == len(planned.stages) - 1
-            if level:
-                charged = charge(stage, kept[-1].operand, mode)
-            result = run_stage(stage, charged, coefficient, mode, keep_attention=last)
+            result = run_stage(
+                stage,
+                charge(stage, kept[-1].operand, mode) if level else _enter(planned, x, mode),
+                coefficient,
+                mode,
+                keep_attention=last,
+                keep_rates=want_rates,
+            )
+            if level and not torch.is_grad_enabled():
+                kept[-1] = kept[-1].without_operand()
             attention = result.attention
             kept.append(result.spikes)
-            if want_rates:
-                rates += [result.inner.mean(), result.spikes.mean()]
+            rates += result.rates
         if token_indices is None:
             token_indices = planned.select(kept[-1].data.permute(0, 1, 4, 2, 3))
         tokens = bridge_tokens(planned.bridge, kept[-planned.scales :], attention, token_indices, mode)

@@ -14,6 +14,7 @@ from ripe_mambaspike.ops.attention import convex_attention
 from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.fused import Neuron, attend, attend_fire, enter_fire, norm_fire, spikes_as
 from ripe_mambaspike.ops.fused.attention import AttentionWeights
+from ripe_mambaspike.ops.fused.carrier import carrier_of
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -23,6 +24,10 @@ class Spikes(NamedTuple):
     data: Tensor
     carrier: Tensor
     operand: Tensor
+
+    def without_operand(self) -> "Spikes":
+        """For whoever reads the spikes alone; the carrier is kept for its precision."""
+        return Spikes(self.data, carrier_of(self.carrier), self.data)
 
     def mean(self) -> Tensor:
         """The firing rate, differentiable, float32."""
@@ -43,7 +48,7 @@ class StagePlan(NamedTuple):
 
 class StageResult(NamedTuple):
     spikes: Spikes
-    inner: Spikes
+    rates: list[Tensor]  # of both neurons, where wanted
     attention: Tensor  # A [B, T, H, W, C], empty unless wanted
 
 
@@ -123,14 +128,27 @@ def charge_from_events(
 
 
 def run_stage(
-    plan: StagePlan, charged: Charged, next_coefficient: Tensor | None, mode: Pass, keep_attention: bool
+    plan: StagePlan,
+    charged: Charged,
+    next_coefficient: Tensor | None,
+    mode: Pass,
+    *,
+    keep_attention: bool,
+    keep_rates: bool,
 ) -> StageResult:
-    """The rest of the stage → spikes filtered for the convolution that comes next."""
+    """The rest of the stage → spikes filtered for the convolution that comes next.
+
+    Hand `charged` over without keeping it: each tensor is let go once it has been read.
+    """
     relaxed, sharpness = mode.relaxed, mode.sharpness
     inner = charged.spikes
     grid = inner.data.shape
     spikes, carrier, potential = (t.flatten(2, 3) for t in (inner.data, inner.carrier, charged.potential))
-    current = _flat(plan.second(inner.operand))
+    rates = [inner.mean()] if keep_rates else []
+    operand = inner.operand
+    del charged, inner
+    current = _flat(plan.second(operand))
+    del operand
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
         fired, out, attention = attend_fire(
             potential,
@@ -160,7 +178,9 @@ def run_stage(
             keep_potential=False,
         )
         outer = Spikes(second.spikes.view(grid), second.carrier.view(grid), second.operand.view(grid))
-    return StageResult(outer, inner, attention.view(grid) if attention.numel() else attention)
+    if keep_rates:
+        rates.append(outer.mean())
+    return StageResult(outer, rates, attention.view(grid) if attention.numel() else attention)
 
 
 def _flat(current: Currents) -> Currents:
