@@ -24,7 +24,7 @@ def backward(
     """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
     batch, steps, positions, channels = potential.shape
     pairs, later = batch * steps, batch * (steps - 1)
-    cut = plan(pairs, potential, least=32, most=MOST_PARTIALS)
+    cut = plan(pairs, potential, most=MOST_PARTIALS)
     chunks = cut.chunks
     mixed, sums, gathered = mixture(potential, spikes, key, value, keep=True)
     grad_potential, grad_spikes, grad_features = (torch.empty_like(t) for t in (potential, potential, features))

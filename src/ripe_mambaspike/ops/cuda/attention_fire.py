@@ -22,7 +22,6 @@ from ripe_mambaspike.ops.cuda.attention_tiles import (
 )
 from ripe_mambaspike.ops.cuda.neuron_step import fire_step
 
-BLOCK = 32  # positions of a program
 ENOUGH_PROGRAMS = 512  # with fewer, walking through the steps one by one leaves the GPU idle
 
 
@@ -40,7 +39,14 @@ class Firing(NamedTuple):
 
 def enough(x: Tensor) -> bool:
     """Whether the samples and blocks of positions of x [B, T, P, C] alone fill the GPU."""
-    return x.shape[0] * triton.cdiv(x.shape[2], BLOCK) >= ENOUGH_PROGRAMS
+    return x.shape[0] * triton.cdiv(x.shape[2], block_for(x)) >= ENOUGH_PROGRAMS
+
+
+def block_for(x: Tensor) -> int:
+    """Positions of a program."""
+    if x.dtype == torch.bfloat16:
+        return 64 if x.shape[3] <= 64 else 32
+    return 32 if x.shape[3] <= 32 else 16
 
 
 def modulate_fire(
@@ -61,8 +67,8 @@ def modulate_fire(
     operand = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
     affine = scale is not None and shift is not None
-    width = padded(channels)
-    _modulate_fire[batch, triton.cdiv(positions, BLOCK)](
+    width, block = padded(channels), block_for(features)
+    _modulate_fire[batch, triton.cdiv(positions, block)](
         potential,
         features,
         scale if affine else gain,
@@ -84,14 +90,14 @@ def modulate_fire(
         STEPS=steps,
         C=channels,
         WIDTH=width,
-        BLOCK=BLOCK,
+        BLOCK=block,
         AFFINE=affine,
         RESONATING=rotation is not None,
         FILTERED=coefficient is not None,
         RELAXED=relaxed,
         KEEP=keep_attention,
         PRECISION=FLOAT32_PRODUCTS,
-        num_warps=8 if width > 64 else 4,
+        num_warps=8 if width * block >= 1024 else 4,
         num_stages=2,
     )
     return spikes, operand, attention

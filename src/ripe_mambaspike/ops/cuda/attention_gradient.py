@@ -61,8 +61,6 @@ def query_side(
     later = pair - pair // steps - 1
     base = pair.to(tl.int64) * positions * C
     channels = tl.arange(0, WIDTH)
-    scale_row, shift_row = load_affine(scale, shift, step, channels, C, AFFINE)
-    gain_row = load_row(gain, channels, C)
     by_scale = tl.zeros([WIDTH], tl.float32)
     by_shift = tl.zeros([WIDTH], tl.float32)
     if step == 0:
@@ -73,12 +71,11 @@ def query_side(
                 x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
                 by_scale += tl.sum(arriving * x, 1)
                 by_shift += tl.sum(arriving, 1)
+            scale_row, _ = load_affine(scale, shift, step, channels, C, AFFINE)
             store_tile(grad_features + base, rows, positions, channels, arriving * scale_row[:, None], C)
     else:
         weight = load_matrix(query, channels, channels, C)
         mixture = load_matrix(mixed + later.to(tl.int64) * C * C, channels, channels, C)
-        key_sum = load_row(sums + later * 3 * C, channels, C)
-        centre = load_row(sums + (later * 3 + 2) * C, channels, C)
         by_gain = tl.zeros([WIDTH], tl.float32)
         by_key_sum = tl.zeros([WIDTH], tl.float32)
         by_mixed = tl.zeros([WIDTH, WIDTH], tl.float32)
@@ -89,10 +86,14 @@ def query_side(
             phi = positive(tl.dot(weight, u, input_precision=PRECISION))
             rounded = phi.to(u.dtype)
             numerator = tl.dot(tl.trans(mixture), rounded, input_precision=PRECISION)
+            key_sum = load_row(sums + later * 3 * C, channels, C)  # read again each time: registers are scarce
+            centre = load_row(sums + (later * 3 + 2) * C, channels, C)
             centred, denominator = quotient(numerator, phi, key_sum, centre)
             attention = centre[:, None] + centred
 
             x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
+            scale_row, shift_row = load_affine(scale, shift, step, channels, C, AFFINE)
+            gain_row = load_row(gain, channels, C)
             normed = x * scale_row[:, None] + shift_row[:, None]
             arriving = _arriving(grad_out, base, rows, positions, channels, C, BLOCK, WIDTH, OUT)
             by_x = arriving * (1.0 + gain_row[:, None] * attention)

@@ -42,7 +42,7 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
     """G, and M with its sums, of every later step of potential and spikes [B, T, P, C]."""
     batch, steps, positions, channels = potential.shape
     later = batch * (steps - 1)
-    cut = plan(later, potential, least=32, most=MOST_PARTIALS)
+    cut = plan(later, potential, least=32, most=MOST_PARTIALS, tile=8192)
     mixed = potential.new_empty(later, channels, channels)
     sums = potential.new_empty(later, 3, channels, dtype=torch.float32)
     gathered = sums.new_empty((later, channels, channels) if keep else 0)

@@ -33,7 +33,7 @@ def modulate(
     out = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
     affine = scale is not None and shift is not None
-    cut = plan(batch * steps, potential)
+    cut = plan(batch * steps, potential, tile=8192)
     _modulate[batch * steps, cut.chunks](
         potential,
         features,

@@ -9,8 +9,8 @@ from torch import Tensor
 # The most channels one program holds whole, as [C, C] matrices; beyond it the products are left to cuBLAS, which in
 # float32 (no matrix units) is the better choice sooner.
 FUSED_CHANNELS = {torch.float32: 64, torch.bfloat16: 128}
-FLOAT32_PRODUCTS = "ieee"  # how float32 products are made of what the hardware has; tf32 alone is too coarse
-PROGRAMS = 512  # enough to fill a large GPU
+FLOAT32_PRODUCTS = "ieee"  # or "tf32x3", which uses the matrix units; tf32 alone is too coarse
+PROGRAMS = 384  # about three for every multiprocessor of a large GPU
 MOST_PARTIALS = 16  # of one step's sums over positions
 SLICE_BYTES = 512 * 2**20  # what the temporaries of one slice of the batch may take
 
@@ -31,19 +31,22 @@ def fused(x: Tensor) -> bool:
     return x.shape[-1] <= FUSED_CHANNELS[x.dtype]
 
 
-def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30) -> Plan:
-    """For `pairs` steps of x [B, T, P, C]: blocks of `least` positions or more, at most `most` chunks."""
+def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int = 4096) -> Plan:
+    """For `pairs` steps of x [B, T, P, C]: at most `most` chunks, blocks of `least` positions or more.
+
+    `tile` bounds what a block of bfloat16 holds, C·positions; float32 products take more registers.
+    """
     positions, channels = x.shape[2:]
     width = padded(channels)
-    halved = 1 if x.dtype == torch.bfloat16 else 2
-    block = max(least, min(128 if width <= 32 else 64, padded(positions)) // halved)
+    largest = tile // width // (1 if x.dtype == torch.bfloat16 else 2 if width <= 32 else 4)
+    block = max(least, min(largest, 128, padded(positions)))
     while block > least and pairs * triton.cdiv(positions, block) < PROGRAMS:
         block //= 2
     blocks = triton.cdiv(positions, block)
     chunks = min(blocks, most, triton.cdiv(PROGRAMS, max(pairs, 1)))
     span = triton.cdiv(blocks, chunks)
-    wide = width > 64
-    return Plan(block, triton.cdiv(blocks, span), span, width, 8 if wide else 4, 1 if wide else 2)
+    warps, stages = 8 if width * block >= 1024 else 4, 1 if width > 64 else 2
+    return Plan(block, triton.cdiv(blocks, span), span, width, warps, stages)
 
 
 def plan_rows(pairs: int, x: Tensor) -> Plan:

@@ -60,6 +60,7 @@ def backward_wide(
             AFFINE=affine,
             OUT=grad_out is not None,
             ATTENTION=grad_attention is not None,
+            num_warps=8,
             **sizes,
         )
         grad_gain += channel_sums[:, :, 0].sum((0, 1))
