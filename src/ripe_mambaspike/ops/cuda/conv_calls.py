@@ -64,5 +64,5 @@ def convolve_backward(
         COLUMNS=columns,
     )
     total = torch.sum(sums, (1, 2))  # [D, K + 1, E]
-    grad_conv = total[:, : sizes.taps].transpose(1, 2).contiguous()
-    return grad_conv, conv.new_empty(0) if conv_bias is None else total[:, sizes.taps].contiguous()
+    grad_conv = total[:, : sizes.taps].transpose(1, 2).clone(memory_format=torch.contiguous_format)
+    return grad_conv, conv.new_empty(0) if conv_bias is None else total[:, sizes.taps].clone()

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The depthwise convolution over the tokens a direction has met, its silu, and the gradient of both.
 
 Layout: inputs and grad_inputs [B, L, D, 2E] (the inner half comes first), weight [D, E, K], u [D, B, L, E].
@@ -9,7 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def inner_rows(inputs_ptr, index, reverse, length, stride, column, known):  # type: ignore[no-untyped-def]
+def inner_rows(inputs_ptr, index, reverse, length, stride, column, known):
     """The inner half of the tokens met as number `index` [rows, columns], zero outside the sequence."""
     token = tl.where(reverse, length - 1 - index, index)
     there = ((index >= 0) & (index < length))[:, None] & known[None, :]
@@ -17,9 +18,7 @@ def inner_rows(inputs_ptr, index, reverse, length, stride, column, known):  # ty
 
 
 @triton.jit
-def convolved(  # type: ignore[no-untyped-def]
-    inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K: tl.constexpr
-):
+def convolved(inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K: tl.constexpr):
     """The convolution of the tokens `index` [rows, columns], before its silu."""
     out = tl.zeros([index.shape[0], column.shape[0]], tl.float32) + bias[None, :]
     for tap in tl.static_range(K):
@@ -29,7 +28,7 @@ def convolved(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def conv_kernel(  # type: ignore[no-untyped-def]
+def conv_kernel(
     inputs_ptr,
     weight_ptr,
     bias_ptr,
@@ -67,7 +66,7 @@ def conv_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def conv_gradients_kernel(  # type: ignore[no-untyped-def]
+def conv_gradients_kernel(
     inputs_ptr,
     weight_ptr,
     bias_ptr,

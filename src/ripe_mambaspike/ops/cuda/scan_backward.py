@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The gradient of the selective scan: states and co-states of a tile are computed again, in registers.
 
 g_l = C_l dy_l + exp(Δ_{l+1} A) g_{l+1} is the scan's recurrence from the end. What a tile hands to the one before it
@@ -15,6 +16,7 @@ from ripe_mambaspike.ops.cuda.scan_parts import (
     cells_of,
     channel_tile,
     channels_of,
+    places_of,
     powers_of,
     rates_of,
     row_of,
@@ -27,7 +29,7 @@ from ripe_mambaspike.ops.cuda.scan_parts import (
 
 
 @triton.jit
-def costates_kernel(  # type: ignore[no-untyped-def]
+def costates_kernel(
     proj_ptr,
     inputs_ptr,
     grad_ptr,
@@ -80,7 +82,7 @@ def costates_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gradients_kernel(  # type: ignore[no-untyped-def]
+def gradients_kernel(
     u_ptr,
     proj_ptr,
     inputs_ptr,
@@ -162,9 +164,9 @@ def gradients_kernel(  # type: ignore[no-untyped-def]
         index = begin + tl.arange(0, T)
         met = index < length
         token = token_of(index, direction == 1, length)
-        u = channel_tile(u_ptr, token, channels, channel, met, channels)
-        gate = channel_tile(inputs_ptr, token, directions * 2 * channels, channel, met, channels)
-        grad = channel_tile(grad_ptr, token, directions * channels, channel, met, channels)
+        u = channel_tile(u_ptr, token, channels, channel, met, channels, True)
+        gate = channel_tile(inputs_ptr, token, directions * 2 * channels, channel, met, channels, True)
+        grad = channel_tile(grad_ptr, token, directions * channels, channel, met, channels, True)
         into = state_tile(proj_ptr + R, token, width, met, N)
         out_of = state_tile(proj_ptr + R + N, token, width, met, N)
         kept_there = known[:, None, :] & (begin < length)
@@ -189,6 +191,12 @@ def gradients_kernel(  # type: ignore[no-untyped-def]
         grad_gate = grad * seen * opened * (1.0 + gate * (1.0 - opened))
         grad_seen = grad * gate * opened
         skip_sum += grad_seen * u
+        there = met[:, None, None] & known[None]
+        offsets = places_of(token, directions * 2 * channels, channel)
+        tl.store(grad_inputs_ptr + offsets, grad_gate.to(grad_inputs_ptr.dtype.element_ty), mask=there)
+        grads = grad_proj_ptr + token[:, None] * width
+        grad_out_of = tl.sum(tl.sum(states * grad_seen[:, :, None, :], 1), 2)
+        tl.store(grads + R + N + state_index[None, :], grad_out_of, mask=met[:, None])
 
         # the co-states
         costates = out_of[:, None, :, None] * grad_seen[:, :, None, :]
@@ -197,29 +205,23 @@ def gradients_kernel(  # type: ignore[no-untyped-def]
             carried = row_of(power, place, T - 1 - k) * costate
             costates = with_row(costates, place, T - 1 - k, costate)
 
+        grad_into = tl.sum(tl.sum(costates * drive, 1), 2)
+        tl.store(grads + R + state_index[None, :], grad_into, mask=met[:, None])
         grad_drive = tl.sum(costates * into[:, None, :, None], 2)
         exponents = costates * kept  # the gradient of Δ A
         decay_sum += tl.sum(exponents * step[:, :, None, :], 0)
         grad_step = grad_drive * u + tl.sum(exponents * rates[None], 2) / LOG2_E
-        there = met[:, None, None] & known[None]
         grad_logits = tl.where(there, grad_step * tl.sigmoid(logits), 0.0)
         bias_sum += grad_logits
         ranks = (rank < R)[None, :] & met[:, None]
         parts = tl.load(proj_ptr + token[:, None] * width + rank[None, :], mask=ranks, other=0.0).to(tl.float32)
         weight_sum += tl.sum(parts[:, None, :, None] * grad_logits[:, :, None, :], 0)
 
-        offsets = token[:, None, None] * (directions * 2 * channels) + channel[None]
-        tl.store(grad_inputs_ptr + offsets, grad_gate.to(grad_inputs_ptr.dtype.element_ty), mask=there)
         grad_u = grad_drive * step + grad_seen * skip[None]
-        offsets = token[:, None, None] * channels + channel[None]
+        offsets = places_of(token, channels, channel)
         tl.store(grad_u_ptr + offsets, grad_u.to(grad_u_ptr.dtype.element_ty), mask=there)
-        grads = grad_proj_ptr + token[:, None] * width
         grad_parts = tl.sum(tl.sum(grad_logits[:, :, None, :] * weight[None], 1), 2)
         tl.store(grads + rank[None, :], grad_parts, mask=ranks)
-        grad_into = tl.sum(tl.sum(costates * drive, 1), 2)
-        tl.store(grads + R + state_index[None, :], grad_into, mask=met[:, None])
-        grad_out_of = tl.sum(tl.sum(states * grad_seen[:, :, None, :], 1), 2)
-        tl.store(grads + R + N + state_index[None, :], grad_out_of, mask=met[:, None])
 
     tl.store(sums_ptr + grid, decay_sum, mask=known[:, None, :])
     tl.store(sums_ptr + N * channels + channel, tl.sum(skip_sum, 0), mask=known)

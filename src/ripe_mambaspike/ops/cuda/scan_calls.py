@@ -19,6 +19,7 @@ from ripe_mambaspike.ops.cuda.scan_plan import (
 )
 
 CELLS = 128  # of states [N, E], for a program that hands over
+REGISTERS = 128  # a thread in the backward pass: some spilling, but two programs side by side
 
 
 class ScanInputs(NamedTuple):
@@ -119,16 +120,17 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
             G=groups,
             LANES=LANES,
             num_warps=_warps(sizes, 8),
+            maxnreg=REGISTERS,
         )
     total = torch.sum(sums, (1, 2)).transpose(1, 2)  # [D, E, N + 2 + R]
     grad_decay, grad_skip, grad_bias, grad_weight = total.split((sizes.states, 1, 1, sizes.rank), 2)
     return ScanGradients(
         grad_u,
         (parts[0] if blocks == 1 else torch.sum(parts, 0)).to(given.proj.dtype),
-        grad_weight.contiguous(),
-        grad_bias.squeeze(2).contiguous(),
-        grad_decay.contiguous(),
-        grad_skip.squeeze(2).contiguous(),
+        grad_weight.clone(memory_format=torch.contiguous_format),
+        grad_bias.squeeze(2).clone(memory_format=torch.contiguous_format),
+        grad_decay.clone(memory_format=torch.contiguous_format),
+        grad_skip.squeeze(2).clone(memory_format=torch.contiguous_format),
     )
 
 

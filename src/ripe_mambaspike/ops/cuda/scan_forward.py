@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment"
 """The selective scan forwards: from the tokens of a chunk to its states and outputs.
 
 A chunk that does not know its start yet is walked from zero (`walk_kernel`); `hand_over_kernel` then tells every
@@ -26,7 +27,7 @@ from ripe_mambaspike.ops.cuda.scan_parts import (
 
 
 @triton.jit
-def walk_kernel(  # type: ignore[no-untyped-def]
+def walk_kernel(
     u_ptr,
     proj_ptr,
     weight_ptr,
@@ -99,7 +100,7 @@ def walk_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def hand_over_kernel(  # type: ignore[no-untyped-def]
+def hand_over_kernel(
     leaves_ptr,
     sums_ptr,
     decay_ptr,
@@ -144,7 +145,19 @@ def hand_over_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def outputs_kernel(  # type: ignore[no-untyped-def]
+def _read(u_ptr, proj_ptr, inputs_ptr, index, end, reverse, length, stride, channel, channels, R, N: tl.constexpr):
+    """u and gate [T, 1, LANES], B and C [T, N] of the tokens `index`, none from `end` on."""
+    met = index < end
+    token = token_of(index, reverse, length)
+    u = channel_tile(u_ptr, token, channels, channel, met, channels)
+    gate = channel_tile(inputs_ptr, token, stride, channel, met, channels)
+    into = state_tile(proj_ptr + R, token, R + 2 * N, met, N)
+    out_of = state_tile(proj_ptr + R + N, token, R + 2 * N, met, N)
+    return u, gate, into, out_of
+
+
+@triton.jit
+def outputs_kernel(
     u_ptr,
     proj_ptr,
     inputs_ptr,
@@ -189,15 +202,20 @@ def outputs_kernel(  # type: ignore[no-untyped-def]
     else:
         state = tl.zeros([1, N, LANES], tl.float32)
 
-    for offset in range(0, CHUNK, T):
-        begin = part * CHUNK + offset
-        index = begin + tl.arange(0, T)
+    reverse = direction == 1
+    stride = directions * 2 * channels
+    index = part * CHUNK + tl.arange(0, T)
+    end = tl.minimum((part + 1) * CHUNK, length)
+    u, gate, into, out_of = _read(
+        u_ptr, proj_ptr, inputs_ptr, index, end, reverse, length, stride, channel, channels, R, N
+    )
+    for _ in range(0, CHUNK, T):
+        later = index + T  # the next tile is under way while this one is computed
+        next_u, next_gate, next_into, next_out_of = _read(
+            u_ptr, proj_ptr, inputs_ptr, later, end, reverse, length, stride, channel, channels, R, N
+        )
         met = index < length
-        token = token_of(index, direction == 1, length)
-        u = channel_tile(u_ptr, token, channels, channel, met, channels)
-        gate = channel_tile(inputs_ptr, token, directions * 2 * channels, channel, met, channels)
-        into = state_tile(proj_ptr + R, token, R + 2 * N, met, N)
-        out_of = state_tile(proj_ptr + R + N, token, R + 2 * N, met, N)
+        token = token_of(index, reverse, length)
         logits = step_logits(proj_ptr, weight_ptr, bias, token, channel, met, channels, R, N)
         step = steps_of(logits, channel, met, channels)
         power = powers_of(step, rates)
@@ -210,3 +228,4 @@ def outputs_kernel(  # type: ignore[no-untyped-def]
         there = met[:, None, None] & known[None]
         offsets = token[:, None, None] * (directions * channels) + channel[None]
         tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=there)
+        u, gate, into, out_of, index = next_u, next_gate, next_into, next_out_of, later

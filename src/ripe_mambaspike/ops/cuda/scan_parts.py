@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """What the kernels of the selective scan share.
 
 A program owns a block of channels and walks over the tokens in tiles. Numbers per token and channel are tiles
@@ -17,26 +18,26 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def row_of(tile, place, index):  # type: ignore[no-untyped-def]
+def row_of(tile, place, index):
     """Row `index` of a float32 tile [T, G, N, LANES], place [T, 1, 1, 1]; as integers, whose zeros fold away."""
     bits = tl.where(place == index, tile.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, 0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def with_row(tile, place, index, row):  # type: ignore[no-untyped-def]
+def with_row(tile, place, index, row):
     """The tile with `row` [G, N, LANES] in place `index`."""
     return tl.where(place == index, row[None], tile)
 
 
 @triton.jit
-def channels_of(block, G: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def channels_of(block, G: tl.constexpr, LANES: tl.constexpr):
     """The channels of a program [G, LANES]."""
     return block * G * LANES + tl.arange(0, G)[:, None] * LANES + tl.arange(0, LANES)[None, :]
 
 
 @triton.jit
-def rates_of(decay_ptr, channel, channels, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def rates_of(decay_ptr, channel, channels, N: tl.constexpr):
     """A·log₂e [G, N, LANES] from decay [E, N], for powers of two."""
     state = tl.arange(0, N)[None, :, None]
     known = (channel < channels)[:, None, :]
@@ -44,18 +45,26 @@ def rates_of(decay_ptr, channel, channels, N: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit
-def cells_of(channel, channels, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def cells_of(channel, channels, N: tl.constexpr):
     """Where the states of the program's channels lie in [N, E]: offsets [G, N, LANES].
 
-    The hints make the compiler load a state by the thread that uses it: not aligned, so no thread loads several
-    channels at once, and along states rather than groups once the lanes are full.
+    The hints make each lane load and store the channel it computes with: not aligned, so that no thread takes several
+    channels at once, and the middle dimension goes before the first once the lanes are full. The compiler would
+    otherwise move states between threads at every token.
     """
     offsets = tl.arange(0, N)[None, :, None] * channels + channel[:, None, :]
     return tl.multiple_of(tl.max_contiguous(offsets, [1, 2, 32]), [1, 1, 1])
 
 
 @triton.jit
-def softplus(x):  # type: ignore[no-untyped-def]
+def places_of(token, stride, channel):
+    """Where the tokens' channels lie, each token `stride` after the last: offsets [T, G, LANES], hinted likewise."""
+    offsets = token[:, None, None] * stride + channel[None]
+    return tl.multiple_of(tl.max_contiguous(offsets, [1, 2, 32]), [1, 1, 1])
+
+
+@triton.jit
+def softplus(x):
     """log(1 + eˣ) to rounding also where it is tiny: 2 artanh(p / (2 + p)) with p = e^−|x|, as a series."""
     power = tl.exp(-tl.abs(x))
     part = power / (2.0 + power)  # at most 1/3
@@ -71,24 +80,27 @@ def softplus(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def channel_tile(pointer, token, stride, channel, met, channels):  # type: ignore[no-untyped-def]
-    """Numbers per token and channel [T, G, LANES] in float32, zero where there are none."""
+def channel_tile(pointer, token, stride, channel, met, channels, SPREAD: tl.constexpr = False):
+    """Numbers per token and channel [T, G, LANES] in float32, zero where there are none.
+
+    SPREAD: a channel to each lane from the start.
+    """
     there = met[:, None, None] & (channel < channels)[None]
     offsets = token[:, None, None] * stride + channel[None]
+    if SPREAD:
+        offsets = places_of(token, stride, channel)
     return tl.load(pointer + offsets, mask=there, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def state_tile(pointer, token, stride, met, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def state_tile(pointer, token, stride, met, N: tl.constexpr):
     """Numbers per token and state [T, N] in float32."""
     offsets = token[:, None] * stride + tl.arange(0, N)[None, :]
     return tl.load(pointer + offsets, mask=met[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
-def step_logits(  # type: ignore[no-untyped-def]
-    proj_ptr, weight_ptr, bias, token, channel, met, channels, R: tl.constexpr, N: tl.constexpr
-):
+def step_logits(proj_ptr, weight_ptr, bias, token, channel, met, channels, R: tl.constexpr, N: tl.constexpr):
     """What the softplus makes a step of [T, G, LANES]: the step part of proj times weight [E, R], plus the bias."""
     logits = tl.zeros([token.shape[0], channel.shape[0], channel.shape[1]], tl.float32) + bias[None]
     for rank in range(R):  # a loop left to LLVM to unroll: what lies in one is computed once, not by every warp
@@ -99,18 +111,18 @@ def step_logits(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def steps_of(logits, channel, met, channels):  # type: ignore[no-untyped-def]
+def steps_of(logits, channel, met, channels):
     """The steps Δ [T, G, LANES], zero past the end."""
     return tl.where(met[:, None, None] & (channel < channels)[None], softplus(logits), 0.0)
 
 
 @triton.jit
-def powers_of(step, rates):  # type: ignore[no-untyped-def]
+def powers_of(step, rates):
     """exp(Δ A) [T, G, N, LANES]."""
     return tl.exp2(step[:, :, None, :] * rates[None])
 
 
 @triton.jit
-def token_of(index, reverse, length):  # type: ignore[no-untyped-def]
+def token_of(index, reverse, length):
     """Where in memory the tokens lie that a direction meets as number `index`."""
     return tl.where(reverse, length - 1 - index, index)

@@ -10,6 +10,7 @@ LANES = 32  # channels side by side in a warp
 ENOUGH = 96  # programs of one chunk a sequence that keep the chip busy without a second pass
 WANTED = 512  # programs when the sequences are cut
 LEAST_CHUNK = 32
+TILE = 16  # tokens of the longest tile
 MOST_STATES = 64
 SCRATCH = 2**29  # bytes for the states before every tile
 
@@ -48,13 +49,15 @@ def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Si
     batch, length, directions, _ = inputs.shape
     states = decay.shape[2]
     if states > MOST_STATES or states & (states - 1):
-        raise ConfigError(f"the scan has {states} states a channel; its kernels want a power of two up to {MOST_STATES}")
+        raise ConfigError(
+            f"the scan has {states} states a channel; its kernels want a power of two up to {MOST_STATES}"
+        )
     return Sizes(batch, length, directions, conv.shape[1], conv.shape[2], dt_proj.shape[2], states)
 
 
 def forward_tile(states: int) -> int:
     """Tokens of a tile: as many as leave a thread its 64 states."""
-    return max(2, min(16, 256 // states))
+    return max(2, min(TILE, 256 // states))
 
 
 def backward_tile(states: int) -> int:
@@ -71,7 +74,7 @@ def cut_of(sizes: Sizes, groups: int = 1) -> Cut:
 
 def cut_in(sizes: Sizes, chunk: int) -> Cut:
     """Chunks of about this many tokens."""
-    chunk = 16 * ceil_div(chunk, 16)
+    chunk = TILE * ceil_div(min(chunk, sizes.length), TILE)
     return Cut(chunk, ceil_div(sizes.length, chunk))
 
 
