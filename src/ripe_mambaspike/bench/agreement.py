@@ -51,7 +51,7 @@ class Agreement(NamedTuple):
     def sentence(self) -> str:
         """What holds, or what does not."""
         shown = [check for check in self.checks if self.agrees or not check.holds]
-        parts = (f"{c.what} {c.found:.1e} ({'at most' if c.holds else 'allowed'} {c.allowed:.0e})" for c in shown)
+        parts = (f"{c.what} {c.found:.1e} ({'at most' if c.holds else 'allowed'} {c.allowed:.1e})" for c in shown)
         return ("agrees: " if self.agrees else "does not agree: ") + ", ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def compare_inference(model: RipeMambaSpike, x: Tensor, precision: str, graph: N
                 spikes[choice] = _spikes(model, x)
     checks = [
         Check("relaxed logits differ by", relative(relaxed["auto"], relaxed["off"]), LOGITS[precision]),
-        Check("rates differ by", float((rates["auto"] - rates["off"]).abs().max()), RATES),
+        _compare_rates(model, x, rates, precision),
     ]
     if precision == "float32":
         flips = share_of_flips(spikes["auto"], spikes["off"])
@@ -97,6 +97,17 @@ def compare_inference(model: RipeMambaSpike, x: Tensor, precision: str, graph: N
     if graph is not None:
         checks.append(Check("captured logits differ by", relative(graph(x), hard["auto"]), LOGITS[precision]))
     return Agreement(tuple(checks), x.shape[0])
+
+
+def _compare_rates(model: RipeMambaSpike, x: Tensor, rates: dict[str, Tensor], precision: str) -> Check:
+    """In bfloat16 both paths flip spikes, so both are held against float32: ours may be off by RATES, or by twice as
+    much as the reference path itself is."""
+    expected, allowed = rates["off"], RATES
+    if precision == "bfloat16":
+        with kernels("off"):
+            expected = model.run(x).rates.float()
+        allowed = max(RATES, 2 * float((rates["off"] - expected).abs().max()))
+    return Check("rates differ by", float((rates["auto"] - expected).abs().max()), allowed)
 
 
 class SpikeRecorder(TorchDispatchMode):

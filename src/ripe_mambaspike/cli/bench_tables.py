@@ -74,23 +74,23 @@ def show_ops(document: Row) -> None:
 
 
 def _show_operators(out: Console, title: str, rows: list[Row]) -> None:
-    columns = ("operator", "at", "", "ours ms", "p95", "reference ms", "p95", "speed-up", "ours MiB", "reference MiB")
+    columns = ("operator", "", "ours ms", "p95", "reference ms", "p95", "speed-up", "ours MiB", "reference MiB")
     cells, remarks = [], []
     for row in rows:
-        name = (row["operator"], row["setting"])
+        name = f"{row['operator']}, {row['setting']}"
         if "unavailable" in row:
-            remarks.append(f"{', '.join(name)}: not measured, {row['unavailable']}")
+            remarks.append(f"{name}: not measured, {row['unavailable']}")
             continue
         if not row["agreement"]["agrees"]:
-            remarks.append(f"{', '.join(name)}: [red]{row['says']}[/]; no speed-up is given")
+            remarks.append(f"{name}: [red]{row['says']}[/]; no speed-up is given")
         for part in ("forward", "backward"):
             if part in row:
                 ours, theirs = row[part]["ours"], row[part]["reference"]
                 times = (number(one.get(key)) for one in (ours, theirs) for key in ("median_ms", "p95_ms"))
                 memory = (number(one.get("activation_mib")) for one in (ours, theirs))
-                label = "forward" if part == "forward" else "and backward"
-                cells.append([*name, label, *times, _times(row[part]["speedup"]), *memory])
-    print_table(out, title, columns, cells, left=3)
+                label = "forward" if part == "forward" else "+ backward"
+                cells.append([name, label, *times, _times(row[part]["speedup"]), *memory])
+    print_table(out, title, columns, cells, left=2)
     for remark in remarks:
         out.print(f"· {remark}")
 

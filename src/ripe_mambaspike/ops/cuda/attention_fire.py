@@ -49,6 +49,10 @@ def block_for(x: Tensor) -> int:
     return 32 if x.shape[3] <= 32 else 16
 
 
+def warps_for(width: int, block: int) -> int:
+    return 8 if width * block >= 1024 else 4
+
+
 def modulate_fire(
     potential: Tensor,
     features: Tensor,
@@ -97,7 +101,7 @@ def modulate_fire(
         RELAXED=relaxed,
         KEEP=keep_attention,
         PRECISION=FLOAT32_PRODUCTS,
-        num_warps=8 if width * block >= 1024 else 4,
+        num_warps=warps_for(width, block),
         num_stages=2,
     )
     return spikes, operand, attention

@@ -113,6 +113,11 @@ def _enter_fire_kernel(
         last_spike = spike
 
 
+def block_for(positions: int) -> tuple[int, int]:
+    """(positions, warps) of a program."""
+    return (64, 4) if positions >= 64 * 528 else (32, 4)
+
+
 def enter_fire(
     x: Tensor,
     entry_scale: Tensor,
@@ -135,7 +140,7 @@ def enter_fire(
     shape = (samples, steps, rows, columns, channels)
     spikes = x.new_empty(shape, dtype=kernel.dtype if relaxed else torch.uint8)
     potential, operand = (x.new_empty(shape, dtype=kernel.dtype) for _ in range(2))
-    block = 64 if samples * rows * columns >= 64 * 528 else 32
+    block, warps = block_for(samples * rows * columns)
     wide = min(64, max(16, triton.next_power_of_2(channels)))
     grid = (samples * triton.cdiv(rows * columns, block), triton.cdiv(channels, wide))
     taps = kernel.permute(0, 2, 3, 1).contiguous()  # [C, tap, polarity]
@@ -161,6 +166,6 @@ def enter_fire(
         PADDED=PADDED,
         COLUMNS=wide,
         ROWS=block,
-        num_warps=4,
+        num_warps=warps,
     )
     return spikes, potential, operand

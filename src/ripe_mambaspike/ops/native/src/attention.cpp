@@ -1,8 +1,8 @@
 // DS-MPA over all steps, alone or together with the neuron that reads it.
 //
-// For every step t > 0: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V', so that
-// the values are never formed; then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X. Before the first step there are
-// no spikes: A is 0 there and nothing is multiplied.
+// For every step t > 0: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V' (or M from
+// the values, where positions are fewer than channels); then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X. Before
+// the first step there are no spikes: A is 0 there and nothing is multiplied.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -31,7 +31,7 @@ constexpr int64_t depth_of(int64_t length) {
 
 // Activations [rows, C] as the left side of a product over C: as they lie where they can be read like that.
 const float* as_left(const float* x, int64_t, int64_t, float*) { return x; }
-const float* as_left(const bfloat16* x, int64_t rows, int64_t channels, float* out) {
+[[maybe_unused]] const float* as_left(const bfloat16* x, int64_t rows, int64_t channels, float* out) {
     widen(x, rows, channels, out, channels);
     return out;
 }
@@ -53,36 +53,40 @@ void feature_rows(float* block, int64_t rows, int64_t channels, int64_t wide, fl
         float* __restrict line = block + r * wide;
 #pragma omp simd
         for (int64_t c = 0; c < channels; ++c) {
-            const float z = line[c], low = z > 0.0f ? 0.0f : z, high = z > 0.0f ? z : 0.0f;
-            const float value = ROUND ? round_to_brain(exp_downwards(low) + high) : exp_downwards(low) + high;
+            const float feature = positive_feature(line[c]);
+            const float value = ROUND ? round_to_brain(feature) : feature;
             line[c] = value;
             sum[c] += value;
         }
     }
 }
 
-// phi of a block of queries in place as the left side of the next product, and 1 / (phi(Q) k + eps) of every row.
+// phi(Q) / (phi(Q) k + eps) of a block of queries in place, as the left side of the next product.
 template <typename E>
 const E* feature_queries(float* block, int64_t rows, int64_t channels, int64_t wide, const float* __restrict key_sum,
-                         E* out, float* inverse) {
+                         E* out) {
     const int64_t depth = depth_of<E>(wide);
     for (int64_t r = 0; r < rows; ++r) {
         float* __restrict line = block + r * wide;
         float total = 0.0f;
 #pragma omp simd reduction(+ : total)
         for (int64_t c = 0; c < channels; ++c) {
-            const float z = line[c], low = z > 0.0f ? 0.0f : z, high = z > 0.0f ? z : 0.0f;
-            const float feature = exp_downwards(low) + high;
-            const float value = std::is_same<E, Pair>::value ? round_to_brain(feature) : feature;
-            line[c] = value;
-            total += value * key_sum[c];
+            const float feature = positive_feature(line[c]);
+            line[c] = feature;
+            total += feature * key_sum[c];
         }
-        inverse[r] = 1.0f / (total + EPSILON);
-        if constexpr (std::is_same<E, Pair>::value) {
-            uint16_t* __restrict to = reinterpret_cast<uint16_t*>(out + r * depth);
-            const uint32_t* __restrict from = reinterpret_cast<const uint32_t*>(line);
+        const float inverse = 1.0f / (total + EPSILON);
+        uint16_t* __restrict to = reinterpret_cast<uint16_t*>(out + r * depth);
 #pragma omp simd
-            for (int64_t c = 0; c < wide; ++c) to[c] = static_cast<uint16_t>(from[c] >> 16);
+        for (int64_t c = 0; c < wide; ++c) {
+            const float value = line[c] * inverse;
+            if (std::is_same<E, Pair>::value) {
+                bfloat16 rounded;
+                store(rounded, value);
+                to[c] = rounded.bits;
+            } else {
+                line[c] = value;
+            }
         }
     }
     if constexpr (std::is_same<E, Pair>::value) return out;
@@ -95,15 +99,15 @@ struct Attend {
     const X *potential, *features;
     const void* spikes;
     bool bytes;  // spikes are bytes, else numbers like the potential
-    const float *scale, *shift, *gain;
-    const float *decay, *rotation, *drive, *threshold, *coefficient;  // null without a neuron
     float sharpness;
     X *out, *attention;  // out: the modulated features, or the operand of the next convolution
     void* fired;
-    // Prepared: weights as right sides of products, [depth, wide].
-    int64_t wide;
+    int64_t wide;  // columns of the weights as right sides of products, [depth, wide]
     const Element<X>*query, *key;
     const float* value;
+    int64_t row;  // parameters repeated to this length, of one position where positions are padded
+    const float *scale, *shift, *gain;  // [T, row] twice, [row]
+    const NeuronRow* neuron;
 };
 
 // What step t of a sample's attention multiplies queries with: M [C, wide] and k [wide].
@@ -113,10 +117,12 @@ void gather_keys(const Attend<X>& task, int64_t sample, int64_t t, Element<X>* m
     static thread_local Scratch scratch;
     const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
     const int64_t depth = depth_of<E>(channels), block = ROWS * wide;
-    scratch.open(4 * (5 * block + 2 * channels * wide), 7);
+    scratch.open(4 * (6 * block + 2 * channels * wide), 8);
     float *keys = scratch.take<float>(block), *values = scratch.take<float>(block);
-    float *gathered = scratch.take<float>(channels * wide), *product = scratch.take<float>(channels * wide);
+    float *gathered = scratch.take<float>(channels * wide), *turned = scratch.take<float>(channels * wide);
+    float* formed = scratch.take<float>(block);
     E *left = scratch.take<E>(block), *key_pairs = scratch.take<E>(block), *value_pairs = scratch.take<E>(block);
+    const bool few = positions < channels;  // then values are less work than M from G
     std::fill(key_sum, key_sum + wide, 0.0f);
     for (int64_t p = 0; p < positions; p += ROWS) {
         const int64_t rows = std::min(ROWS, positions - p);
@@ -129,54 +135,47 @@ void gather_keys(const Attend<X>& task, int64_t sample, int64_t t, Element<X>* m
             widen(static_cast<const uint8_t*>(task.spikes) + before, rows, channels, values, wide);
         else
             widen(static_cast<const X*>(task.spikes) + before, rows, channels, values, wide);
-        const E *by_key = paired_rows(keys, rows, wide, key_pairs);
-        const E *by_value = paired_rows(values, rows, wide, value_pairs);
+        if (few) product(wide, rows, channels, {values, wide, 1}, task.value, formed, false);
+        const E* by_key = paired_rows(keys, rows, wide, key_pairs);
+        const E* by_value = paired_rows(few ? formed : values, rows, wide, value_pairs);
         multiply<E>(channels, wide, depth_of<E>(rows), {by_key, 1, wide}, by_value, wide, gathered, wide, p > 0);
     }
-    multiply<float>(channels, wide, channels, {gathered, wide, 1}, task.value, wide, product, wide, false);
-    const E* packed = paired_rows(product, channels, wide, mixed);
+    if (!few) product(wide, channels, channels, {gathered, wide, 1}, task.value, turned, false);
+    const E* packed = paired_rows(few ? gathered : turned, channels, wide, mixed);
     if (packed != mixed) std::copy(packed, packed + channels * wide, mixed);
 }
 
-struct State {
-    float *real, *imag, *before;
-};
-
-// One position: A, the modulated features, and the neuron if there is one.
+// n elements of step t that begin at position `at`: the modulated features, and the neuron if there is one.
 template <typename X, bool FIRES, bool RESONATING, bool RELAXED>
-void finish_row(const Attend<X>& task, int64_t t, int64_t at, const float* __restrict numerator, float inverse,
-                const float* __restrict scale, const float* __restrict shift, State state) {
-    const int64_t channels = task.shape.channels;
+void finish_row(const Attend<X>& task, int64_t n, int64_t t, int64_t at, const float* __restrict weight,
+                float* __restrict real, float* __restrict imag, float* __restrict before) {
+    const NeuronRow& neuron = *task.neuron;
+    const float *__restrict scale = task.scale + t * task.row, *__restrict shift = task.shift + t * task.row;
     const float* __restrict gain = task.gain;
     const X* __restrict features = task.features + at;
-    X *__restrict out = task.out + at, *__restrict attention = task.attention == nullptr ? nullptr : task.attention + at;
-    const float *__restrict decay = task.decay, *__restrict rotation = RESONATING ? task.rotation : task.decay;
-    const float *__restrict drive = task.drive, *__restrict threshold = task.threshold;
-    const float* __restrict coefficient = task.coefficient;
-    float *__restrict real = state.real, *__restrict imag = state.imag, *__restrict before = state.before;
+    X* __restrict out = task.out + at;
+    const float *__restrict decay = neuron.decay.data(), *__restrict rotation = neuron.rotation.data();
+    const float *__restrict drive = neuron.gain.data(), *__restrict threshold = neuron.threshold.data();
+    const float* __restrict coefficient = neuron.coefficient.data();
     uint8_t* __restrict bytes = static_cast<uint8_t*>(task.fired) + (RELAXED ? 0 : at);
     X* __restrict numbers = static_cast<X*>(task.fired) + (RELAXED ? at : 0);
-    scale += t * channels, shift += t * channels;
-    if (attention != nullptr)
 #pragma omp simd
-        for (int64_t c = 0; c < channels; ++c) store(attention[c], numerator[c] * inverse);
-#pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) {
-        const float normed = scale[c] * to_float(features[c]) + shift[c];
-        const float modulated = normed + gain[c] * (numerator[c] * inverse) * normed;
+    for (int64_t i = 0; i < n; ++i) {
+        const float normed = scale[i] * to_float(features[i]) + shift[i];
+        const float modulated = normed + gain[i] * weight[i] * normed;
         if (FIRES) {
-            Step step = advance<RESONATING, RELAXED>(real[c], RESONATING ? imag[c] : 0.0f, modulated, decay[c],
-                                                     rotation[c], drive[c], threshold[c], task.sharpness);
-            real[c] = step.real;
-            if (RESONATING) imag[c] = step.imag;
-            store(out[c], step.spike + coefficient[c] * (step.spike - before[c]));
-            before[c] = step.spike;
+            Step step = advance<RESONATING, RELAXED>(real[i], RESONATING ? imag[i] : 0.0f, modulated, decay[i],
+                                                     rotation[i], drive[i], threshold[i], task.sharpness);
+            real[i] = step.real;
+            if (RESONATING) imag[i] = step.imag;
+            store(out[i], step.spike + coefficient[i] * (step.spike - before[i]));
+            before[i] = step.spike;
             if (RELAXED)
-                store(numbers[c], step.spike);
+                store(numbers[i], step.spike);
             else
-                bytes[c] = step.spike > 0.5f;
+                bytes[i] = step.spike > 0.5f;
         } else {
-            store(out[c], modulated);
+            store(out[i], modulated);
         }
     }
 }
@@ -189,28 +188,30 @@ void finish_block(const Attend<X>& task, int64_t sample, int64_t first, int64_t 
     static thread_local Scratch scratch;
     const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
     const int64_t depth = depth_of<E>(channels), block = rows * wide, matrix = depth * wide;
-    scratch.open(4 * (7 * block + rows), 10);
-    float *queries = scratch.take<float>(block), *numerator = scratch.take<float>(block);
-    float* inverse = scratch.take<float>(rows);
+    const int64_t together = task.row / channels;  // positions in one long loop
+    scratch.open(4 * 7 * block, 5);
+    float *queries = scratch.take<float>(block), *weights = scratch.take<float>(block);
     E *left = scratch.take<E>(block), *features = scratch.take<E>(block);
     float* state = scratch.take<float>(3 * block);
     if (FIRES) std::fill(state, state + 3 * block, 0.0f);
     for (int64_t t = 0; t < task.shape.steps; ++t) {
         const int64_t now = ((sample * task.shape.steps + t) * positions + first) * channels;
         if (t == 0) {
-            std::fill(numerator, numerator + block, 0.0f);
-            std::fill(inverse, inverse + rows, 1.0f);
+            std::fill(weights, weights + block, 0.0f);
         } else {
             const E* from = as_left(task.potential + now, rows, channels, left);
             multiply<E>(rows, wide, depth, {from, depth, 1}, task.query, wide, queries, wide, false);
-            const E* phi = feature_queries(queries, rows, channels, wide, key_sums + (t - 1) * wide, features, inverse);
-            multiply<E>(rows, wide, depth, {phi, depth_of<E>(wide), 1}, mixed + (t - 1) * matrix, wide, numerator,
-                        wide, false);
+            const E* phi = feature_queries(queries, rows, channels, wide, key_sums + (t - 1) * wide, features);
+            multiply<E>(rows, wide, depth, {phi, depth_of<E>(wide), 1}, mixed + (t - 1) * matrix, wide, weights, wide,
+                        false);
         }
-        for (int64_t r = 0; r < rows; ++r)
-            finish_row<X, FIRES, RESONATING, RELAXED>(
-                task, t, now + r * channels, numerator + r * wide, inverse[r], task.scale, task.shift,
-                {state + r * channels, state + block + r * channels, state + 2 * block + r * channels});
+        if (task.attention != nullptr) narrow(weights, rows, channels, wide, task.attention + now);
+        for (int64_t r = 0; r < rows; r += together) {
+            float* own = state + r * channels;
+            finish_row<X, FIRES, RESONATING, RELAXED>(task, std::min(together, rows - r) * channels, t,
+                                                      now + r * channels, weights + r * wide, own, own + block,
+                                                      own + 2 * block);
+        }
     }
 }
 
@@ -250,28 +251,6 @@ void attend_all(const Attend<X>& task, int threads) {
     }
 }
 
-template <typename X>
-void attend(Attend<X> task, const void* query, const void* key, const void* value, bool relaxed, int threads) {
-    using E = Element<X>;
-    const int64_t channels = task.shape.channels, wide = padded(channels), size = channels * wide;
-    const std::vector<float> ones(task.shape.steps * channels, 1.0f), zeros(task.shape.steps * channels, 0.0f);
-    if (task.scale == nullptr) task.scale = ones.data(), task.shift = zeros.data();
-    if (task.coefficient == nullptr) task.coefficient = zeros.data();
-    std::vector<float> turned(3 * size);
-    std::vector<E> pairs(2 * size);
-    const void* weights[] = {query, key, value};
-    for (int i = 0; i < 3; ++i)
-        transpose(static_cast<const X*>(weights[i]), channels, channels, channels, &turned[i * size], wide);
-    task.wide = wide;
-    task.query = paired_rows(&turned[0], channels, wide, &pairs[0]);
-    task.key = paired_rows(&turned[size], channels, wide, &pairs[size]);
-    task.value = &turned[2 * size];
-    if (task.decay == nullptr) return attend_all<X, false, false, false>(task, threads);
-    auto run = task.rotation != nullptr ? (relaxed ? attend_all<X, true, true, true> : attend_all<X, true, true, false>)
-                                        : (relaxed ? attend_all<X, true, false, true> : attend_all<X, true, false, false>);
-    run(task, threads);
-}
-
 }  // namespace
 
 extern "C" void ripe_attend(int64_t brain, int64_t bytes, int64_t relaxed, int64_t batch, int64_t steps,
@@ -281,17 +260,28 @@ extern "C" void ripe_attend(int64_t brain, int64_t bytes, int64_t relaxed, int64
                             const float* rotation, const float* drive, const float* threshold,
                             const float* coefficient, double sharpness, void* out, void* attention, void* fired,
                             int64_t threads) {
-    const Shape shape{batch, steps, positions, channels};
+    const int64_t wide = padded(channels), size = channels * wide;
+    const Row row(channels, wide == channels ? 256 : 1);
+    const NeuronRow neuron(row, decay, rotation, drive, threshold, coefficient);
+    const std::vector<float> scales = row.repeated(scale, steps, 1), shifts = row.repeated(shift, steps, 0);
+    const std::vector<float> gains = row.repeated(gain, 1, 0);
     auto run = [&](auto type) {
         using X = decltype(type);
-        const Attend<X> task{shape, static_cast<const X*>(potential), static_cast<const X*>(features), spikes,
-                             bytes != 0, scale, shift, gain, decay, rotation, drive, threshold, coefficient,
+        std::vector<float> turned(3 * size);
+        std::vector<Element<X>> pairs(2 * size);
+        const void* weights[] = {query, key, value};
+        for (int i = 0; i < 3; ++i)
+            transpose(static_cast<const X*>(weights[i]), channels, channels, channels, &turned[i * size], wide);
+        const Attend<X> task{{batch, steps, positions, channels},
+                             static_cast<const X*>(potential), static_cast<const X*>(features), spikes, bytes != 0,
                              static_cast<float>(sharpness), static_cast<X*>(out), static_cast<X*>(attention), fired,
-                             0, nullptr, nullptr, nullptr};
-        attend(task, query, key, value, relaxed != 0, static_cast<int>(threads));
+                             wide, paired_rows(&turned[0], channels, wide, &pairs[0]),
+                             paired_rows(&turned[size], channels, wide, &pairs[size]), &turned[2 * size],
+                             row.length, scales.data(), shifts.data(), gains.data(), &neuron};
+        auto turning = relaxed ? attend_all<X, true, true, true> : attend_all<X, true, true, false>;
+        auto leaky = relaxed ? attend_all<X, true, false, true> : attend_all<X, true, false, false>;
+        auto chosen = decay == nullptr ? attend_all<X, false, false, false> : rotation == nullptr ? leaky : turning;
+        chosen(task, static_cast<int>(threads));
     };
-    if (brain)
-        run(bfloat16{});
-    else
-        run(float{});
+    brain ? run(bfloat16{}) : run(float{});
 }

@@ -111,11 +111,18 @@ inline Lanes rounded(Lanes x) {
 #endif
 }
 
+// No less than the bound; NaN stays NaN.
+inline Lanes at_least(float bound, Lanes x) {
+#if defined(__AVX512F__)
+    return (Lanes)_mm512_max_ps((__m512)all(bound), (__m512)x);
+#else
+    return x < bound ? all(bound) : x;
+#endif
+}
+
 // 2^x, within 2e-7 and ever better towards x = 0: an error near 1 would add up over the tokens of a slow decay.
 inline Lanes exp2_of(Lanes x) {
-#if !defined(__AVX512F__)
-    x = x < -150.0f ? all(-150.0f) : x;
-#endif
+    x = at_least(-150.0f, x);  // minus infinity has no rest
     Lanes whole = rounded(x), rest = x - whole;
     Lanes p = 1.32647271e-3f * rest + 9.67151264e-3f;
     p = p * rest + 5.55073374e-2f;
@@ -125,7 +132,7 @@ inline Lanes exp2_of(Lanes x) {
 }
 
 inline Lanes exp_of(Lanes x) {
-    x = x < -104.0f ? all(-104.0f) : x;
+    x = at_least(-104.0f, x);
     x = x > 89.0f ? all(89.0f) : x;
     Lanes whole = rounded(x * LOG2_E);
     Lanes rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;

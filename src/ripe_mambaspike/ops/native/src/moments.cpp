@@ -96,7 +96,8 @@ template <typename X>
 void moments_back(const Shape& shape, const X* x, const float* mean, const float* grad_mean,
                   const float* grad_variance, X* grad_x, int threads) {
     const Row row(shape.channels);
-    const std::vector<float> means = row.repeated(mean, shape.steps, 0), to_mean = row.repeated(grad_mean, shape.steps, 0);
+    const std::vector<float> means = row.repeated(mean, shape.steps, 0);
+    const std::vector<float> to_mean = row.repeated(grad_mean, shape.steps, 0);
     const std::vector<float> to_variance = row.repeated(grad_variance, shape.steps, 0);
     const int64_t plane = shape.positions * shape.channels, block = ROWS * row.length;
     const int64_t blocks = (plane + block - 1) / block, items = shape.batch * shape.steps * blocks;

@@ -45,10 +45,11 @@ static inline Step advance(float real, float imag, float drive, float decay, flo
     return out;
 }
 
-// Per-channel values repeated to a row of at least 64 elements, so that few channels still make long loops.
+// Per-channel values repeated to a row of at least `least` elements, so that few channels still make long loops.
 struct Row {
     int64_t channels, length;
-    explicit Row(int64_t channels) : channels(channels), length(channels * ((63 + channels) / channels)) {}
+    explicit Row(int64_t channels, int64_t least = 64)
+        : channels(channels), length(channels * ((least - 1 + channels) / channels)) {}
 
     // [lines, C] -> [lines, length]; `otherwise` where there is nothing.
     std::vector<float> repeated(const float* values, int64_t lines, float otherwise) const {

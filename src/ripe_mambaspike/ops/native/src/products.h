@@ -90,11 +90,17 @@ static void panel(int64_t rows, Matrix<E> a, const E* b, int64_t b_row, int64_t 
 template <typename E>
 static void multiply(int64_t rows, int64_t columns, int64_t depth, Matrix<E> a, const E* b, int64_t b_row, float* out,
                      int64_t out_row, bool add) {
-    auto wide = add ? panel<E, true, 2> : panel<E, false, 2>;
-    auto narrow = add ? panel<E, true, 1> : panel<E, false, 1>;
+    auto two = add ? panel<E, true, 2> : panel<E, false, 2>;
+    auto one = add ? panel<E, true, 1> : panel<E, false, 1>;
     int64_t n = 0;
-    for (; n + 2 * LANES <= columns; n += 2 * LANES) wide(rows, a, b + n, b_row, depth, out + n, out_row);
-    if (n < columns) narrow(rows, a, b + n, b_row, depth, out + n, out_row);
+    for (; n + 2 * LANES <= columns; n += 2 * LANES) two(rows, a, b + n, b_row, depth, out + n, out_row);
+    if (n < columns) one(rows, a, b + n, b_row, depth, out + n, out_row);
+}
+
+// The same of floats where both b and out have rows `wide` long.
+static inline void product(int64_t wide, int64_t rows, int64_t depth, Matrix<float> a, const float* b, float* out,
+                           bool add) {
+    multiply<float>(rows, wide, depth, a, b, wide, out, wide, add);
 }
 
 // [rows, columns] of anything -> floats with rows `wide` long, zero beyond the columns.
@@ -106,6 +112,17 @@ static void widen(const X* x, int64_t rows, int64_t columns, float* out, int64_t
 #pragma omp simd
         for (int64_t c = 0; c < columns; ++c) to[c] = to_float(line[c]);
         for (int64_t c = columns; c < wide; ++c) to[c] = 0.0f;
+    }
+}
+
+// And back: rows `wide` long -> [rows, columns] in the given precision.
+template <typename X>
+static void narrow(const float* x, int64_t rows, int64_t columns, int64_t wide, X* out) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const float* __restrict line = x + r * wide;
+        X* __restrict to = out + r * columns;
+#pragma omp simd
+        for (int64_t c = 0; c < columns; ++c) store(to[c], line[c]);
     }
 }
 

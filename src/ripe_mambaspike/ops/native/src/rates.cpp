@@ -12,6 +12,10 @@ struct Cells {
     int64_t begin(int64_t cell) const { return cell * size / cells; }
     int64_t end(int64_t cell) const { return ((cell + 1) * size + cells - 1) / cells; }
     int64_t length(int64_t cell) const { return end(cell) - begin(cell); }
+
+    // The cells that a place lies in.
+    int64_t first(int64_t place) const { return place * cells / size; }
+    int64_t last(int64_t place) const { return ((place + 1) * cells + size - 1) / size; }
 };
 
 struct Pooled {
@@ -73,9 +77,9 @@ void spread_row(const Pooled& task, const X* grad, int64_t sample, int64_t y, X*
     work.assign(columns * channels + channels, 0.0f);
     float *cells = work.data(), *__restrict sum = cells + columns * channels;
     for (int64_t t = task.steps - 1; t >= 0; --t) {
-        for (int64_t row = y * task.rows.cells / task.rows.size; row < task.rows.cells && task.rows.begin(row) <= y; ++row) {
-            if (task.rows.end(row) <= y) continue;
-            const X* line = grad + (((sample * task.steps + t) * task.rows.cells + row) * columns) * task.wide + task.offset;
+        for (int64_t row = task.rows.first(y); row < task.rows.last(y); ++row) {
+            const int64_t cell_row = (sample * task.steps + t) * task.rows.cells + row;
+            const X* line = grad + cell_row * columns * task.wide + task.offset;
             const X* later = line + task.rows.cells * columns * task.wide;
             for (int64_t column = 0; column < columns; ++column) {
                 const float area = static_cast<float>(task.rows.length(row) * task.columns.length(column));
@@ -97,8 +101,7 @@ void spread_row(const Pooled& task, const X* grad, int64_t sample, int64_t y, X*
         X* line = out + (sample * task.steps + t) * task.position() + y * width * channels;
         for (int64_t x = 0; x < width; ++x) {
             std::fill(sum, sum + channels, 0.0f);
-            for (int64_t column = x * columns / width; column < columns && task.columns.begin(column) <= x; ++column) {
-                if (task.columns.end(column) <= x) continue;
+            for (int64_t column = task.columns.first(x); column < task.columns.last(x); ++column) {
                 const float* __restrict cell = cells + column * channels;
 #pragma omp simd
                 for (int64_t c = 0; c < channels; ++c) sum[c] += cell[c];

@@ -77,6 +77,11 @@ static inline float exp_downwards(float x) {
     return exp_rest(rest) * power;
 }
 
+// exp(min(z, 0)) + max(z, 0); NaN stays NaN.
+static inline float positive_feature(float z) {
+    return exp_downwards(z > 0.0f ? 0.0f : z) + (z > 0.0f ? z : 0.0f);
+}
+
 static inline float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
 // Thread `index` of `count` takes items [first, last): always the same ones, so that sums have the same bits.
@@ -86,9 +91,8 @@ struct Share {
         : first(items * index / count), last(items * (index + 1) / count) {}
 };
 
-// How many of `threads` to wake for `items` that cost `each` operations: none for little work.
+// All `threads`, or one alone for little work: `items` that cost `each` operations. Never a number between, because the
+// OpenMP library ends the threads that a smaller team leaves out and starts them anew for the next.
 static inline int useful_threads(int threads, int64_t items, int64_t each) {
-    int64_t worth = items * each / 32768 + 1;
-    int64_t useful = worth < items ? worth : items;
-    return static_cast<int>(useful < threads ? (useful < 1 ? 1 : useful) : threads);
+    return threads > 1 && items > 1 && items * each >= 32768 ? threads : 1;
 }

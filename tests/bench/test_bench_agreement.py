@@ -1,0 +1,147 @@
+"""Is a wrong fast path seen? Each way of being wrong has its own check."""
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.bench.agreement import (
+    Agreement,
+    Check,
+    _spikes,
+    compare_inference,
+    compare_training,
+    relative,
+    share_of_flips,
+)
+from ripe_mambaspike.bench.network import captured, clips, deployed_network, ripe_config
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.ops import backend, plain
+from ripe_mambaspike.train.step import StepSettings
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def deployed():
+    with backend.kernels("off"):
+        return deployed_network("nmnist", ripe_config("nmnist", 3, 16), CPU)
+
+
+@pytest.fixture(scope="module")
+def clip(deployed):
+    return clips(deployed.config, 2, CPU)
+
+
+def spoil(monkeypatch, name, change):
+    """On the fast path alone, let the network's method give something else."""
+    method = getattr(RipeMambaSpike, name)
+
+    def wrong(self, x, *rest, **more):
+        out = method(self, x, *rest, **more)
+        return change(out, *rest) if backend._choice.get() == "auto" else out
+
+    monkeypatch.setattr(RipeMambaSpike, name, wrong)
+
+
+def failed(agreement):
+    return {check.what for check in agreement.checks if not check.holds}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_equal_paths_agree(deployed, clip, precision):
+    agreement = compare_inference(deployed, clip, precision, graph=captured(deployed, clip, precision))
+    assert agreement.agrees, agreement
+    assert agreement.samples == 2
+    assert agreement.sentence.startswith("agrees")
+    assert deployed.run(clip).rates.max().item() > 0.01  # there were spikes to compare
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda out, mode: out._replace(logits=out.logits * 1.1), "relaxed logits differ by"),
+        (lambda out, mode: out._replace(logits=out.logits * torch.nan), "relaxed logits differ by"),
+        (lambda out, mode: out._replace(logits=out.logits[:, 1:]), "relaxed logits differ by"),
+    ],
+    ids=["scaled", "not a number", "a step short"],
+)
+def test_wrong_relaxed_logits(monkeypatch, deployed, clip, precision, change, what):
+    spoil(monkeypatch, "run", lambda out, mode=None: change(out, mode) if mode else out)
+    agreement = compare_inference(deployed, clip, precision)
+    assert failed(agreement) == {what}
+    assert agreement.sentence.startswith("does not agree")
+    assert agreement.to_dict()["agrees"] is False
+
+
+def test_wrong_hard_logits_and_rates(monkeypatch, deployed, clip):
+    spoil(monkeypatch, "run", lambda out, mode=None: out if mode else out._replace(logits=out.logits + 1))
+    assert failed(compare_inference(deployed, clip, "float32")) == {"logits differ by"}
+    spoil(monkeypatch, "run", lambda out, mode=None: out if mode else out._replace(rates=out.rates + 0.002))
+    assert "rates differ by" in failed(compare_inference(deployed, clip, "float32"))
+
+
+def test_spikes_of_the_operators_are_seen(deployed, clip):
+    with backend.kernels("off"), torch.no_grad():
+        expected = _spikes(deployed, clip)
+    with backend.kernels("auto"), torch.no_grad():
+        given = _spikes(deployed, clip)
+    assert len(given) == len(expected) == 6
+    assert share_of_flips(given, expected) < 5e-4
+    assert sum(int(one.sum()) for one in expected) > 100
+    turned = [given[0].transpose(2, 3), *given[1:]]
+    assert share_of_flips(turned, expected) != share_of_flips(turned, expected)  # not a number
+    assert share_of_flips(given[:5], expected) != share_of_flips(given[:5], expected)
+
+
+def test_flipped_spikes(monkeypatch, deployed, clip):
+    fire = plain.attend_fire
+
+    def flip(*given):
+        spikes, *rest = fire(*given)
+        if not given[-3]:  # the hard pass alone
+            spikes = spikes.clone()
+            spikes[:, 0, 0] = 1 - spikes[:, 0, 0]
+        return spikes, *rest
+
+    monkeypatch.setattr(plain, "attend_fire", flip)
+    assert "share of spikes flipped" in failed(compare_inference(deployed, clip, "float32"))
+
+
+def test_a_graph_that_gives_something_else(deployed, clip):
+    agreement = compare_inference(deployed, clip, "float32", graph=lambda x: deployed(x).flip(1))
+    assert failed(agreement) == {"captured logits differ by"}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training(monkeypatch, precision):
+    model = create_model("nmnist", seed=0, steps=3, resolution=16).train()  # with drop-path
+    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    before = [p.detach().clone() for p in (*model.parameters(), *model.buffers())]
+    assert compare_training(model, x, y, StepSettings(), precision).agrees
+    assert all(map(torch.equal, before, (*model.parameters(), *model.buffers())))
+    assert all(p.grad is None for p in model.parameters())
+
+    class Louder(torch.autograd.Function):
+        """The same value with a gradient that is too large."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 1.1 * grad
+
+    spoil(monkeypatch, "run", lambda out, *rest: out._replace(logits=Louder.apply(out.logits)))
+    expected = {"gradients differ by"} if precision == "float32" else set()
+    assert failed(compare_training(model, x, y, StepSettings(), precision)) == expected
+    spoil(monkeypatch, "run", lambda out, *rest: out._replace(logits=out.logits + torch.arange(10) / 10))
+    assert "relaxed loss differs by" in failed(compare_training(model, x, y, StepSettings(), precision))
+
+
+def test_what_is_not_a_number_never_agrees():
+    assert not Agreement((Check("it differs by", float("nan"), 1.0),), 1).agrees
+    assert relative(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])) == 0.5
+    assert relative(torch.zeros(2), torch.zeros(3)) != relative(torch.zeros(2), torch.zeros(3))

@@ -1,0 +1,110 @@
+"""Every fused operator has a case, its reference runs at it, and a wrong operator gets no speed-up."""
+
+import pytest
+import torch
+
+from ripe_mambaspike.bench.operators import cases
+from ripe_mambaspike.bench.ops import HOMES, Setting, bench_ops
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.ops import backend, fused, plain
+
+CPU = torch.device("cpu")
+SMALL = {"batch": 1, "steps": 3, "side": 16}
+
+
+def setting(*only):
+    return Setting(**SMALL, precisions=("float32",), only=only, repeats=1)
+
+
+def test_every_operator_has_a_case():
+    made = {case.operator for case in cases(CPU, "float32", **SMALL)}
+    assert made == set(HOMES)
+    public = {name for name in fused.__all__ if name[0].islower()} - {"spikes_as"}
+    assert made == public
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_references_run_at_every_case(precision):
+    for case in cases(CPU, precision, **SMALL):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            outputs = case.reference(**case.tensors)
+        assert all(out.isfinite().all() for out in outputs), case.name
+        for index in case.spikes:
+            assert 0.005 < float(outputs[index].float().mean()) < 0.9, case.name
+
+
+def test_the_papers_sizes():
+    made = cases(torch.device("meta"), "float32", 32, 16, 128)
+    with pytest.raises(RuntimeError):  # random numbers need a device that has some
+        next(made)
+    sizes = {case.setting for case in cases(CPU, "float32", 1, 2, 128) if case.operator == "mamba_inner"}
+    assert sizes == {"level 1, L 512", "level 2, L 256", "level 3, L 128"}
+
+
+def test_right_operators_get_a_speed_up():
+    rows = bench_ops(setting(), CPU)["rows"]
+    assert len(rows) == 1 + 3 + 6 + 6 + 1 + 6
+    for row in rows:
+        assert row["agreement"]["agrees"], row
+        assert row["forward"]["speedup"] > 0
+        assert ("backward" in row) == (row["operator"] not in ("attend_fire", "enter_fire"))
+
+
+@pytest.mark.parametrize("name", sorted(HOMES))
+def test_wrong_operators_get_none(monkeypatch, name):
+    right = getattr(plain, name)
+
+    def wrong(*given):
+        out = right(*given)
+        if isinstance(out, torch.Tensor):
+            return out * 1.01
+        return tuple(part * 1.01 if part.is_floating_point() else part for part in out)
+
+    monkeypatch.setattr(plain, name, wrong)
+    row = bench_ops(setting(name), CPU)["rows"][0]
+    assert not row["agreement"]["agrees"]
+    assert row["forward"]["speedup"] is None
+    assert row["forward"]["ours"]["median_ms"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(set(HOMES) - {"attend_fire", "enter_fire"}))
+def test_a_wrong_gradient_is_seen(monkeypatch, name):
+    right = getattr(plain, f"{name}_backward")
+
+    def half(*given):
+        out = right(*given)
+        return out / 2 if isinstance(out, torch.Tensor) else [part / 2 for part in out]
+
+    monkeypatch.setattr(plain, f"{name}_backward", half)
+    row = bench_ops(setting(name), CPU)["rows"][0]
+    checks = row["agreement"]["checks"]
+    assert checks["output differs by"]["found"] <= checks["output differs by"]["allowed"]
+    assert checks["gradients differ by"]["found"] == pytest.approx(0.5, abs=1e-3)
+    assert row["backward"]["speedup"] is None
+
+
+def test_flipped_spikes_are_seen(monkeypatch):
+    right = plain.norm_fire
+
+    def silent(*given):
+        spikes, *rest = right(*given)
+        return torch.zeros_like(spikes) if spikes.dtype == torch.uint8 else spikes, *rest
+
+    monkeypatch.setattr(plain, "norm_fire", silent)
+    row = bench_ops(setting("norm_fire"), CPU)["rows"][0]
+    checks = row["agreement"]["checks"]
+    assert checks["share of spikes flipped"]["found"] > 0.01
+    assert row["forward"]["speedup"] is None
+
+
+def test_no_kernels_no_row_of_times(monkeypatch):
+    monkeypatch.setattr(backend, "choice", lambda: "off")
+    rows = bench_ops(setting("step_moments"), CPU)["rows"]
+    assert len(rows) == 3
+    assert all("reference" in row["unavailable"] and "forward" not in row for row in rows)
+    monkeypatch.undo()
+
+
+def test_an_unknown_operator():
+    with pytest.raises(ConfigError, match="norm_fyre"):
+        bench_ops(setting("norm_fyre"), CPU)

@@ -1,0 +1,229 @@
+"""The objective against sums written out by hand, one step of training, and what decays."""
+
+import math
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.train.objective import Weights, consistency, objective, rate_penalty, relaxed_weight, tet
+from ripe_mambaspike.train.step import StepSettings, make_optimiser, split_by_decay, training_step
+
+SMALL = {"stage_channels": (8, 8, 12), "hierarchy_widths": (8, 12, 16), "steps": 3, "resolution": 16, "drop_path": 0.0}
+
+
+def small(**fields):
+    return create_model("nmnist", seed=0, **{**SMALL, **fields})
+
+
+def entropy(row, target):
+    """−Σ y log softmax(z), in plain Python."""
+    total = math.log(sum(math.exp(z) for z in row))
+    return sum(y * (total - z) for y, z in zip(target, row, strict=True))
+
+
+def by_hand(logits, targets, spread, smoothing):
+    """TET with every sum written out; targets as probabilities."""
+    batch, steps, classes = logits.shape
+    rows = logits.tolist()
+    smooth = [[(1 - smoothing) * y + smoothing / classes for y in row] for row in targets]
+    cross = sum(entropy(rows[b][t], smooth[b]) for b in range(batch) for t in range(steps)) / (batch * steps)
+    apart = 0.0
+    for b in range(batch):
+        for c in range(classes):
+            mean = sum(rows[b][t][c] for t in range(steps)) / steps
+            apart += sum((rows[b][t][c] - mean) ** 2 for t in range(steps))
+    return cross + spread * apart / (batch * steps * classes)
+
+
+def one_hot(indices, classes):
+    return [[float(c == i) for c in range(classes)] for i in indices]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1], ids=["plain", "smoothed"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_tet_of_classes(smoothing, steps):
+    logits = torch.randn(2, steps, 4, dtype=torch.float64)
+    expected = by_hand(logits, one_hot([3, 0], 4), 0.25, smoothing)
+    assert tet(logits, torch.tensor([3, 0]), 0.25, smoothing).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_tet_of_mixed_targets():
+    logits = torch.randn(2, 3, 4, dtype=torch.float64)
+    mixed = [[0.3, 0.7, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+    given = tet(logits, torch.tensor(mixed), 0.01, 0.1)
+    assert given.item() == pytest.approx(by_hand(logits, mixed, 0.01, 0.1), rel=1e-6)
+    hard = tet(logits, torch.tensor([1, 2]), 0.01, 0.1)
+    soft = tet(logits, torch.tensor(one_hot([1, 2], 4)), 0.01, 0.1)
+    assert hard.item() == pytest.approx(soft.item(), rel=1e-12)
+
+
+def test_half_precision_logits_are_summed_in_float32():
+    logits = torch.randn(64, 16, 11)
+    rounded = logits.bfloat16()
+    given = tet(rounded, torch.zeros(64, dtype=torch.long), 0.005)
+    assert given.dtype == torch.float32
+    assert given.item() == tet(rounded.float(), torch.zeros(64, dtype=torch.long), 0.005).item()
+
+
+def test_the_whole_objective():
+    hard = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([0.1, 0.3, 0.5], dtype=torch.float64))
+    soft = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([9.0, 9.0, 9.0], dtype=torch.float64))
+    weights = Weights(relaxed_share=0.2, spread=0.5, consistency=0.7, rates=0.01, label_smoothing=0.1)
+    targets = torch.tensor([1, 2])
+    parts = objective(hard, soft, targets, weights)
+    first, second = (by_hand(out.logits, one_hot([1, 2], 4), 0.5, 0.1) for out in (hard, soft))
+    pairs = zip(hard.logits.flatten().tolist(), soft.logits.flatten().tolist(), strict=True)
+    square = sum((a - b) ** 2 for a, b in pairs) / 24
+    assert parts.hard.item() == pytest.approx(first, rel=1e-12)
+    assert parts.relaxed.item() == pytest.approx(second, rel=1e-12)
+    assert parts.consistency.item() == pytest.approx(square, rel=1e-12)
+    assert parts.rate.item() == pytest.approx(0.3, rel=1e-12)
+    expected = 0.8 * first + 0.2 * second + 0.7 * square + 0.01 * 0.3
+    assert parts.loss.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_a_relaxed_pass_the_hard_one_counts_whole():
+    hard = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([0.2, 0.4], dtype=torch.float64))
+    parts = objective(hard, None, torch.tensor([1, 2]), Weights(relaxed_share=0.5, rates=0.01))
+    assert parts.relaxed is None
+    assert parts.consistency is None
+    assert parts.loss.item() == pytest.approx(parts.hard.item() + 0.01 * 0.3, rel=1e-12)
+
+
+def test_the_gradient_of_the_consistency_reaches_both():
+    hard, soft = (torch.randn(1, 2, 3, requires_grad=True) for _ in range(2))
+    consistency(hard, soft).backward()
+    assert torch.allclose(hard.grad, (hard - soft).detach() / 3)
+    assert torch.equal(soft.grad, -hard.grad)
+    rates = torch.tensor([0.1, 0.2, 0.6], requires_grad=True)
+    rate_penalty(rates).backward()
+    assert torch.allclose(rates.grad, torch.full((3,), 1 / 3))
+
+
+def test_the_share_of_the_relaxed_pass_falls_to_a_tenth():
+    assert [relaxed_weight(e, 10) for e in range(10)] == pytest.approx(
+        [0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.1]
+    )
+    assert relaxed_weight(0, 1) == 0.5
+    for epoch, epochs in ((-1, 10), (10, 10), (0, 0)):
+        with pytest.raises(ConfigError, match=str(epochs)):
+            relaxed_weight(epoch, epochs)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [torch.zeros(3, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long), torch.zeros(2), torch.zeros(2, 5)],
+    ids=["three", "whole matrix", "floating indices", "five classes"],
+)
+def test_targets_of_another_shape(targets):
+    with pytest.raises(InputError, match="targets"):
+        tet(torch.zeros(2, 3, 4), targets, 0.0)
+
+
+def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_statistics():
+    model, twin = small().train(), small().train()
+    x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
+    settings = StepSettings(clip=1e-3)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    parts = training_step(model, optimiser, x, y, settings)
+    assert not parts.loss.requires_grad
+    moved = torch.stack([(p.detach() - before[name]).norm() for name, p in model.named_parameters()]).norm()
+    assert moved.item() == pytest.approx(1e-3, rel=1e-3)
+    out = twin.run(x)  # one pass in training: what the statistics must have followed
+    for (name, ours), theirs in zip(model.named_buffers(), twin.buffers(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert parts.rate.item() == pytest.approx(out.rates.mean().item())
+
+
+def test_gradients_of_an_earlier_step_are_forgotten():
+    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    grads = []
+    for stale in (False, True):
+        model = small().train()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        if stale:
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, 7.0) if parameter.requires_grad else None
+        training_step(model, optimiser, x, y, StepSettings(clip=1e9))
+        grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.equal(*grads)
+
+
+def test_one_pass_or_two():
+    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    one, two = (
+        training_step(m := small().train(), make_optimiser(m, 1e-3, 0.05), x, y, StepSettings(passes=passes))
+        for passes in (1, 2)
+    )
+    assert one.relaxed is None
+    assert two.relaxed is not None
+    assert one.hard.item() == two.hard.item()
+    with pytest.raises(ConfigError, match="passes is 3"):
+        StepSettings(passes=3)
+
+
+def test_the_relaxed_pass_keeps_the_hard_tokens():
+    model = small(tokens=2).train()
+    seen = []
+    run = model.run
+
+    def spy(x, mode, token_indices=None):
+        out = run(x, mode, token_indices=token_indices)
+        seen.append((mode, token_indices, out.token_indices))
+        return out
+
+    model.run = spy
+    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    training_step(model, torch.optim.SGD(model.parameters(), 0.1), x, y, StepSettings(sharpness=3.0))
+    (hard, given, chosen), (relaxed, kept, _) = seen
+    assert (hard.relaxed, hard.sharpness, hard.track_statistics, given) == (False, 3.0, True, None)
+    assert (relaxed.relaxed, relaxed.sharpness, relaxed.track_statistics) == (True, 3.0, False)
+    assert kept is chosen
+
+
+def test_training_lowers_the_loss():
+    model = small().train()
+    optimiser = make_optimiser(model, 5e-3, 0.05)
+    x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
+    losses = [training_step(model, optimiser, x, y, StepSettings()).loss.item() for _ in range(8)]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_what_decays():
+    model = small(head_width=20)
+    decayed, kept = ({id(p) for p in part} for part in split_by_decay(model))
+    names = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
+    assert decayed | kept == set(names.values())
+    assert not decayed & kept
+    ends_kept = ("bias", "coefficient", "gain", "a_log", "skip", "dt_bias", "conv_bias", "mix", "threshold", "log_rate")
+    for name, which in names.items():
+        owner, _, last = name.rpartition(".")
+        norm = owner.rpartition(".")[2].endswith("norm") or owner in ("entry", "head.1")
+        neuron = "neuron" in owner
+        assert (which in kept) == (norm or neuron or last in ends_kept), name
+    for name in (
+        "head.0.weight",
+        "bridge.attention.weight",
+        "hierarchy.blocks.0.ahead.conv",
+        "hierarchy.blocks.2.behind.dt_proj",
+        "stages.1.attention.query.0",
+        "stages.0.first_conv.branches.4.convs.1.weight",
+    ):
+        assert names[name] in decayed, name
+    for name in ("entry.weight", "stages.0.first_norm.weight", "hierarchy.blocks.0.ahead.a_log"):
+        assert names[name] in kept, name  # two dimensions and yet no matrix
+
+
+def test_the_optimiser():
+    model = small()
+    optimiser = make_optimiser(model, 1e-3, 0.05)
+    first, second = optimiser.param_groups
+    assert (first["weight_decay"], second["weight_decay"]) == (0.05, 0.0)
+    assert first["betas"] == (0.9, 0.999)
+    count = sum(p.numel() for group in optimiser.param_groups for p in group["params"])
+    assert count == sum(p.numel() for p in model.parameters() if p.requires_grad)
