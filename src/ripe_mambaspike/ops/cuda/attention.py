@@ -7,7 +7,7 @@ from ripe_mambaspike.ops.cuda.attention_backward import backward
 from ripe_mambaspike.ops.cuda.attention_fire import Firing, enough, modulate_fire
 from ripe_mambaspike.ops.cuda.attention_mix import mixture
 from ripe_mambaspike.ops.cuda.attention_modulate import modulate
-from ripe_mambaspike.ops.cuda.attention_plan import fused
+from ripe_mambaspike.ops.cuda.attention_plan import fused, fused_gradient
 from ripe_mambaspike.ops.cuda.attention_wide import modulate_wide
 from ripe_mambaspike.ops.cuda.attention_wide_backward import backward_wide
 
@@ -47,7 +47,7 @@ def attend_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
     grads = (None if grad is None else grad.contiguous() for grad in (grad_out, grad_attention))
-    route = backward if fused(potential) else backward_wide
+    route = backward if fused_gradient(potential) else backward_wide
     with torch.autocast(potential.device.type, enabled=False):  # what it computes in is already decided
         return route(potential, spikes, features, scale, shift, query, key, value, gain, *grads)
 

@@ -45,12 +45,13 @@ def enough(x: Tensor) -> bool:
 def block_for(x: Tensor) -> int:
     """Positions of a program."""
     if x.dtype == torch.bfloat16:
-        return 64 if x.shape[3] <= 64 else 32
+        return 64
     return 32 if x.shape[3] <= 32 else 16
 
 
 def warps_for(width: int, block: int) -> int:
-    return 8 if width * block >= 1024 else 4
+    """Few where a program is narrow: its sums over channels then cross fewer of them."""
+    return 2 if width <= 32 else 4 if width <= 64 else 8
 
 
 def modulate_fire(

@@ -9,6 +9,9 @@ from torch import Tensor
 # The most channels one program holds whole, as [C, C] matrices; beyond it the products are left to cuBLAS, which in
 # float32 (no matrix units) is the better choice sooner.
 FUSED_CHANNELS = {torch.float32: 64, torch.bfloat16: 128}
+# Of the gradient's kernels. In bfloat16 wider ones are given to cuBLAS: compiled to Hopper's asynchronous products
+# they gave wrong sums (Triton 3.6), which narrower tiles do not use.
+GRADIENT_CHANNELS = {torch.float32: 64, torch.bfloat16: 32}
 FLOAT32_PRODUCTS = "ieee"  # or "tf32x3", which uses the matrix units; tf32 alone is too coarse
 PROGRAMS = 384  # about three for every multiprocessor of a large GPU
 MOST_PARTIALS = 16  # of one step's sums over positions
@@ -31,6 +34,11 @@ def fused(x: Tensor) -> bool:
     return x.shape[-1] <= FUSED_CHANNELS[x.dtype]
 
 
+def fused_gradient(x: Tensor) -> bool:
+    """The same for the gradient's kernels."""
+    return x.shape[-1] <= GRADIENT_CHANNELS[x.dtype]
+
+
 def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int = 4096) -> Plan:
     """For `pairs` steps of x [B, T, P, C]: at most `most` chunks, blocks of `least` positions or more.
 
@@ -45,7 +53,10 @@ def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int 
     blocks = triton.cdiv(positions, block)
     chunks = min(blocks, most, triton.cdiv(PROGRAMS, max(pairs, 1)))
     span = triton.cdiv(blocks, chunks)
-    warps, stages = 8 if width * block >= 1024 else 4, 1 if width > 64 else 2
+    if x.dtype == torch.bfloat16:
+        warps, stages = (8, 3) if width > 64 else (4, 3 if width > 32 else 2)
+    else:
+        warps, stages = 8 if width * block >= 1024 else 4, 1 if width > 64 else 2
     return Plan(block, triton.cdiv(blocks, span), span, width, warps, stages)
 
 

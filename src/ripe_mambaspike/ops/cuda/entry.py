@@ -105,17 +105,17 @@ def _enter_fire_kernel(
         spike, charge, real, imag = fire_step(
             drive, real, imag, decays, rotations, gains, thresholds, sharpness, resonating, RELAXED
         )
-        out = (sample * STEPS + step) * positions * CHANNELS + target
-        tl.store(spikes + out, spike.to(spikes.dtype.element_ty), mask=written)
-        tl.store(potential + out, charge.to(potential.dtype.element_ty), mask=written)
+        base = (sample * STEPS + step) * positions * CHANNELS
+        tl.store(spikes + base + target, spike.to(spikes.dtype.element_ty), mask=written)
+        tl.store(potential + base + target, charge.to(potential.dtype.element_ty), mask=written)
         emitted = tl.fma(following, spike - last_spike, spike)
-        tl.store(operand + out, emitted.to(operand.dtype.element_ty), mask=written)
+        tl.store(operand + base + target, emitted.to(operand.dtype.element_ty), mask=written)
         last_spike = spike
 
 
 def block_for(positions: int) -> tuple[int, int]:
     """(positions, warps) of a program."""
-    return (64, 4) if positions >= 64 * 528 else (32, 4)
+    return (32, 8) if positions >= 32 * 528 else (16, 4)
 
 
 def enter_fire(

@@ -19,6 +19,7 @@ from ripe_mambaspike.ops.cuda.scan_plan import (
 )
 
 CELLS = 128  # of states [N, E], for a program that hands over
+FORWARD_WARPS = 1  # a thread holds all states of its channel: their sum crosses no threads
 REGISTERS = 128  # a thread in the backward pass: some spilling, but two programs side by side
 
 
@@ -52,7 +53,6 @@ def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
     """y·silu(gate) [B, L, D, E]."""
     out = given.inputs.new_empty(sizes.batch, sizes.length, sizes.directions, sizes.channels)
     starts = _starts(given, sizes, cut)[0] if cut.chunks > 1 else out
-    programs = sizes.blocks() * cut.chunks * sizes.sequences
     outputs_kernel[(sizes.blocks() * cut.chunks, sizes.sequences)](
         *given,
         starts,
@@ -68,7 +68,7 @@ def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
         N=sizes.states,
         T=forward_tile(sizes.states),
         LANES=LANES,
-        num_warps=_warps(sizes, 4 if programs >= 192 else 8),
+        num_warps=FORWARD_WARPS,
     )
     return out
 
@@ -166,7 +166,7 @@ def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: Cut)
         N=sizes.states,
         T=forward_tile(sizes.states),
         LANES=LANES,
-        num_warps=_warps(sizes, 4),
+        num_warps=FORWARD_WARPS,
     )
     return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=True)
 
@@ -203,7 +203,7 @@ def _walk(
         N=sizes.states,
         T=tile,
         LANES=LANES,
-        num_warps=_warps(sizes, 4),
+        num_warps=FORWARD_WARPS,
     )
 
 

@@ -1,8 +1,8 @@
 // DS-MPA over all steps, alone or together with the neuron that reads it.
 //
-// For every step t > 0: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V' (or M from
-// the values, where positions are fewer than channels); then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X. Before
-// the first step there are no spikes: A is 0 there and nothing is multiplied.
+// For every step t > 0: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V' (or M
+// from the values, where positions are fewer than channels); then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X.
+// Before the first step there are no spikes: A is 0 there and nothing is multiplied.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
