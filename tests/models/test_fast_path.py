@@ -117,3 +117,28 @@ def test_passes_no_kernel_covers(small, events, caplog):
         assert not kernels_cover(mixed, x)
     with kernels("off"):
         assert not kernels_cover(small().eval(), x)
+
+
+@pytest.mark.parametrize("choice", ["off", "plain"])
+def test_several_passes_equal_single_ones(small, louder, events, choice):
+    """One plan for both passes: outputs, running statistics and the sum of the gradients are those of two runs."""
+    x = events(16, 16, dtype=torch.float64)
+    modes = [Pass(sharpness=3.0), Pass(relaxed=True, track_statistics=False)]
+    results = []
+    for together in (True, False):
+        model = louder(small(tokens=3)).double().train()
+        with kernels(choice):
+            if together:
+                outputs = model.run_passes(x, modes)
+            else:
+                first = model.run(x, modes[0])
+                outputs = [first, model.run(x, modes[1], first.token_indices)]
+            sum(out.logits.square().sum() for out in outputs).backward()
+        buffers = torch.cat([buffer.flatten() for buffer in model.buffers()])
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        results.append(([out.logits for out in outputs], buffers, gradients))
+    (given, buffers, got), (expected, statistics, wanted) = results
+    torch.testing.assert_close(given, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(buffers, statistics, rtol=1e-12, atol=1e-12)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-8, atol=1e-10, msg=name)

@@ -4,6 +4,7 @@
 and used for every clip; a network in training is planned anew for each pass, and gradients flow through the plan.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,13 +25,15 @@ from ripe_mambaspike.nn.fast.stage import (
     run_stage,
 )
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.ops.backend import backend, precision, say
+from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
 
 
 class Plan(NamedTuple):
-    entry: Any  # (scale, shift) [T, 2], or the norm itself with batch statistics
+    entry: tuple[Tensor, Tensor]  # scale and shift [T, 2] of the entry norm
+    track_entry: Callable[[Pass], None] | None  # with batch statistics: lets its running ones follow
     coefficients: tuple[Tensor | None, ...]  # of the filters before the stages' first convolutions
     stages: tuple[StagePlan, ...]
     bridge: BridgePlan
@@ -55,17 +58,18 @@ def kernels_cover(model: Any, x: Tensor, mode: Pass = HARD) -> bool:
     return True
 
 
-def plan(model: Any, x: Tensor, mode: Pass = HARD) -> Plan:
-    """The plan for inputs like x: its device and precision decide."""
+def plan(model: Any, x: Tensor) -> Plan:
+    """The plan for inputs like x: its device and precision decide. With batch statistics it is for x alone."""
     dtype = precision(x)
-    moments = backend(x, dtype) != "native"  # on a CPU the branches themselves are cheaper
     entry = model.entry
     tracked = entry.training and isinstance(entry, TimeBatchNorm)
     read = len(model.stages) if model.config.bridge == "mr-s3a" else 1
+    affine, track = _entry_of_batch(entry, x) if tracked else (affine_of(entry), None)
     return Plan(
-        entry if tracked else affine_of(entry),
+        affine,
+        track,
         tuple(stage.first_conv.coefficient for stage in model.stages),
-        tuple(plan_stage(stage, mode, dtype, moments) for stage in model.stages),
+        tuple(plan_stage(stage, dtype) for stage in model.stages),
         plan_bridge(model.bridge, dtype),
         plan_hierarchy(model.hierarchy, model.head, dtype),
         model.select,
@@ -106,15 +110,25 @@ def run_plan(
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
 
 
+def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[Pass], None]]:
+    """The affine that normalises this batch's steps, and what lets the running statistics follow."""
+    check_statistics(x.shape[0] * x.shape[3] * x.shape[4])
+    steps = x.shape[1]
+    variance, mean = torch.var_mean(at_least_float32(x), (0, 3, 4), correction=0)
+    scale = at_least_float32(norm.weight[:steps]) * torch.rsqrt(variance + EPSILON)
+    shift = at_least_float32(norm.bias[:steps]) - mean * scale
+    count = x.numel() // mean.numel()
+    return (scale, shift), lambda mode: norm.track(mean, variance, count, mode)
+
+
 def _enter(planned: Plan, x: Tensor, mode: Pass) -> Charged:
     """The entry norm, the first stage's temporal filter and its first neuron."""
-    if isinstance(planned.entry, tuple) and not torch.is_grad_enabled():
+    if planned.track_entry is not None:
+        planned.track_entry(mode)
+    elif not torch.is_grad_enabled():
         return charge_from_events(planned.stages[0], x, planned.entry, planned.coefficients[0], mode)
-    if isinstance(planned.entry, tuple):
-        scale, shift = (value[: x.shape[1], :, None, None] for value in planned.entry)
-        normed = torch.addcmul(shift, x, scale)
-    else:
-        normed = planned.entry(x.to(planned.entry.weight.dtype), mode)
+    scale, shift = (value[: x.shape[1], :, None, None] for value in planned.entry)
+    normed = torch.addcmul(shift, x, scale)
     coefficient = planned.coefficients[0]
     if coefficient is not None:
         normed = tdm(normed, coefficient)[0]

@@ -1,5 +1,6 @@
 """RIPE-MambaSpike: entry norm → three spiking stages → bridge → hierarchy → mean over tokens → head."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -66,13 +67,25 @@ class RipeMambaSpike(Model):
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
         if kernels_cover(self, x, mode):
             self._check_pass(x, token_indices)
-            return run_plan(plan(self, x, mode), x, mode, token_indices)
+            return run_plan(plan(self, x), x, mode, token_indices)
         front = self.front_end(x, mode)
         if token_indices is None:
             token_indices = self.select(front.stages[-1].spikes)
         logits = self.classify(front.features, front.attention, token_indices)
         rates = torch.cat([stage.rates() for stage in front.stages])
         return Output(logits, rates, front.attention, token_indices)
+
+    def run_passes(self, x: Tensor, modes: Sequence[Pass]) -> list[Output]:
+        """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
+        if not kernels_cover(self, x, modes[0]):
+            outputs: list[Output] = []
+            for mode in modes:
+                outputs.append(self.run(x, mode, outputs[0].token_indices if outputs else None))
+            return outputs
+        self._check_pass(x, None)
+        planned = plan(self, x)
+        first = run_plan(planned, x, modes[0])
+        return [first, *(run_plan(planned, x, mode, first.token_indices) for mode in modes[1:])]
 
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""

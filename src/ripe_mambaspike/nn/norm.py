@@ -1,5 +1,7 @@
 """Batch norms that say per call whether their running statistics move, and what they deploy as."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,6 +54,16 @@ class _Statistics(nn.Module):
         mean, variance = self.running_mean.double(), self.running_var.double()
         scale = self.weight.double() / torch.sqrt(variance + EPSILON)
         return scale, self.bias.double() - mean * scale
+
+
+@torch.no_grad()
+def track_together(norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: Pass) -> None:
+    """`track` for several norms over the same numbers, in a few calls: means and variances [norms, C]."""
+    momentum = norms[0].momentum_of(mode)
+    if momentum > 0:
+        running = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
+        values = torch.cat((means, variances * (count / (count - 1)))).to(running[0].dtype)
+        torch._foreach_lerp_(running, list(values.unbind()), momentum)
 
 
 class BatchNorm(_Statistics):

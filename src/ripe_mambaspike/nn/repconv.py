@@ -4,13 +4,14 @@ Every form reads [B, T, C_in, H, W] before the temporal filter, owns that filter
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm
+from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, track_together
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 Filtered = tuple[Tensor, Tensor]  # output, last input
@@ -92,6 +93,14 @@ class _FilteredConv(nn.Module):
         return F.conv2d(x.flatten(0, 1), weight, bias, self.stride, 1).unflatten(0, x.shape[:2])
 
 
+class Branches(NamedTuple):
+    """Of a RepConv, side by side."""
+
+    kernels: Tensor  # each as one kernel, tap by tap [branches, C, 9 C_in]
+    weight: Tensor  # of the norms [branches, C]
+    shift: Tensor  # of the norms [branches, C]
+
+
 class RepConv(_FilteredConv):
     """The training form: 3×3, 1×1, 1×3, 3×1, 1×1→3×3 and, where shapes allow, identity and average pool."""
 
@@ -127,24 +136,30 @@ class RepConv(_FilteredConv):
             biases.append(shift_)
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
 
-    def batch_kernel_and_bias(self, mean: Tensor, second: Tensor, count: int, mode: Pass) -> tuple[Tensor, Tensor]:
+    def stacked(self) -> Branches:
+        """All branches side by side, in float64, which is small work here."""
+        kernels = torch.stack([branch.kernel(self.in_channels) for branch in self.branches])
+        weight = torch.stack([branch.norm.weight for branch in self.branches]).double()
+        shift = torch.stack([branch.norm.bias for branch in self.branches]).double()
+        return Branches(kernels.permute(0, 1, 3, 4, 2).flatten(2), weight, shift)
+
+    def batch_kernel_and_bias(
+        self, branches: Branches, mean: Tensor, second: Tensor, count: int, mode: Pass
+    ) -> tuple[Tensor, Tensor]:
         """The one kernel and bias that all branches add up to with the statistics of a batch.
 
         mean [9 C_in] and second [9 C_in, 9 C_in] are the moments of the batch's `count` patches: a branch that equals
-        the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k. In float64, which is small work here.
+        the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k.
         """
+        kernels, weight, shift = branches
         mean, second = mean.double(), second.double()
         covariance = torch.addr(second, mean, mean, alpha=-1)
-        kernels = torch.stack([branch.kernel(self.in_channels) for branch in self.branches])
-        flat = kernels.permute(0, 1, 3, 4, 2).flatten(2)  # [branches, C, 9 C_in]
-        means = flat @ mean
-        variances = ((flat @ covariance) * flat).sum(-1).clamp(min=0)
-        weight = torch.stack([branch.norm.weight for branch in self.branches]).double()
-        shift = torch.stack([branch.norm.bias for branch in self.branches]).double()
-        for branch, mean, variance in zip(self.branches, means, variances, strict=True):
-            branch.norm.track(mean, variance, count, mode)
+        means = kernels @ mean
+        variances = ((kernels @ covariance) * kernels).sum(-1).clamp(min=0)
+        track_together([branch.norm for branch in self.branches], means, variances, count, mode)
         scale = weight * torch.rsqrt(variances + EPSILON)
-        return (scale[..., None, None, None] * kernels).sum(0), (shift - means * scale).sum(0)
+        fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], a tap's channels together
+        return fused.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2), (shift - means * scale).sum(0)
 
 
 class FusedConv(_FilteredConv):

@@ -52,12 +52,11 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
     """
     alpha = settings.sharpness
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
-        hard = model.run(x, Pass(sharpness=alpha))
-        relaxed = None
+        modes = [Pass(sharpness=alpha)]
         if settings.passes == 2:
-            mode = Pass(relaxed=True, sharpness=alpha, track_statistics=False)
-            relaxed = model.run(x, mode, token_indices=hard.token_indices)
-    return objective(hard, relaxed, targets, settings.weights)
+            modes.append(Pass(relaxed=True, sharpness=alpha, track_statistics=False))
+        hard, *rest = model.run_passes(x, modes)
+    return objective(hard, rest[0] if rest else None, targets, settings.weights)
 
 
 def training_step(

@@ -14,7 +14,6 @@ from torch import Tensor
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
-from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.fused import patch_moments, step_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -36,7 +35,7 @@ class Layer:
     shift: Tensor  # [T, C], float32
     stride: int
 
-    def __call__(self, operand: Tensor) -> Currents:
+    def __call__(self, operand: Tensor, mode: Pass) -> Currents:
         steps = operand.shape[1]
         return Currents(convolve(operand, self.kernel, self.stride), self.scale[:steps], self.shift[:steps])
 
@@ -69,28 +68,27 @@ def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
     return Layer(channels_together(kernel, dtype), scale, shift + scale * at_least_float32(bias), conv.stride)
 
 
-def batch_currents(conv: RepConv, norm: TimeBatchNorm, operand: Tensor, mode: Pass) -> Currents:
-    """With batch statistics: the branches' from the moments of the operand's patches, the norm's from the output."""
-    mean, second = patch_moments(operand, conv.stride)
-    height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
-    count = operand.shape[0] * operand.shape[1] * height * width
-    kernel, bias = conv.batch_kernel_and_bias(mean, second, count, mode)
-    values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
-    return batch_affine(norm, values, bias, mode)
+class BatchLayer:
+    """With batch statistics: the branches' from the moments of the operand's patches, the norm's from the output.
+
+    One convolution runs instead of seven. The branches' weights are read once, however many passes follow.
+    """
+
+    def __init__(self, conv: RepConv, norm: TimeBatchNorm) -> None:
+        self.conv, self.norm = conv, norm
+        self.branches = conv.stacked()
+
+    def __call__(self, operand: Tensor, mode: Pass) -> Currents:
+        conv = self.conv
+        mean, second = patch_moments(operand, conv.stride)
+        height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
+        count = operand.shape[0] * operand.shape[1] * height * width
+        kernel, bias = conv.batch_kernel_and_bias(self.branches, mean, second, count, mode)
+        values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
+        return batch_affine(self.norm, values, bias, mode)
 
 
-def branch_currents(conv: RepConv, norm: TimeBatchNorm, operand: Tensor, mode: Pass) -> Currents:
-    """The same with every branch computed for itself: where that is cheaper than the moments."""
-    flat = operand.flatten(0, 1).permute(0, 3, 1, 2)
-    with computing_in(operand.dtype, operand):
-        out = conv.branches[0](flat, mode)
-        for branch in conv.branches[1:]:
-            out = out + branch(flat, mode)
-    values = out.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
-    return batch_affine(norm, values, None, mode)
-
-
-def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor | None, mode: Pass) -> Currents:
+def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: Pass) -> Currents:
     """The affine that normalises these values by their own statistics; running statistics follow when tracked."""
     samples, steps = values.shape[0], values.shape[1]
     positions = values.shape[2] * values.shape[3]
@@ -98,11 +96,7 @@ def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor | None, mode:
     mean, variance = step_moments(values.flatten(2, 3))
     weight, beta = (at_least_float32(p[:steps]) for p in (norm.weight, norm.bias))
     scale = weight * torch.rsqrt(variance + EPSILON)
-    if bias is not None:  # its gradient cancels to exactly zero, as it does in the norm
-        bias = bias.to(mean.dtype)
-        shift = beta - (mean + bias) * scale + bias * scale
-        mean = mean + bias
-    else:
-        shift = beta - mean * scale
-    norm.track(mean, variance, samples * positions, mode)
+    bias = bias.to(mean.dtype)
+    shift = beta - (mean + bias) * scale + bias * scale  # the bias's gradient cancels to exactly zero, as in the norm
+    norm.track(mean + bias, variance, samples * positions, mode)
     return Currents(values, scale, shift)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.nn.attention import MembraneAttention
-from ripe_mambaspike.nn.fast.layers import Currents, Layer, batch_currents, branch_currents, fixed_layer
+from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents, Layer, fixed_layer
 from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.norm import TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.ops.attention import convex_attention
 from ripe_mambaspike.ops.backend import computing_in
@@ -38,10 +39,10 @@ class Spikes(NamedTuple):
 class StagePlan(NamedTuple):
     """A stage's weights in the form the operators take."""
 
-    first: Callable[[Tensor], Currents]
+    first: Callable[[Tensor, Pass], Currents]
     first_neuron: Neuron
     inner_coefficient: Tensor | None  # of the filter before the second convolution
-    second: Callable[[Tensor], Currents]
+    second: Callable[[Tensor, Pass], Currents]
     second_neuron: Neuron
     attention: Any  # AttentionWeights, or the module where no operator covers it
 
@@ -52,11 +53,9 @@ class StageResult(NamedTuple):
     attention: Tensor  # A [B, T, H, W, C], empty unless wanted
 
 
-def plan_stage(stage: SpikingStage, mode: Pass, dtype: torch.dtype, moments: bool) -> StagePlan:
-    """With `moments` branch statistics in training come from the patches' moments, else from each branch."""
-    layers = []
-    for conv, norm in ((stage.first_conv, stage.first_norm), (stage.second_conv, stage.second_norm)):
-        layers.append(_layer(conv, norm, mode, dtype, moments))
+def plan_stage(stage: SpikingStage, dtype: torch.dtype) -> StagePlan:
+    pairs = ((stage.first_conv, stage.first_norm), (stage.second_conv, stage.second_norm))
+    layers = [_layer(conv, norm, dtype) for conv, norm in pairs]
     neurons: Any = (stage.first_neuron, stage.second_neuron)
     first, second = (neuron.constants(stage_device(stage)) for neuron in neurons)
     inner: Any = stage.second_conv.coefficient
@@ -67,11 +66,9 @@ def stage_device(stage: SpikingStage) -> torch.device:
     return next(stage.parameters()).device
 
 
-def _layer(conv: Any, norm: Any, mode: Pass, dtype: torch.dtype, moments: bool) -> Callable[[Tensor], Currents]:
-    if not norm.training or not hasattr(norm, "running_mean"):
-        return fixed_layer(conv, norm, dtype)
-    currents = batch_currents if moments else branch_currents
-    return lambda operand: currents(conv, norm, operand, mode)
+def _layer(conv: Any, norm: Any, dtype: torch.dtype) -> Callable[[Tensor, Pass], Currents]:
+    tracked = norm.training and isinstance(norm, TimeBatchNorm)
+    return BatchLayer(conv, norm) if tracked else fixed_layer(conv, norm, dtype)
 
 
 def plan_attention(module: Any, dtype: torch.dtype) -> Any:
@@ -93,7 +90,7 @@ class Charged(NamedTuple):
 
 def charge(plan: StagePlan, operand: Tensor, mode: Pass) -> Charged:
     """The first convolution, norm and neuron: operand [B, T, H, W, C_in], already filtered."""
-    current = plan.first(operand)
+    current = plan.first(operand, mode)
     grid = current.values.shape
     fired = norm_fire(
         *_flat(current),
@@ -147,7 +144,7 @@ def run_stage(
     rates = [inner.mean()] if keep_rates else []
     operand = inner.operand
     del charged, inner
-    current = _flat(plan.second(operand))
+    current = _flat(plan.second(operand, mode))
     del operand
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
         fired, out, attention = attend_fire(

@@ -50,8 +50,7 @@ def block_for(x: Tensor) -> int:
 
 
 def warps_for(width: int, block: int) -> int:
-    """Few where a program is narrow: its sums over channels then cross fewer of them."""
-    return 2 if width <= 32 else 4 if width <= 64 else 8
+    return 4 if width <= 32 else 8
 
 
 def modulate_fire(

@@ -63,6 +63,16 @@ def load_affine(scale, shift, step, channels, C: tl.constexpr, AFFINE: tl.conste
 
 
 @triton.jit
+def spikes_like(s, u):
+    """Spikes as numbers of u's precision. Bytes become bfloat16 by their bits: converting integers is slow."""
+    if s.dtype == tl.uint8 and u.dtype == tl.bfloat16:
+        numbers = (s.to(tl.int16) * 0x3F80).to(tl.bfloat16, bitcast=True)
+    else:
+        numbers = s.to(u.dtype)
+    return numbers
+
+
+@triton.jit
 def positive(z):
     """φ(z) = exp(min(z, 0)) + max(z, 0); its slope is min(φ, 1)."""
     return tl.exp(tl.minimum(z, 0.0)) + tl.maximum(z, 0.0)
@@ -72,4 +82,5 @@ def positive(z):
 def quotient(numerator, query, key_sum, centre):
     """(A − centre [C, rows], denominator [rows]) from M's part of the numerator and φ(Q); see attention_mix."""
     denominator = tl.sum(query * key_sum[:, None], 0) + TINY
-    return (numerator - TINY * centre[:, None]) / denominator[None, :], denominator
+    inverse = 1.0 / denominator  # one division a position instead of one a number
+    return (numerator - TINY * centre[:, None]) * inverse[None, :], denominator

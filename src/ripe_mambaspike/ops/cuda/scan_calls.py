@@ -19,8 +19,7 @@ from ripe_mambaspike.ops.cuda.scan_plan import (
 )
 
 CELLS = 128  # of states [N, E], for a program that hands over
-FORWARD_WARPS = 1  # a thread holds all states of its channel: their sum crosses no threads
-REGISTERS = 128  # a thread in the backward pass: some spilling, but two programs side by side
+WARPS = 1  # a thread holds all states of its channel: their sum crosses no threads
 
 
 class ScanInputs(NamedTuple):
@@ -45,8 +44,8 @@ class ScanGradients(NamedTuple):
 
 
 def groups_of(sizes: Sizes) -> int:
-    """Channels a thread has in the backward pass: two, so that sums over channels begin within a thread."""
-    return 1 if sizes.channels <= LANES else 2
+    """Channels a thread has in the backward pass: two of many, so that sums over them begin within a thread."""
+    return 1 if sizes.channels < 8 * LANES else 2
 
 
 def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
@@ -68,7 +67,7 @@ def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
         N=sizes.states,
         T=forward_tile(sizes.states),
         LANES=LANES,
-        num_warps=FORWARD_WARPS,
+        num_warps=WARPS,
     )
     return out
 
@@ -119,8 +118,7 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
             T=tile,
             G=groups,
             LANES=LANES,
-            num_warps=_warps(sizes, 8),
-            maxnreg=REGISTERS,
+            num_warps=WARPS,
         )
     total = torch.sum(sums, (1, 2)).transpose(1, 2)  # [D, E, N + 2 + R]
     grad_decay, grad_skip, grad_bias, grad_weight = total.split((sizes.states, 1, 1, sizes.rank), 2)
@@ -132,11 +130,6 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
         grad_decay.clone(memory_format=torch.contiguous_format),
         grad_skip.squeeze(2).clone(memory_format=torch.contiguous_format),
     )
-
-
-def _warps(sizes: Sizes, most: int) -> int:
-    """The states of a channel lie in as many warps, no more: tokens are not to be split over them."""
-    return min(most, sizes.states)
 
 
 def _starts(given: ScanInputs, sizes: Sizes, cut: Cut) -> tuple[Tensor, Tensor]:
@@ -166,7 +159,7 @@ def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: Cut)
         N=sizes.states,
         T=forward_tile(sizes.states),
         LANES=LANES,
-        num_warps=FORWARD_WARPS,
+        num_warps=WARPS,
     )
     return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=True)
 
@@ -203,7 +196,7 @@ def _walk(
         N=sizes.states,
         T=tile,
         LANES=LANES,
-        num_warps=FORWARD_WARPS,
+        num_warps=WARPS,
     )
 
 

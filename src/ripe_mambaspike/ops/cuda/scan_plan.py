@@ -61,7 +61,7 @@ def forward_tile(states: int) -> int:
 
 
 def backward_tile(states: int) -> int:
-    return max(2, min(8, 128 // states))
+    return max(2, min(8, 32 // states))
 
 
 def cut_of(sizes: Sizes, groups: int = 1) -> Cut:
