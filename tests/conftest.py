@@ -1,9 +1,13 @@
 """What every test shares: one thread, a fixed seed, and a way to make uninitialised memory show."""
 
+import os
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():  # Triton's kernels run in its interpreter, which is chosen before Triton is imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

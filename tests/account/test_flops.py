@@ -10,6 +10,7 @@ from ripe_mambaspike.account.flops import count_flops, token_counts
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.nn.mixers import matched_sizes
+from ripe_mambaspike.ops.backend import kernels
 
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "form": "deployed"}
 
@@ -74,7 +75,8 @@ def test_the_scan_is_nine_operations_a_token_channel_and_state(overrides):
 
 def counted_by_pytorch(model, height, width):
     x = probe_events(model.config.steps, height, width)
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    # PyTorch counts its own operators and cannot look into ours: the reference path it is.
+    with kernels("off"), FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model.eval()(x)
     return counter.get_total_flops()
 

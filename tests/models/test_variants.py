@@ -1,5 +1,7 @@
 """Every field that may be overridden and every ablation: a pass there and back, every parameter reached."""
 
+import re
+
 import pytest
 import torch
 
@@ -38,6 +40,9 @@ VARIANTS = {
     "dual-kernel": {"form": "dual-kernel"},
 }
 UNREACHED = {"A1": {"bridge.attention.weight"}, "A1-A4": {"bridge.attention.weight"}}  # A = 0
+# The norm behind a convolution takes every constant away, so a branch's shift moves nothing. Kernels give it exactly
+# zero; the reference path leaves what rounding leaves.
+CANCELLED = re.compile(r"stages\.\d\.(first|second)_conv\.branches\.\d\.norm\.bias")
 
 
 def gradients(model, x):
@@ -55,7 +60,7 @@ def test_there_and_back(small, events, variant):
     for name, gradient in gradients(model, events(steps=model.config.steps, samples=3)).items():
         assert gradient is not None, name
         assert gradient.isfinite().all(), name
-        if variant != "drop path":
+        if variant != "drop path" and not CANCELLED.fullmatch(name):
             assert (gradient.abs().max() > 0) == (name not in UNREACHED.get(variant, ())), name
 
 
@@ -111,8 +116,8 @@ def test_an_ablation_changes_the_network(small, louder, events, field, kind):
 
 
 def test_tokens_are_shared_between_two_passes(small, louder, events):
-    model = louder(small(tokens=4)).eval()
-    x = events()
+    model = louder(small(tokens=4)).double().eval()
+    x = events(dtype=torch.float64)
     with torch.no_grad():
         hard = model.run(x)
         relaxed = Pass(relaxed=True)

@@ -58,15 +58,15 @@ class RipeMambaSpike(Model):
 
     def forward(self, x: Tensor) -> Tensor:
         """Events binned to [B, T, 2, H, W] → per-step logits [B, T, classes]."""
+        self._check_pass(x, None)
         if kernels_cover(self, x):
-            self._check_pass(x, None)
             return run_plan(plan(self, x), x, want_rates=False).logits
         return self.run(x).logits
 
     def run(self, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
+        self._check_pass(x, token_indices)
         if kernels_cover(self, x, mode):
-            self._check_pass(x, token_indices)
             return run_plan(plan(self, x), x, mode, token_indices)
         front = self.front_end(x, mode)
         if token_indices is None:
@@ -77,12 +77,12 @@ class RipeMambaSpike(Model):
 
     def run_passes(self, x: Tensor, modes: Sequence[Pass]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
+        self._check_pass(x, None)
         if not kernels_cover(self, x, modes[0]):
             outputs: list[Output] = []
             for mode in modes:
                 outputs.append(self.run(x, mode, outputs[0].token_indices if outputs else None))
             return outputs
-        self._check_pass(x, None)
         planned = plan(self, x)
         first = run_plan(planned, x, modes[0])
         return [first, *(run_plan(planned, x, mode, first.token_indices) for mode in modes[1:])]

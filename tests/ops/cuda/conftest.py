@@ -1,12 +1,6 @@
-"""Triton kernels without a GPU: in Triton's interpreter, which must be chosen before Triton is imported."""
-
-import os
+"""Triton kernels without a GPU: in Triton's interpreter."""
 
 import pytest
-import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

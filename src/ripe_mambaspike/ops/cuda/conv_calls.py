@@ -13,6 +13,14 @@ SEGMENT = 256  # tokens whose gradients a program sums
 def convolve(inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, sizes: Sizes) -> Tensor:
     """u = silu(convolution of the inner half) [D, B, L, E]."""
     u = inputs.new_empty(sizes.directions, sizes.batch, sizes.length, sizes.channels)
+    _convolve(inputs, conv, conv_bias, u, sizes, gradient=False)
+    return u
+
+
+def _convolve(
+    inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, u: Tensor, sizes: Sizes, *, gradient: bool
+) -> None:
+    """Fill u, or turn it from u's gradient into the convolution's."""
     columns = min(128, power_of_two(sizes.channels))
     rows = ELEMENTS // columns
     blocks = ceil_div(sizes.channels, columns)
@@ -26,18 +34,22 @@ def convolve(inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, sizes: Size
         sizes.directions,
         sizes.channels,
         blocks,
+        GRADIENT=gradient,
         BIASED=conv_bias is not None,
         K=sizes.taps,
         ROWS=rows,
         COLUMNS=columns,
     )
-    return u
 
 
 def convolve_backward(
     inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, grad_u: Tensor, grad_inputs: Tensor, sizes: Sizes
 ) -> tuple[Tensor, Tensor]:
-    """Fill the inner half of grad_inputs; the gradients of conv [D, E, K] and of its bias [D, E], empty if None."""
+    """Fill the inner half of grad_inputs; the gradients of conv [D, E, K] and of its bias [D, E], empty if None.
+
+    grad_u is used up: it becomes the convolution's gradient.
+    """
+    _convolve(inputs, conv, conv_bias, grad_u, sizes, gradient=True)
     columns = min(64, power_of_two(sizes.channels))
     rows = ELEMENTS // 2 // columns
     blocks = ceil_div(sizes.channels, columns)
@@ -46,7 +58,6 @@ def convolve_backward(
     conv_gradients_kernel[(segments * blocks, sizes.sequences)](
         inputs,
         conv,
-        conv if conv_bias is None else conv_bias,
         grad_u,
         grad_inputs,
         sums,
@@ -56,7 +67,6 @@ def convolve_backward(
         sizes.channels,
         blocks,
         segments,
-        BIASED=conv_bias is not None,
         K=sizes.taps,
         SUMS=power_of_two(sizes.taps + 1),
         SEGMENT=SEGMENT,

@@ -38,12 +38,13 @@ def conv_kernel(
     directions,
     channels,
     blocks,
+    GRADIENT: tl.constexpr,
     BIASED: tl.constexpr,
     K: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """u = silu(convolution + bias)."""
+    """u = silu(convolution + bias). GRADIENT: what u_ptr holds is u's gradient, which becomes the convolution's."""
     block, start = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
     column = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -58,19 +59,23 @@ def conv_kernel(
         bias = tl.zeros([COLUMNS], tl.float32)
     weight_ptr += direction * channels * K
     out = convolved(inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K)
-    u = out * tl.sigmoid(out)
+    opened = tl.sigmoid(out)
     u_ptr += tl.program_id(1).to(tl.int64) * length * channels
     offsets = tl.where(reverse, length - 1 - index, index)[:, None] * channels + column[None, :]
     there = (index < length)[:, None] & known[None, :]
-    tl.store(u_ptr + offsets, u.to(u_ptr.dtype.element_ty), mask=there)
+    if GRADIENT:
+        grad = tl.load(u_ptr + offsets, mask=there, other=0.0).to(tl.float32)
+        value = grad * opened * (1.0 + out * (1.0 - opened))
+    else:
+        value = out * opened
+    tl.store(u_ptr + offsets, value.to(u_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit
 def conv_gradients_kernel(
     inputs_ptr,
     weight_ptr,
-    bias_ptr,
-    grad_u_ptr,
+    grad_ptr,
     grad_inputs_ptr,
     sums_ptr,
     batch,
@@ -79,7 +84,6 @@ def conv_gradients_kernel(
     channels,
     blocks,
     segments,
-    BIASED: tl.constexpr,
     K: tl.constexpr,
     SUMS: tl.constexpr,
     SEGMENT: tl.constexpr,
@@ -88,8 +92,8 @@ def conv_gradients_kernel(
 ):
     """The inner half of grad_inputs, and a segment's own sums [D, B, segments, K + 1, E]: the taps', the bias's.
 
-    A token is seen by the K convolutions from its own on, so those are computed again here; SUMS is K + 1 or the
-    next power of two.
+    grad_ptr holds the convolution's own gradient [D, B, L, E]. A token is seen by the K convolutions from its own on.
+    SUMS is K + 1 or the next power of two.
     """
     block, part = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
@@ -100,12 +104,8 @@ def conv_gradients_kernel(
     stride = directions * 2 * channels
     inputs_ptr += sample * length * stride + direction * 2 * channels
     grad_inputs_ptr += sample * length * stride + direction * 2 * channels
-    grad_u_ptr += sequence * length * channels
+    grad_ptr += sequence * length * channels
     weight_ptr += direction * channels * K
-    if BIASED:
-        bias = tl.load(bias_ptr + direction * channels + column, mask=known, other=0.0)
-    else:
-        bias = tl.zeros([COLUMNS], tl.float32)
     term = tl.arange(0, SUMS)[:, None]
     sums = tl.zeros([SUMS, COLUMNS], tl.float32)
 
@@ -114,12 +114,9 @@ def conv_gradients_kernel(
         grad_x = tl.zeros([ROWS, COLUMNS], tl.float32)
         for later in tl.static_range(K):
             seen = index + later
-            before = convolved(inputs_ptr, weight_ptr, bias, seen, reverse, length, stride, column, known, K)
             there = (seen < length)[:, None] & known[None, :]
             offsets = tl.where(reverse, length - 1 - seen, seen)[:, None] * channels + column[None, :]
-            grad = tl.load(grad_u_ptr + offsets, mask=there, other=0.0).to(tl.float32)
-            opened = tl.sigmoid(before)
-            grad *= opened * (1.0 + before * (1.0 - opened))
+            grad = tl.load(grad_ptr + offsets, mask=there, other=0.0).to(tl.float32)
             grad_x += grad * tl.load(weight_ptr + column * K + (K - 1 - later), mask=known, other=0.0)[None, :]
             if later == 0:
                 sums += tl.where(term == K, tl.sum(grad, 0)[None, :], 0.0)
