@@ -17,6 +17,10 @@ class InputError(RipeError, ValueError):
     """A tensor, file or option the network cannot work on."""
 
 
+class MemoryNeededError(RipeError):
+    """A pass that needs more memory than there is; says how much, and that a smaller one is wanted."""
+
+
 class WeightsError(RipeError):
     """A weight file that is missing, damaged or made for another network."""
 

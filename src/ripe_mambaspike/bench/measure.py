@@ -6,7 +6,7 @@ import torch
 
 from ripe_mambaspike.bench.memory import Memory, measure_memory, told_when_full
 from ripe_mambaspike.bench.timing import Job, Times, time_jobs
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import InputError, MemoryNeededError
 
 OURS = ("ours", "captured")  # what has no excuse
 
@@ -52,7 +52,7 @@ def measure(
             with told_when_full(device, name):
                 used = measure_memory(_memory_job(subject), device, subject.held)
                 found[name] = Measured(time_jobs({name: subject.job}, device, repeats)[name], used)
-        except InputError as error:
+        except (InputError, MemoryNeededError) as error:
             if name in OURS:
                 raise
             found[name] = Failed(str(error))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.models.memory import free_memory, is_memory_error, size
 
 MEBIBYTE = 1 << 20
 
@@ -72,56 +73,38 @@ def bytes_of(module: torch.nn.Module, *tensors: torch.Tensor) -> int:
     return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers(), *tensors))
 
 
-def free_memory(device: torch.device) -> int | None:
-    """Bytes that a new tensor could take, None where nobody says."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
-            found = re.search(r"MemAvailable:\s+(\d+) kB", lines.read())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
-
-
 def expect_memory(needed: int, device: torch.device, what: str) -> None:
     """Raise when not even the least that a job needs is free."""
     free = free_memory(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{what} needs at least {_size(needed)} of memory and {_size(free)} are free on {device.type}; "
+            f"{what} needs at least {size(needed)} of memory and {size(free)} are free on {device.type}; "
             "a smaller batch, side or number of steps is wanted"
         )
 
 
 @contextmanager
 def told_when_full(device: torch.device, what: str) -> Iterator[None]:
-    """Inside, running out of memory is an InputError that says how much was asked for and how much was free."""
+    """Inside, running out of memory is an InputError that says how much was asked for and how much was free.
+
+    A network that ran out has said more already; its MemoryNeededError goes through.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not is_memory_error(error):
             raise
         free = free_memory(device)
-        left = "" if free is None else f" with {_size(free)} free"
+        left = "" if free is None else f" with {size(free)} free"
         raise InputError(
             f"{what} ran out of memory on {device.type}: {_asked(str(error))} more was asked for{left}; "
             "a smaller batch, side or number of steps is wanted"
         ) from error
 
 
-def is_memory_error(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
-
-
 def _asked(message: str) -> str:
     if found := re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)", message):
         return found[1]
     if found := re.search(r"tried to allocate (\d+) bytes", message):
-        return _size(int(found[1]))
+        return size(int(found[1]))
     return "an unknown amount"
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 28 else f"{count / MEBIBYTE:.1f} MiB"

@@ -14,9 +14,11 @@ from ripe_mambaspike.bench.agreement import Agreement, compare_training
 from ripe_mambaspike.bench.bounds import least_bytes
 from ripe_mambaspike.bench.machine import describe
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
-from ripe_mambaspike.bench.memory import bytes_of, expect_memory, is_memory_error, told_when_full
+from ripe_mambaspike.bench.memory import bytes_of, expect_memory, told_when_full
 from ripe_mambaspike.bench.network import check_sizes, clips, ripe_config, training_network
 from ripe_mambaspike.bench.timing import Job
+from ripe_mambaspike.errors import MemoryNeededError
+from ripe_mambaspike.models.memory import is_memory_error
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
@@ -100,7 +102,7 @@ def _compare(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSe
     while True:
         try:
             return compare_training(copy.deepcopy(model), x[:samples], targets[:samples], settings, precision)
-        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+        except (MemoryNeededError, RuntimeError, MemoryError) as error:
             if samples == 1 or not is_memory_error(error):
                 raise
         samples = -(-samples // 4)

@@ -9,14 +9,14 @@ What is captured are the weights as they are now; a network that is trained on i
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import InputError, MemoryNeededError
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.fast import Plan, kernels_cover, plan, run_plan
+from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
+from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.ops.backend import say
 
-LANES = 2
-SAMPLES_A_LANE = 16
 WARM_UPS = 3  # runs before a graph is recorded: kernels compile, libraries choose
 
 
@@ -28,9 +28,10 @@ class Captured:
         self.model = model
         self.dtype = dtype or example.dtype
         self._graph: torch.cuda.CUDAGraph | None = None
-        with torch.inference_mode(), evaluation(model), self._precision():
+        with torch.inference_mode(), evaluation(model), self._precision(), memory_explained(model, example):
             model(example)  # says what is wrong with the input, if anything is
-            self._plan = plan(model, example) if kernels_cover(model, example) else None
+            covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
+            self._plan = plan(model, example) if covered else None
         if example.is_cuda:
             self._record()
 
@@ -52,25 +53,11 @@ class Captured:
 
     @torch.inference_mode()
     def _compute(self, x: Tensor) -> Tensor:
-        if self._plan is not None:
-            if x.is_cuda and len(x) >= 2 * SAMPLES_A_LANE:
-                return self._in_lanes(self._plan, x)
-            return run_plan(self._plan, x, want_rates=False).logits
-        with evaluation(self.model), self._precision():
-            return self.model(x)
-
-    def _in_lanes(self, planned: Plan, x: Tensor) -> Tensor:
-        """Parts of a large batch side by side: the scan of one leaves much of the GPU idle, another's stages fill it."""
-        here = torch.cuda.current_stream()
-        logits = []
-        for part in x.chunk(LANES):
-            lane = torch.cuda.Stream()
-            lane.wait_stream(here)
-            with torch.cuda.stream(lane):
-                logits.append((lane, run_plan(planned, part, want_rates=False).logits))
-        for lane, _ in logits:
-            here.wait_stream(lane)
-        return torch.cat([part for _, part in logits])
+        with memory_explained(self.model, x, dtype=self.dtype):
+            if self._plan is not None:
+                return run_plan(self._plan, x, want_rates=False).logits
+            with evaluation(self.model), self._precision():
+                return self.model(x)
 
     def _record(self) -> None:
         """Run a few times beside the main stream, then record; a pass that cannot be recorded is run as it is."""
@@ -84,7 +71,7 @@ class Captured:
         try:
             with torch.cuda.graph(graph):
                 self._logits = self._compute(self.example)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryNeededError) as error:
             torch.cuda.synchronize()
             say(f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step")
         else:

@@ -11,6 +11,7 @@ from ripe_mambaspike.models.base import Model, Output
 from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
+from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
@@ -59,13 +60,18 @@ class RipeMambaSpike(Model):
     def forward(self, x: Tensor) -> Tensor:
         """Events binned to [B, T, 2, H, W] → per-step logits [B, T, classes]."""
         self._check_pass(x, None)
-        if kernels_cover(self, x):
+        if not kernels_cover(self, x):
+            return self.run(x).logits
+        with memory_explained(self, x):
             return run_plan(plan(self, x), x, want_rates=False).logits
-        return self.run(x).logits
 
     def run(self, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
         self._check_pass(x, token_indices)
+        with memory_explained(self, x):
+            return self._run(x, mode, token_indices)
+
+    def _run(self, x: Tensor, mode: Pass, token_indices: Tensor | None) -> Output:
         if kernels_cover(self, x, mode):
             return run_plan(plan(self, x), x, mode, token_indices)
         front = self.front_end(x, mode)
@@ -78,14 +84,14 @@ class RipeMambaSpike(Model):
     def run_passes(self, x: Tensor, modes: Sequence[Pass]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
-        if not kernels_cover(self, x, modes[0]):
+        with memory_explained(self, x, len(modes)):
+            planned = plan(self, x) if kernels_cover(self, x, modes[0]) else None
             outputs: list[Output] = []
             for mode in modes:
-                outputs.append(self.run(x, mode, outputs[0].token_indices if outputs else None))
+                indices = outputs[0].token_indices if outputs else None
+                one = self._run(x, mode, indices) if planned is None else run_plan(planned, x, mode, indices)
+                outputs.append(one)
             return outputs
-        planned = plan(self, x)
-        first = run_plan(planned, x, modes[0])
-        return [first, *(run_plan(planned, x, mode, first.token_indices) for mode in modes[1:])]
 
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""

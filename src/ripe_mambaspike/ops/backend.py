@@ -8,6 +8,7 @@ line in the log says why.
 import importlib
 import logging
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,6 +59,8 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     if dtype not in PRECISIONS:
         say(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
         return None
+    if chosen == "native" and x.device.type != "cpu":  # C++ would read another device's addresses as its own
+        raise ConfigError(f"kernels is 'native', which computes on the CPU; the tensor is on {x.device.type}")
     if chosen in MODULES:
         return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
@@ -69,9 +72,13 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
 
 
 def precision(x: Tensor) -> torch.dtype:
-    """What products are computed in: autocast's precision where it is on, the input's own otherwise."""
+    """What products are computed in: autocast's precision where it is on, the input's own otherwise.
+
+    Autocast leaves float64 alone.
+    """
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    cast = x.dtype != torch.float64 and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 
 def computing_in(dtype: torch.dtype, x: Tensor) -> torch.autocast:
@@ -104,9 +111,13 @@ def _missing(kind: str, index: int | None) -> str | None:
     if capability < OLDEST_CAPABILITY:
         return f"the GPU has compute capability {'.'.join(map(str, capability))}; 8.0 is wanted"
     try:
-        importlib.import_module("triton")
+        triton = importlib.import_module("triton")
     except ImportError as error:
         return f"Triton cannot be imported ({error})"
+    try:
+        triton.runtime.driver.active.get_current_target()  # builds what launches kernels, unless it lies in its cache
+    except (RuntimeError, OSError, AssertionError, subprocess.CalledProcessError) as error:
+        return f"Triton cannot launch kernels ({(str(error) or repr(error)).splitlines()[0]})"
     return None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.forward_pass import Pass
@@ -64,10 +65,11 @@ def training_step(
 ) -> Parts:
     """Forget the last gradient, compute this one, clip it, move; the parts of the loss before the move, detached."""
     optimiser.zero_grad(set_to_none=True)
-    parts = forward(model, x, targets, settings)
-    parts.loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-    optimiser.step()
+    with memory_explained(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
+        parts = forward(model, x, targets, settings)
+        parts.loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        optimiser.step()
     return parts.detach()
 
 

@@ -43,7 +43,7 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
     """G, and M with its sums, of every later step of potential and spikes [B, T, P, C]."""
     batch, steps, positions, channels = potential.shape
     later = batch * (steps - 1)
-    cut = plan(later, potential, least=32, most=MOST_PARTIALS, tile=2048 if channels <= 32 else 8192)
+    cut = plan(later, potential, least=32, most=MOST_PARTIALS, tile=8192)
     mixed = potential.new_empty(later, channels, channels)
     sums = potential.new_empty(later, 3, channels, dtype=torch.float32)
     gathered = sums.new_empty((later, channels, channels) if keep else 0)
@@ -67,7 +67,7 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
         SPAN=cut.span,
         SINGLE=single,
         KEEP=keep,
-        num_stages=cut.stages,
+        num_stages=1 if cut.width <= 32 else cut.stages,  # as measured
         **sizes,
     )
     if not single:
@@ -120,10 +120,6 @@ def _gather(
     total = tl.zeros([WIDTH, WIDTH], tl.float32)
     key_sum = tl.zeros([WIDTH], tl.float32)
     spike_sum = tl.zeros([WIDTH], tl.float32)
-    late: tl.constexpr = WIDTH <= 32  # sums over positions once at the end, where there are registers for it
-    if late:
-        keys = tl.zeros([WIDTH, BLOCK], tl.float32)
-        counts = tl.zeros([WIDTH, BLOCK], tl.float32)
     for index in range(SPAN):
         rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
         u = load_tile(here, rows, positions, channels, C)
@@ -132,15 +128,8 @@ def _gather(
         features = positive(tl.dot(weight, u, input_precision=PRECISION))
         features = tl.where((rows < positions)[None, :], features, 0.0).to(u.dtype)
         total = tl.dot(features, tl.trans(around), total, input_precision=PRECISION)
-        if late:
-            keys += features.to(tl.float32)
-            counts += s.to(tl.float32)
-        else:
-            key_sum += tl.sum(features.to(tl.float32), 1)
-            spike_sum += tl.sum(s.to(tl.float32), 1)
-    if late:
-        key_sum = tl.sum(keys, 1)
-        spike_sum = tl.sum(counts, 1)
+        key_sum += tl.sum(features.to(tl.float32), 1)
+        spike_sum += tl.sum(s.to(tl.float32), 1)
     if SINGLE:
         rates = tl.div_rn(spike_sum, positions * 1.0)
         weight = load_matrix(value, channels, channels, C)

@@ -1,0 +1,127 @@
+"""How much memory a pass takes, and a sentence instead of a crash where there is too little."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import MemoryNeededError
+from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.fast import kernels_cover
+from ripe_mambaspike.ops.backend import precision
+
+SAYINGS = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # PyTorch, CUDA and its libraries
+FLOAT32 = 4
+
+
+def activation_bytes(
+    config: RipeConfig, shape: Sequence[int], itemsize: int, *, training: bool, passes: int = 1
+) -> int:
+    """About what passes over clips [B, T, 2, H, W] need at once over the fused operators, beyond weights and input.
+
+    An estimate from what the operators write and keep: measured figures lie within a factor of 1.5, where a GPU's
+    libraries and kernels take workspaces that nobody can foresee. `itemsize` is that of the activations; with
+    `training` everything a gradient needs is kept, for every pass (the first one hard, the others relaxed).
+    """
+    samples, steps, _, height, width = shape
+    grids = config.grids(height, width)
+    stages = [steps * h * w * c for (h, w), c in zip(grids, config.stage_channels, strict=True)]
+    positions = grids[-1][0] * grids[-1][1]
+    scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
+    rates = steps * positions * 2 * sum(scales)
+    mixed = steps * positions * config.hierarchy_widths[0]
+    bridge = (rates + 2 * mixed) * itemsize + 2 * mixed * FLOAT32
+    # Of a level: both directions' inputs (8), what is read of them (4), the result (4) and the normed tokens (1).
+    levels = [count * (17 * itemsize + 3 * FLOAT32) for count in _tokens(config, steps, positions)]
+    if not training:
+        return samples * _largest(stages, bridge, levels, itemsize)
+    kept = steps * 2 * height * width * (itemsize + FLOAT32) + stages[-1] * itemsize + bridge + sum(levels)
+    total = 0
+    for index in range(passes):
+        spike = itemsize if index else 1
+        # Of a stage: operand, output of both convolutions, the potential, modulated features, and one set of spikes.
+        total += samples * (kept + sum(stages) * (6 * itemsize + spike))
+    # Statistics of the branches: second moments of the patches and their algebra, whatever the batch.
+    inputs = (2, *(c for c in config.stage_channels for _ in range(2)))[:-1]
+    moments = sum((9 * channels) ** 2 for channels in inputs) * FLOAT32
+    return total + (4 * passes + 5) * moments
+
+
+def _tokens(config: RipeConfig, steps: int, positions: int) -> list[int]:
+    """Numbers in every level's tokens of one sample."""
+    count = config.tokens or positions
+    sizes = []
+    for ratio, width in zip(config.pool_ratios, config.hierarchy_widths, strict=True):
+        count = -(-count // ratio)
+        sizes.append(steps * count * width)
+    return sizes
+
+
+def _largest(stages: Sequence[int], bridge: int, levels: Sequence[int], itemsize: int) -> int:
+    """Of one sample's inference: the stage, bridge or level that holds the most, with the spikes kept before it."""
+    held = []
+    spikes = operand = 0
+    for size in stages:
+        # Potential, two operands, the convolution's output and the spikes of both neurons.
+        held.append(spikes + operand + size * (4 * itemsize + 2))
+        spikes, operand = spikes + size, size * itemsize
+    return max(*held, spikes + 2 * operand + max(bridge, *levels))
+
+
+@contextmanager
+def memory_explained(model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Inside, running out of memory is a MemoryNeededError; `dtype` is what products are computed in, if not x's."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_memory_error(error):
+            raise
+        raise explained(error, model, x, passes, dtype) from error
+
+
+def explained(
+    error: Exception, model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None
+) -> MemoryNeededError:
+    """What was asked for, about how much it needs and how much was left. Gradients count where they are on."""
+    samples, steps, _, height, width = x.shape
+    training = torch.is_grad_enabled()
+    asked = f"{'a training pass' if training else 'a pass'} of batch {samples}, {steps} steps of {height}×{width},"
+    needs = ""
+    if isinstance(model.config, RipeConfig):
+        itemsize = (dtype or precision(x)).itemsize
+        needed = activation_bytes(model.config, x.shape, itemsize, training=training, passes=passes)
+        about = "about" if kernels_cover(model, x) else "more than"  # the reference path keeps more
+        needs = f" needs {about} {size(needed)} beyond the weights and"
+    free = free_memory(x.device)
+    left = "" if free is None else f" with {size(free)} left"
+    wanted = "a smaller batch" if samples > 1 else "a smaller side or number of steps"
+    return MemoryNeededError(f"{asked}{needs} ran out of memory on {x.device.type}{left}; {wanted} is wanted")
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether this says that memory ran out, in any of the words in use."""
+    kinds = torch.OutOfMemoryError | MemoryError | MemoryNeededError
+    return isinstance(error, kinds) or any(words in str(error) for words in SAYINGS)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a new tensor could take, None where nobody says."""
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():  # nothing may be asked while a graph is recorded
+            return None
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
+            found = re.search(r"MemAvailable:\s+(\d+) kB", lines.read())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def size(count: int) -> str:
+    """Bytes for a reader."""
+    return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 28 else f"{count / (1 << 20):.1f} MiB"

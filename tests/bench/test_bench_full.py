@@ -1,0 +1,74 @@
+"""A network that runs out of memory while it is measured: one sentence, or a row that holds it."""
+
+import re
+
+import pytest
+import torch
+
+from ripe_mambaspike.bench import machine, train
+from ripe_mambaspike.bench import measure as measuring
+from ripe_mambaspike.bench.measure import Failed, Measured, Subject, measure
+from ripe_mambaspike.bench.memory import Memory, told_when_full
+from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.errors import MemoryNeededError
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+
+CUDA = torch.device("cuda")
+INFER = ("bench", "infer", "--model", "nmnist", "--device", "cpu", "--steps", "3", "--side", "16", "--batches", "2")
+SMALL = (*INFER, "--repeats", "1", "--baseline", "none", "--precision", "float32")
+
+
+def full(*_, **__):
+    raise MemoryNeededError("a pass of batch 9, 3 steps of 16×16, needs about 7.00 GiB …")
+
+
+def test_what_a_network_says_goes_through():
+    with pytest.raises(MemoryNeededError, match=r"about 7\.00 GiB"), told_when_full(torch.device("cpu"), "batch 9"):
+        full()
+
+
+def test_a_reference_that_does_not_fit_is_a_row(monkeypatch):
+    monkeypatch.setattr(measuring, "measure_memory", lambda job, device, held: job() or Memory(held, 1))
+    monkeypatch.setattr(measuring, "time_jobs", lambda jobs, device, repeats: dict.fromkeys(jobs))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found, _ = measure({"ours": Subject(lambda: None, 1), "reference": Subject(full, 1)}, CUDA, 1)
+    assert isinstance(found["ours"], Measured)
+    assert isinstance(found["reference"], Failed)
+    assert "needs about 7.00 GiB" in found["reference"].to_dict()["error"]
+    with pytest.raises(MemoryNeededError):
+        measure({"ours": Subject(full, 1)}, CUDA, 1)
+
+
+def test_fewer_clips_are_compared_where_both_paths_do_not_fit(monkeypatch):
+    tried = []
+
+    def compare(model, x, *_):
+        tried.append(len(x))
+        return full() if len(x) > 1 else "compared"
+
+    monkeypatch.setattr(train, "compare_training", compare)
+    x = torch.zeros(8, 1)
+    assert train._compare(torch.nn.Identity(), x, x, None, "float32") == "compared"
+    assert tried == [8, 2, 1]
+    monkeypatch.setattr(train, "compare_training", full)
+    with pytest.raises(MemoryNeededError):
+        train._compare(torch.nn.Identity(), x, x, None, "float32")
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()], ids=["cuda", "cpu"])
+def test_the_command_says_it_in_one_sentence(monkeypatch, capsys, error):
+    def failing(*_, **__):
+        raise error
+
+    monkeypatch.setattr("ripe_mambaspike.models.ripe.run_plan", failing)
+    monkeypatch.setattr(RipeMambaSpike, "_run", failing)
+    monkeypatch.setitem(machine.SIDES, "cpu", (64,))
+    monkeypatch.setitem(machine.COPIED, "cpu", 1 << 16)
+    assert main(list(SMALL)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    sentence = (
+        r"ripe: a pass of batch 2, 3 steps of 16×16, needs (about|more than) .* MiB .*; a smaller batch is wanted\n"
+    )
+    assert re.fullmatch(sentence, said.err)
