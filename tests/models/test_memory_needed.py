@@ -30,6 +30,7 @@ MODES = [Pass(), Pass(relaxed=True, track_statistics=False)]
         ("dvsgesture", 8, 4, 0, 291 * MIB),
         ("dvsgesture", 32, 2, 2, 4.75 * GIB),
         ("nmnist", 64, 2, 2, 0.61 * GIB),
+        ("nmnist", 2, 2, 2, 119.6 * MIB),  # on a CPU; most of it does not depend on the batch
     ],
 )
 def test_the_estimate_is_near_what_was_measured(name, batch, itemsize, passes, measured):
@@ -109,6 +110,15 @@ def test_a_pass_that_ran_out(small, events, left, fail, choice, way, error):
         f"a pass of batch 3, 5 steps of 18×20, needs {about} {needed:.1f} MiB beyond the weights and "
         "ran out of memory on cpu with 3.00 GiB left; a smaller batch is wanted"
     )
+
+
+@pytest.mark.parametrize("choice", ["off", "plain"])
+def test_all_the_passes_of_training_are_counted(small, events, left, fail, choice):
+    model, x = small().train(), events(samples=8)
+    fail(FULL)
+    needed = activation_bytes(model.config, x.shape, 4, training=True, passes=2) / MIB
+    with kernels(choice), pytest.raises(MemoryNeededError, match=rf"a training pass .* {needed:.1f} MiB beyond"):
+        model.run_passes(x, MODES)
 
 
 @pytest.mark.parametrize("choice", ["off", "plain"])
