@@ -37,19 +37,33 @@ class Branch(nn.Module):
         )
         self.convs: Sequence[nn.Conv2d] = convs  # type: ignore[assignment]
         self.norm = BatchNorm(channels)
+        self.taps = _taps(kernels[-1]) if kernels else _taps((1, 1))
 
     def forward(self, x: Tensor, mode: Pass) -> Tensor:
         for conv in self.convs:
             x = conv(x)
         return self.norm(x, mode)
 
-    def kernel(self, in_channels: int) -> Tensor:
-        """The branch before its norm as one kernel [C, C_in, 3, 3], in float64."""
-        weights = [conv.weight.double() for conv in self.convs]
+    def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
+        """kᵀ Σ k of its kernel [C, 9 C_in], Σ [9, C_in, 9, C_in], with the taps it has alone."""
+        taps = list(self.taps)
+        if len(taps) < 9:
+            covariance, kernel = covariance[taps][:, :, taps], kernel.unflatten(1, (9, -1))[:, taps].flatten(1)
+        return _spread(kernel, covariance.flatten(2, 3).flatten(0, 1))
+
+    def kernel(self, in_channels: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The branch before its norm as one kernel [C, C_in, 3, 3]."""
+        weights = [conv.weight.to(dtype) for conv in self.convs]
         first = F.pad(weights[-1], [(3 - size) // 2 for size in weights[-1].shape[:1:-1] for _ in range(2)])
         if len(weights) == 2:
             first = torch.einsum("omhw,mi->oihw", first, weights[0][:, :, 0, 0])
         return first
+
+
+def _taps(kernel: tuple[int, int]) -> tuple[int, ...]:
+    """Which of the nine taps, in raster order, a kernel in the middle of them has."""
+    rows, columns = (range(1 - size // 2, 2 + size // 2) for size in kernel)
+    return tuple(3 * row + column for row in rows for column in columns)
 
 
 class Identity(Branch):
@@ -58,8 +72,11 @@ class Identity(Branch):
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, (), 1)
 
-    def kernel(self, in_channels: int) -> Tensor:
-        kernel = torch.zeros(in_channels, in_channels, 3, 3, dtype=torch.float64, device=self.norm.weight.device)
+    def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
+        return covariance[4, :, 4].diagonal()
+
+    def kernel(self, in_channels: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        kernel = torch.zeros(in_channels, in_channels, 3, 3, dtype=dtype, device=self.norm.weight.device)
         kernel[:, :, 1, 1].fill_diagonal_(1)
         return kernel
 
@@ -70,8 +87,11 @@ class AveragePool(Identity):
     def forward(self, x: Tensor, mode: Pass) -> Tensor:
         return super().forward(F.avg_pool2d(x, 3, 1, 1, count_include_pad=True), mode)
 
-    def kernel(self, in_channels: int) -> Tensor:
-        eye = torch.eye(in_channels, dtype=torch.float64, device=self.norm.weight.device)
+    def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
+        return covariance.diagonal(dim1=1, dim2=3).mean((0, 1))
+
+    def kernel(self, in_channels: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        eye = torch.eye(in_channels, dtype=dtype, device=self.norm.weight.device)
         return (eye / 9)[:, :, None, None].expand(-1, -1, 3, 3)
 
 
@@ -136,11 +156,11 @@ class RepConv(_FilteredConv):
             biases.append(shift_)
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
 
-    def stacked(self) -> Branches:
-        """All branches side by side, in float64, which is small work here."""
-        kernels = torch.stack([branch.kernel(self.in_channels) for branch in self.branches])
-        weight = torch.stack([branch.norm.weight for branch in self.branches]).double()
-        shift = torch.stack([branch.norm.bias for branch in self.branches]).double()
+    def stacked(self, dtype: torch.dtype) -> Branches:
+        """All branches side by side, in the precision that their statistics are to be computed in."""
+        kernels = torch.stack([branch.kernel(self.in_channels, dtype) for branch in self.branches])
+        weight = torch.stack([branch.norm.weight for branch in self.branches]).to(dtype)
+        shift = torch.stack([branch.norm.bias for branch in self.branches]).to(dtype)
         return Branches(kernels.permute(0, 1, 3, 4, 2).flatten(2), weight, shift)
 
     def batch_kernel_and_bias(
@@ -152,14 +172,26 @@ class RepConv(_FilteredConv):
         the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k.
         """
         kernels, weight, shift = branches
-        mean, second = mean.double(), second.double()
-        covariance = torch.addr(second, mean, mean, alpha=-1)
+        mean, second = mean.double(), second.double()  # the difference is taken before anything is rounded
+        covariance = torch.addr(second, mean, mean, alpha=-1).to(kernels.dtype)
+        mean = mean.to(kernels.dtype)
         means = kernels @ mean
-        variances = ((kernels @ covariance) * kernels).sum(-1).clamp(min=0)
+        if kernels.is_cuda:  # few large products
+            variances = _spread(kernels, covariance)
+        else:  # few operations: every branch with what it has
+            by_tap = covariance.unflatten(0, (9, -1)).unflatten(2, (9, -1))
+            parts = zip(self.branches, kernels, strict=True)
+            variances = torch.stack([branch.variance(kernel, by_tap) for branch, kernel in parts])
+        variances = variances.clamp(min=0)
         track_together([branch.norm for branch in self.branches], means, variances, count, mode)
         scale = weight * torch.rsqrt(variances + EPSILON)
         fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], a tap's channels together
         return fused.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2), (shift - means * scale).sum(0)
+
+
+def _spread(kernels: Tensor, covariance: Tensor) -> Tensor:
+    """The variance kᵀ Σ k of every kernel [..., C, K], Σ [K, K]."""
+    return ((kernels @ covariance) * kernels).sum(-1)
 
 
 class FusedConv(_FilteredConv):

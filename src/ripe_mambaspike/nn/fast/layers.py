@@ -14,6 +14,7 @@ from torch import Tensor
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
+from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import patch_moments, step_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -76,7 +77,8 @@ class BatchLayer:
 
     def __init__(self, conv: RepConv, norm: TimeBatchNorm) -> None:
         self.conv, self.norm = conv, norm
-        self.branches = conv.stacked()
+        # A GPU has float64 to spare for these small products; a CPU has not.
+        self.branches = conv.stacked(torch.float32 if backend(norm.weight) == "native" else torch.float64)
 
     def __call__(self, operand: Tensor, mode: Pass) -> Currents:
         conv = self.conv

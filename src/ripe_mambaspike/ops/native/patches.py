@@ -28,7 +28,7 @@ def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     if stride == 1:
         return mean_patch(images, 1), _unit_stride(images, together)
     parts = (_patches(part, stride) for part in images.split(together))
-    second = sum(patches.T @ patches for patches in parts)
+    second = sum(_square(patches) for patches in parts)
     assert isinstance(second, Tensor)
     return mean_patch(images, stride), second / (len(images) * outputs(height, stride) * outputs(width, stride))
 
@@ -49,6 +49,15 @@ def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, st
         for tap, place in enumerate(tap_places(rows, columns, stride)):
             out[:, *place] += grads[..., tap, :]
     return padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape)
+
+
+def _square(patches: Tensor) -> Tensor:
+    """patchesᵀ patches, whose lower half is not computed twice."""
+    half = patches.shape[1] // 2
+    left, right = patches[:, :half], patches[:, half:]
+    across = left.T @ right
+    upper, lower = torch.cat((left.T @ left, across), 1), torch.cat((across.T, right.T @ right), 1)
+    return torch.cat((upper, lower))
 
 
 def _unit_stride(images: Tensor, together: int) -> Tensor:
