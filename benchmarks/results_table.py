@@ -20,13 +20,13 @@ TIMEOUT = 1200  # seconds a command may take
 
 COMMANDS = {
     "cuda": {
-        "infer float32": "infer --precision float32",
         "infer bfloat16": "infer --precision bfloat16",
-        "train dvsgesture": "train --recipe dvsgesture",
-        "train nmnist": "train --recipe nmnist",
-        "train dailydvs200": "train --recipe dailydvs200 --repeats 20",
-        "ops": "ops --repeats 20",
-        "scan": "scan",
+        "train dvsgesture": "train --recipe dvsgesture --repeats 10",
+        "train nmnist": "train --recipe nmnist --repeats 10",
+        "train dailydvs200": "train --recipe dailydvs200 --repeats 5",
+        "scan": "scan --repeats 20",
+        "infer float32": "infer --precision float32",
+        "ops": "ops --repeats 10",
     },
     "cpu": {
         "infer float32": "infer --precision float32 --repeats 15",

@@ -115,7 +115,7 @@ def _enter_fire_kernel(
 
 def block_for(positions: int) -> tuple[int, int]:
     """(positions, warps) of a program."""
-    return (32, 8) if positions >= 32 * 528 else (16, 4)
+    return (32, 4) if positions >= 32 * 128 else (16, 4)
 
 
 def enter_fire(

@@ -7,8 +7,8 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError
 
 LANES = 32  # channels side by side in a warp
-ENOUGH = 512  # programs of one chunk a sequence that keep the chip busy without a second pass
-WANTED = 4096  # programs when the sequences are cut
+ENOUGH = 1000  # programs of one chunk a sequence that keep the chip busy without a second pass
+WANTED = 8192  # programs when the sequences are cut
 LEAST_CHUNK = 32
 TILE = 16  # tokens of the longest tile
 MOST_STATES = 64
@@ -56,8 +56,8 @@ def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Si
 
 
 def forward_tile(states: int) -> int:
-    """Tokens of a tile: as many as leave a thread its 64 states."""
-    return max(2, min(TILE, 64 // states))
+    """Tokens of a tile: as many as leave a thread its 32 states."""
+    return max(2, min(TILE, 32 // states))
 
 
 def backward_tile(states: int) -> int:
