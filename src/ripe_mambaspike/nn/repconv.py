@@ -76,9 +76,8 @@ class Identity(Branch):
         return covariance[4, :, 4].diagonal()
 
     def kernel(self, in_channels: int, dtype: torch.dtype = torch.float64) -> Tensor:
-        kernel = torch.zeros(in_channels, in_channels, 3, 3, dtype=dtype, device=self.norm.weight.device)
-        kernel[:, :, 1, 1].fill_diagonal_(1)
-        return kernel
+        eye = torch.eye(in_channels, dtype=dtype, device=self.norm.weight.device)
+        return F.pad(eye[:, :, None, None], (1, 1, 1, 1))
 
 
 class AveragePool(Identity):

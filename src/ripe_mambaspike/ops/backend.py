@@ -43,8 +43,9 @@ def kernels(wanted: str) -> Iterator[None]:
         _choice.reset(token)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def choice() -> str:
-    """What the switch says."""
+    """What the switch says; a compiled network keeps what it said when it was compiled."""
     return _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "the variable RIPE_KERNELS")
 
 
@@ -64,7 +65,7 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     if chosen in MODULES:
         return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
-    reason = f"there are none for {x.device.type}" if kind is None else _missing(kind, x.device.index)
+    reason = f"there are none for {x.device.type}" if kind is None else why_missing(kind, x.device.index)
     if reason is not None:
         say(f"no kernels: {reason}; the reference path takes over")
         return None
@@ -98,6 +99,11 @@ def run(module: str, name: str, x: Tensor, *arguments: Any) -> Any:
     chosen = choice()
     kind = chosen if chosen in (*MODULES, "plain") else "triton" if x.is_cuda else "native"
     return implementation(kind, module, name)(x, *arguments)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def why_missing(kind: str, index: int | None) -> str | None:
+    return _missing(kind, index)
 
 
 @lru_cache

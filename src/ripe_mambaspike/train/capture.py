@@ -4,9 +4,6 @@ The graph holds the step for one shape of batch and one set of settings; a new e
 one. It is taken over the same function that runs without it, so both take the same step.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -33,8 +30,7 @@ class CapturedStep:
         self.x, self.y = x.clone(), y.clone()
         self._arguments = (model, optimiser, self.x, self.y, settings)
         kept = _snapshot(model, optimiser)
-        with _measured_convolutions():
-            self._record(optimiser)
+        self._record(optimiser)
         _restore(model, optimiser, kept)
 
     def _record(self, optimiser: Optimizer) -> None:
@@ -67,21 +63,6 @@ def capture_step(
 ) -> CapturedStep:
     """The training step for batches like (x, y), recorded."""
     return CapturedStep(model, optimiser, x, y, settings)
-
-
-@contextmanager
-def _measured_convolutions() -> Iterator[None]:
-    """Let cuDNN choose its algorithms by trying them: the shapes of a recorded step never change.
-
-    The choice may differ from one recording to the next, and results with it by rounding; not where PyTorch was told
-    to be deterministic.
-    """
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or not torch.are_deterministic_algorithms_enabled()
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 Kept = tuple[list[Tensor], dict[int, dict[str, Tensor]]]

@@ -12,6 +12,8 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no C++ operators
 
 SIZES = [(1, 1, 1, 2), (2, 10, 25, 3), (1, 16, 81, 32), (1, 3, 289, 96), (2, 3, 25, 128), (1, 2, 9, 384)]
 LONG = (1, 2, 4096, 5)
+BORDER = [(3, 4, positions, 33) for positions in (32, 33, 34)]  # fewer positions than channels go another way
+MANY_FEW = [(6, 10, 5, 18), (1, 2, 130, 140)]  # several sums of the weights' gradients; more than a block elsewhere
 PRECISIONS = pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=["f32", "bf16"]
 )
@@ -87,7 +89,7 @@ def assert_agree(actual, expected, tolerance):
 
 
 @SPIKING
-@pytest.mark.parametrize("size", [*SIZES, LONG], ids=str)
+@pytest.mark.parametrize("size", [*SIZES, LONG, *BORDER, *MANY_FEW], ids=str)
 @PRECISIONS
 def test_outputs_and_gradients(size, dtype, tolerance, spiking):
     inputs = drawn(size, spiking)
@@ -136,9 +138,10 @@ def test_attention_is_empty_unless_kept():
     assert torch.equal(out, kept[0])
 
 
+@pytest.mark.parametrize("size", [(2, 5, 289, 32), (2, 5, 25, 40)], ids=["many", "few"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_same_bits_and_every_element_written(count, poisoned_empty):
-    inputs = drawn((2, 5, 289, 32))
+def test_same_bits_and_every_element_written(count, size, poisoned_empty):
+    inputs = drawn(size)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(count)
@@ -150,9 +153,10 @@ def test_same_bits_and_every_element_written(count, poisoned_empty):
         assert torch.equal(one, two)
 
 
+@pytest.mark.parametrize("channels", [3, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-def test_nan_in_the_potential_reaches_its_whole_step(dtype):
-    inputs = drawn((1, 4, 25, 3))
+def test_nan_in_the_potential_reaches_its_whole_step(dtype, channels):
+    inputs = drawn((1, 4, 25, channels))
     inputs["potential"][0, 2, 7, 2] = torch.nan
     (out, attention), grads = computed(inputs, dtype)
     assert out[:, 2].isnan().all()

@@ -1,123 +1,28 @@
 // The gradient of DS-MPA, in float32. One thread takes a whole step of a sample: keys, then queries with their
-// gradients, then the keys' and the spikes' gradients. At the first step A is 0 and only the features have one.
-//
-// A changes only with how a value differs from the others: with the mean spikes taken off first (S - mean, and their
-// values' mean mu off A), what would cancel in the gradients of queries and keys is never added.
-#include <algorithm>
-#include <vector>
-
-#include "neuron.h"
-#include "products.h"
-#include "scratch.h"
+// gradients, then the keys' and the spikes' gradients. At the first step A is 0 and only the features have one. Where
+// positions are fewer than channels, attention_backward_few.h has the cheaper order.
+#include "attention_backward.h"
+#include "attention_backward_few.h"
 
 namespace {
 
-constexpr int64_t ROWS = 8 * TALL;
-constexpr float EPSILON = 1e-5f;
+constexpr int64_t TOGETHER = 128;  // positions whose share of the weights' gradients is summed in float, or one step's
 
 // Sums of one thread over its steps: the three weights [C, wide] each, the gain [wide], scale and shift [T, wide].
 struct Totals {
     std::vector<double> weights, gain, scale, shift;
     Totals(int64_t steps, int64_t channels, int64_t wide)
         : weights(3 * channels * wide, 0.0), gain(wide, 0.0), scale(steps * wide, 0.0), shift(steps * wide, 0.0) {}
-};
 
-template <typename X>
-struct Task {
-    Shape shape;
-    const X *potential, *features, *grad_out, *grad_attention;  // the last two may be null
-    const X* nothing;  // [C] zeros in their place
-    const void* spikes;
-    bool bytes;
-    const float *scale, *shift, *gain;
-    X *to_potential, *to_spikes, *to_features;
-    int64_t wide;
-    const float *query, *key, *value;                          // [out, wide]
-    const float *query_turned, *key_turned, *value_turned;     // [in, wide]
-};
-
-// What a thread works in.
-struct Desk {
-    Scratch scratch;
-    float *keys, *to_potential;  // [P, wide]
-    float *input, *spikes, *queries, *numerator, *product;  // [ROWS, wide]
-    float *gathered, *mixed, *turned, *to_mixed, *to_gathered, *weights;  // [C, wide], the last three times
-    float *key_sum, *to_key_sum, *mean, *mean_value, *gain, *scale, *shift;  // [wide]
-
-    void open(int64_t positions, int64_t channels, int64_t wide) {
-        const int64_t matrix = channels * wide;
-        scratch.open(4 * (2 * positions * wide + 5 * ROWS * wide + 8 * matrix + 7 * wide), 20);
-        for (float** piece : {&keys, &to_potential}) *piece = scratch.take<float>(positions * wide);
-        for (float** piece : {&input, &spikes, &queries, &numerator, &product})
-            *piece = scratch.take<float>(ROWS * wide);
-        for (float** piece : {&gathered, &mixed, &turned, &to_mixed, &to_gathered})
-            *piece = scratch.take<float>(matrix);
-        weights = scratch.take<float>(3 * matrix);
-        for (float** piece : {&key_sum, &to_key_sum, &mean, &mean_value, &gain, &scale, &shift})
-            *piece = scratch.take<float>(wide);
+    // What the desk's weights hold, if anything; they begin anew.
+    void add(Desk& desk) {
+        if (desk.summed == 0) return;
+        for (size_t i = 0; i < weights.size(); ++i) weights[i] += desk.weights[i];
+        desk.summed = 0;
     }
 };
 
-// One position: dX, dA and what follows from them. The centred numerator becomes its own gradient; returns that of the
-// normaliser with mu taken off A.
-template <typename X>
-float modulated_back(const Task<X>& task, int64_t t, int64_t at, float inverse, float* __restrict numerator,
-                     const Desk& desk) {
-    const float missing = EPSILON * inverse, *__restrict mean_value = desk.mean_value;
-    const int64_t channels = task.shape.channels;
-    const float *__restrict scale = task.scale + t * channels, *__restrict shift = task.shift + t * channels;
-    const float* __restrict gain = task.gain;
-    const X* __restrict features = task.features + at;
-    X* __restrict to_features = task.to_features + at;
-    const X* __restrict out = task.grad_out == nullptr ? task.nothing : task.grad_out + at;
-    const X* __restrict attention = task.grad_attention == nullptr ? task.nothing : task.grad_attention + at;
-    float *__restrict to_gain = desk.gain, *__restrict to_scale = desk.scale, *__restrict to_shift = desk.shift;
-    float to_normaliser = 0.0f;
-#pragma omp simd reduction(+ : to_normaliser)
-    for (int64_t c = 0; c < channels; ++c) {
-        const float given = to_float(features[c]), normed = scale[c] * given + shift[c];
-        const float centred = numerator[c] * inverse, weight = centred + mean_value[c] * (1.0f - missing);
-        const float arriving = to_float(out[c]);
-        const float to_normed = arriving * (1.0f + gain[c] * weight);
-        const float to_attention = gain[c] * normed * arriving + to_float(attention[c]);
-        to_gain[c] += weight * normed * arriving;
-        to_scale[c] += to_normed * given;
-        to_shift[c] += to_normed;
-        store(to_features[c], to_normed * scale[c]);
-        numerator[c] = to_attention * inverse;
-        to_normaliser += numerator[c] * (mean_value[c] * missing - centred);
-    }
-    return to_normaliser;
-}
-
-template <typename X>
-void read_spikes(const Task<X>& task, int64_t at, int64_t rows, const float* __restrict mean, float* out) {
-    if (task.bytes)
-        widen(static_cast<const uint8_t*>(task.spikes) + at, rows, task.shape.channels, out, task.wide);
-    else
-        widen(static_cast<const X*>(task.spikes) + at, rows, task.shape.channels, out, task.wide);
-    for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-        for (int64_t c = 0; c < task.wide; ++c) out[r * task.wide + c] -= mean[c];
-}
-
-// The mean spikes of a step and their value mu.
-template <typename X>
-void mean_of(const Task<X>& task, const Desk& desk, int64_t before) {
-    const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
-    float *__restrict sum = desk.to_key_sum, *__restrict mean = desk.mean;
-    std::fill(sum, sum + wide, 0.0f);
-    std::fill(mean, mean + wide, 0.0f);
-    for (int64_t p = 0; p < positions; p += ROWS) {
-        const int64_t rows = std::min(ROWS, positions - p);
-        read_spikes(task, before + p * channels, rows, mean, desk.spikes);
-        for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-            for (int64_t c = 0; c < wide; ++c) sum[c] += desk.spikes[r * wide + c];
-    }
-    for (int64_t c = 0; c < wide; ++c) mean[c] = sum[c] / static_cast<float>(positions);
-    product(wide, 1, channels, {mean, wide, 1}, task.value_turned, desk.mean_value, false);
-}
+bool is_few(const Shape& shape) { return shape.positions < shape.channels; }
 
 // phi(K), k, and of the centred spikes M; then G = phi(K)' S of the spikes themselves.
 template <typename X>
@@ -129,12 +34,7 @@ void keys_of(const Task<X>& task, const Desk& desk, int64_t now, int64_t before)
         float* keys = desk.keys + p * wide;
         widen(task.potential + now + p * channels, rows, channels, desk.input, wide);
         product(wide, rows, channels, {desk.input, wide, 1}, task.key_turned, keys, false);
-        float* __restrict sum = desk.key_sum;
-        for (int64_t r = 0; r < rows; ++r) {
-            float* __restrict line = keys + r * wide;
-#pragma omp simd
-            for (int64_t c = 0; c < channels; ++c) line[c] = positive_feature(line[c]), sum[c] += line[c];
-        }
+        key_features(desk, keys, rows, channels, wide);
         read_spikes(task, before + p * channels, rows, desk.mean, desk.spikes);
         product(wide, channels, rows, {keys, 1, wide}, desk.spikes, desk.gathered, p > 0);
     }
@@ -147,39 +47,19 @@ void keys_of(const Task<X>& task, const Desk& desk, int64_t now, int64_t before)
 template <typename X>
 void queries_back(const Task<X>& task, const Desk& desk, int64_t t, int64_t now) {
     const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
-    float *__restrict key_sum = desk.key_sum, *__restrict to_key_sum = desk.to_key_sum;
-    std::fill(to_key_sum, to_key_sum + wide, 0.0f);
+    std::fill(desk.to_key_sum, desk.to_key_sum + wide, 0.0f);
     for (int64_t p = 0; p < positions; p += ROWS) {
         const int64_t rows = std::min(ROWS, positions - p);
-        float to_normaliser[ROWS];
         widen(task.potential + now + p * channels, rows, channels, desk.input, wide);
         product(wide, rows, channels, {desk.input, wide, 1}, task.query_turned, desk.queries, false);
-        for (int64_t r = 0; r < rows; ++r) {
-            float *__restrict line = desk.queries + r * wide, total = 0.0f;
-#pragma omp simd reduction(+ : total)
-            for (int64_t c = 0; c < channels; ++c) {
-                line[c] = positive_feature(line[c]);
-                total += line[c] * key_sum[c];
-            }
-            to_normaliser[r] = 1.0f / (total + EPSILON);
-        }
+        query_features(desk, rows, channels, wide);
         product(wide, rows, channels, {desk.queries, wide, 1}, desk.mixed, desk.numerator, false);
-        for (int64_t r = 0; r < rows; ++r)
-            to_normaliser[r] = modulated_back(task, t, now + (p + r) * channels, to_normaliser[r],
-                                              desk.numerator + r * wide, desk);
+        block_back(task, desk, t, now + p * channels, rows);
         product(wide, channels, rows, {desk.queries, 1, wide}, desk.numerator, desk.to_mixed, p > 0);
         product(wide, rows, channels, {desk.numerator, wide, 1}, desk.turned, desk.product, false);
-        for (int64_t r = 0; r < rows; ++r) {
-            float *__restrict line = desk.product + r * wide, *__restrict phi = desk.queries + r * wide;
-            const float each = to_normaliser[r];
-#pragma omp simd
-            for (int64_t c = 0; c < channels; ++c) {
-                to_key_sum[c] += phi[c] * each;
-                line[c] = (line[c] + each * key_sum[c]) * (phi[c] > 1.0f ? 1.0f : phi[c]);
-            }
-        }
+        queries_through(desk, rows, channels, wide);
         product(wide, rows, channels, {desk.product, wide, 1}, task.query, desk.to_potential + p * wide, false);
-        product(wide, channels, rows, {desk.product, 1, wide}, desk.input, desk.weights, p > 0);
+        product(wide, channels, rows, {desk.product, 1, wide}, desk.input, desk.weights, desk.summed + p > 0);
     }
 }
 
@@ -189,9 +69,8 @@ void keys_back(const Task<X>& task, const Desk& desk, int64_t now, int64_t befor
     const int64_t channels = task.shape.channels, wide = task.wide, positions = task.shape.positions;
     float *to_key = desk.weights + channels * wide, *to_value = to_key + channels * wide;
     product(wide, channels, channels, {desk.to_mixed, wide, 1}, task.value, desk.to_gathered, false);
-    product(wide, channels, channels, {desk.to_mixed, 1, wide}, desk.gathered, to_value, false);
+    product(wide, channels, channels, {desk.to_mixed, 1, wide}, desk.gathered, to_value, desk.summed > 0);
     transpose(desk.to_gathered, channels, channels, wide, desk.turned, wide);
-    const float* __restrict to_key_sum = desk.to_key_sum;
     for (int64_t p = 0; p < positions; p += ROWS) {
         const int64_t rows = std::min(ROWS, positions - p);
         float *keys = desk.keys + p * wide, *to_potential = desk.to_potential + p * wide;
@@ -199,22 +78,17 @@ void keys_back(const Task<X>& task, const Desk& desk, int64_t now, int64_t befor
         product(wide, rows, channels, {desk.spikes, wide, 1}, desk.turned, desk.product, false);
         product(wide, rows, channels, {keys, wide, 1}, desk.to_gathered, desk.numerator, false);
         narrow(desk.numerator, rows, channels, wide, task.to_spikes + before + p * channels);
-        for (int64_t r = 0; r < rows; ++r) {
-            float *__restrict line = desk.product + r * wide, *__restrict phi = keys + r * wide;
-#pragma omp simd
-            for (int64_t c = 0; c < channels; ++c)
-                line[c] = (line[c] + to_key_sum[c]) * (phi[c] > 1.0f ? 1.0f : phi[c]);
-        }
+        keys_through(desk, keys, rows, channels, wide);
         widen(task.potential + now + p * channels, rows, channels, desk.input, wide);
         product(wide, rows, channels, {desk.product, wide, 1}, task.key, to_potential, true);
-        product(wide, channels, rows, {desk.product, 1, wide}, desk.input, to_key, p > 0);
+        product(wide, channels, rows, {desk.product, 1, wide}, desk.input, to_key, desk.summed + p > 0);
         narrow(to_potential, rows, channels, wide, task.to_potential + now + p * channels);
     }
 }
 
 // One step of one sample.
 template <typename X>
-void step_back(const Task<X>& task, const Desk& desk, int64_t item, Totals& totals) {
+void step_back(const Task<X>& task, Desk& desk, int64_t item, Totals& totals) {
     const int64_t t = item % task.shape.steps, channels = task.shape.channels, wide = task.wide;
     const int64_t plane = task.shape.positions * channels, now = item * plane;
     for (float* sum : {desk.gain, desk.scale, desk.shift}) std::fill(sum, sum + wide, 0.0f);
@@ -227,10 +101,15 @@ void step_back(const Task<X>& task, const Desk& desk, int64_t item, Totals& tota
         }
     } else {
         mean_of(task, desk, now - plane);
-        keys_of(task, desk, now, now - plane);
-        queries_back(task, desk, t, now);
-        keys_back(task, desk, now, now - plane);
-        for (size_t i = 0; i < totals.weights.size(); ++i) totals.weights[i] += desk.weights[i];
+        if (is_few(task.shape)) {
+            few_back(task, desk, t, now, now - plane);
+        } else {
+            keys_of(task, desk, now, now - plane);
+            queries_back(task, desk, t, now);
+            keys_back(task, desk, now, now - plane);
+        }
+        desk.summed += task.shape.positions;
+        if (desk.summed + task.shape.positions > TOGETHER) totals.add(desk);
     }
     if (t == task.shape.steps - 1)  // no step reads the last spikes
         std::fill(task.to_spikes + now, task.to_spikes + now + plane, X{});
@@ -284,9 +163,10 @@ extern "C" void ripe_attend_backward(int64_t brain, int64_t bytes, int64_t batch
 #pragma omp parallel for num_threads(team) schedule(static, 1) if (team > 1)
         for (int member = 0; member < team; ++member) {
             static thread_local Desk desk;
-            desk.open(positions, channels, wide);
+            desk.open(positions, channels, wide, is_few(task.shape));
             const Share share(items, member, team);
             for (int64_t item = share.first; item < share.last; ++item) step_back(task, desk, item, totals[member]);
+            totals[member].add(desk);
         }
     };
     brain ? run(bfloat16{}) : run(float{});
