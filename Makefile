@@ -39,8 +39,9 @@ format: $(VENV)/.installed-dev  ## put the code into the house's style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.installed  ## time one deployed sample, and reading and binning events, on the CPU
-	@$(BIN)/python benchmarks/cpu_sample.py
+bench: $(VENV)/.installed  ## time inference and a training step, and reading and binning events, on the CPU
+	@$(BIN)/ripe bench infer --batches 1
+	@$(BIN)/ripe bench train
 	@$(BIN)/python benchmarks/read_events.py
 
 test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device

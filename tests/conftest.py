@@ -10,6 +10,13 @@ if not torch.cuda.is_available():  # Triton's kernels run in its interpreter, wh
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_sessionstart() -> None:
+    """The C++ operators are built before the first test, so that none waits for them or sees the line about it."""
+    from ripe_mambaspike.ops.native.build import why_not
+
+    why_not()
+
+
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
