@@ -171,9 +171,8 @@ class RepConv(_FilteredConv):
         the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k.
         """
         kernels, weight, shift = branches
-        mean, second = mean.double(), second.double()  # the difference is taken before anything is rounded
-        covariance = torch.addr(second, mean, mean, alpha=-1).to(kernels.dtype)
-        mean = mean.to(kernels.dtype)
+        mean, second = mean.to(kernels.dtype), second.to(kernels.dtype)
+        covariance = torch.addr(second, mean, mean, alpha=-1)
         means = kernels @ mean
         if kernels.is_cuda:  # few large products
             variances = _spread(kernels, covariance)

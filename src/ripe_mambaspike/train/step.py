@@ -76,12 +76,12 @@ def training_step(
 def make_optimiser(model: nn.Module, lr: float | Tensor, weight_decay: float) -> AdamW:
     """AdamW over the learned parameters, in two groups: those that decay and those that do not.
 
-    On a CUDA device it is one kernel and can be captured in a graph (with the rate as a tensor, to change it later).
+    One kernel a group; on a CUDA device it can be captured in a graph (with the rate as a tensor, to change it later).
     """
     decayed, kept = split_by_decay(model)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
     on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
-    return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=on_cuda or None, capturable=on_cuda)
+    return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=True, capturable=on_cuda)
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

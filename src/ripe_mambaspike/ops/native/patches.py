@@ -17,6 +17,7 @@ from ripe_mambaspike.ops.patch_algebra import (
     unit_stride_gradient,
 )
 
+NARROW = 72  # columns below which a product is not worth halving
 PIXELS_TOGETHER = 1 << 14  # sums longer than this lose digits in float32
 
 
@@ -54,9 +55,11 @@ def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, st
 def _square(patches: Tensor) -> Tensor:
     """patchesᵀ patches, whose lower half is not computed twice."""
     half = patches.shape[1] // 2
+    if half < NARROW:
+        return patches.T @ patches
     left, right = patches[:, :half], patches[:, half:]
     across = left.T @ right
-    upper, lower = torch.cat((left.T @ left, across), 1), torch.cat((across.T, right.T @ right), 1)
+    upper, lower = torch.cat((_square(left), across), 1), torch.cat((across.T, _square(right)), 1)
     return torch.cat((upper, lower))
 
 
