@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend, attend_fire, attend_reference
 from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference
 
@@ -250,3 +251,26 @@ def test_attend_fire_in_one_kernel_or_two_fires_the_same_and_writes_everything(m
         assert one.float().isfinite().all()
         assert torch.equal(one, again)
         assert torch.equal(one, other) if one.dtype == torch.uint8 else relative(one, other.double()) < 1e-6
+
+
+def test_the_gradient_over_a_handful_of_numbers_in_bfloat16():
+    """It is computed in float32: within 1e-2 of float64, where the rounding of one number would be more."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator)
+
+    wide, square = (1, 2, 7, 2), (2, 2)
+    potential, features, grad = (draw(*wide).bfloat16() for _ in range(3))
+    query, key, value = (draw(*square).bfloat16() for _ in range(3))
+    spikes = (torch.rand(wide, generator=generator) < 0.5).to(torch.uint8)
+    gain = draw(2)
+    arguments = (potential, spikes, features, None, None, query, key, value, gain, grad, None)
+    given = torch.ops.ripe.attend_backward(*arguments)
+    with kernels("plain"):
+        exact = [t.double() if t is not None and t.is_floating_point() else t for t in arguments]
+        expected = torch.ops.ripe.attend_backward(*exact)
+    for index in (0, 1, 2, 5, 6, 7, 8):
+        error = (given[index].double() - expected[index]).abs().max()
+        assert error <= 1e-2 * expected[index].abs().max(), index
+    assert [t.dtype for t in given[5:]] == [torch.bfloat16] * 3 + [torch.float32]

@@ -190,3 +190,23 @@ def test_chunks_cover_the_sequence_once(batch, length, channels):
     assert chunk % 16 == 0
     assert (chunks - 1) * chunk < length <= chunks * chunk
     assert chunks == 1 or sizes.sequences * sizes.blocks() < ENOUGH
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_handful_of_tokens_in_bfloat16(length):
+    """They are computed in float32, so that the interpreter can show it: within the rounding of the results."""
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*shape, dtype=torch.float32):
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    inputs = draw(1, length, 2, 12, dtype=torch.bfloat16)
+    weights = (draw(2, 6, 4), draw(2, 6), draw(2, 10, 6, dtype=torch.bfloat16), draw(2, 6, 2), draw(2, 6))
+    given = [inputs, *weights, -draw(2, 6, 4).exp(), draw(2, 6)]
+    results = []
+    for function, dtype in ((mamba_inner, None), (mamba_inner_reference, torch.float64)):
+        leaves = [(t if dtype is None else t.to(dtype)).clone().requires_grad_() for t in given]
+        out = function(leaves[0], InnerWeights(*leaves[1:]))
+        results.append([out, *torch.autograd.grad(out.sum(), leaves)])
+    for ours, expected in zip(*results, strict=True):
+        assert (ours.double() - expected).abs().max() <= 1e-2 * expected.abs().max()

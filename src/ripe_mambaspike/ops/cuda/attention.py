@@ -11,6 +11,8 @@ from ripe_mambaspike.ops.cuda.attention_plan import fused, fused_gradient
 from ripe_mambaspike.ops.cuda.attention_wide import modulate_wide
 from ripe_mambaspike.ops.cuda.attention_wide_backward import backward_wide
 
+FEW = 256  # numbers in a tensor
+
 
 def attend(
     potential: Tensor,
@@ -46,6 +48,13 @@ def attend_backward(
     grad_attention: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
+    if potential.dtype == torch.bfloat16 and potential.numel() < FEW:
+        # Over a handful of numbers the rounding of one is not averaged away, and float32 costs nothing.
+        tensors = (potential, spikes, features, scale, shift, query, key, value, gain, grad_out, grad_attention)
+        wide = (t.float() if t is not None and t.dtype == torch.bfloat16 else t for t in tensors)
+        found = attend_backward(*wide)  # type: ignore[arg-type]
+        like = (potential, potential, features, gain, gain, query, key, value, gain)
+        return tuple(grad.to(one.dtype) for grad, one in zip(found, like, strict=True))
     grads = (None if grad is None else grad.contiguous() for grad in (grad_out, grad_attention))
     route = backward if fused_gradient(potential) else backward_wide
     with torch.autocast(potential.device.type, enabled=False):  # what it computes in is already decided
