@@ -142,3 +142,15 @@ def test_several_passes_equal_single_ones(small, louder, events, choice):
     torch.testing.assert_close(buffers, statistics, rtol=1e-12, atol=1e-12)
     for name, gradient in wanted.items():
         torch.testing.assert_close(got[name], gradient, rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_per_channel_numbers_of_a_bfloat16_network_are_float32(small, events):
+    """Operators read them as float32 wherever the weights are kept in less."""
+    from ripe_mambaspike.models.fast import plan
+
+    planned = plan(small(form="deployed").bfloat16().eval(), events(16, dtype=torch.bfloat16))
+    numbers = [*planned.entry, *planned.coefficients, *planned.bridge.norm, *planned.hierarchy.norm]
+    for stage in planned.stages:
+        numbers += [stage.inner_coefficient, stage.first.scale, stage.first.shift, stage.attention.gain]
+        numbers += [value for neuron in (stage.first_neuron, stage.second_neuron) for value in neuron]
+    assert {value.dtype for value in numbers if value is not None} == {torch.float32}

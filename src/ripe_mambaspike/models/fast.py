@@ -14,7 +14,7 @@ from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.nn.fast.bridge import BridgePlan, bridge_tokens, plan_bridge
 from ripe_mambaspike.nn.fast.hierarchy import HierarchyPlan, classify, plan_hierarchy
-from ripe_mambaspike.nn.fast.layers import affine_of
+from ripe_mambaspike.nn.fast.layers import affine_of, coefficient_of
 from ripe_mambaspike.nn.fast.stage import (
     Charged,
     Spikes,
@@ -68,7 +68,7 @@ def plan(model: Any, x: Tensor) -> Plan:
     return Plan(
         affine,
         track,
-        tuple(stage.first_conv.coefficient for stage in model.stages),
+        tuple(coefficient_of(stage.first_conv) for stage in model.stages),
         tuple(plan_stage(stage, dtype) for stage in model.stages),
         plan_bridge(model.bridge, dtype),
         plan_hierarchy(model.hierarchy, model.head, dtype),

@@ -59,6 +59,11 @@ def affine_of(norm: Any) -> tuple[Tensor, Tensor]:
     return at_least_float32(scale), at_least_float32(shift)
 
 
+def coefficient_of(conv: Any) -> Tensor | None:
+    """λ [C] of a convolution's temporal filter, float32; None without a filter."""
+    return None if conv.coefficient is None else at_least_float32(conv.coefficient)
+
+
 def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
     """Of a deployed convolution, or of a training one as it would be deployed."""
     if isinstance(conv, FusedConv):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.nn.attention import MembraneAttention
-from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents, Layer, fixed_layer
+from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents, Layer, coefficient_of, fixed_layer
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
@@ -58,7 +58,7 @@ def plan_stage(stage: SpikingStage, dtype: torch.dtype) -> StagePlan:
     layers = [_layer(conv, norm, dtype) for conv, norm in pairs]
     neurons: Any = (stage.first_neuron, stage.second_neuron)
     first, second = (neuron.constants(stage_device(stage)) for neuron in neurons)
-    inner: Any = stage.second_conv.coefficient
+    inner = coefficient_of(stage.second_conv)
     return StagePlan(layers[0], first, inner, layers[1], second, plan_attention(stage.attention, dtype))
 
 
