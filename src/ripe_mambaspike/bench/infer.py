@@ -43,7 +43,7 @@ def bench_infer(
     setting: Setting, device: torch.device, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """One row a precision and batch, each with every path's times and memory."""
-    check_sizes(batches=setting.batches, repeats=setting.repeats)
+    check_sizes(batches=setting.batches, repeats=setting.repeats, batch_option="--batches")
     config = ripe_config(setting.model, setting.steps, setting.side)
     for batch in setting.batches:
         expect_memory(batch * least_bytes(config, "bfloat16"), device, f"batch {batch}")

@@ -27,11 +27,16 @@ Network = Callable[[Tensor], Tensor]
 
 
 def check_sizes(
-    *, sides: Sequence[int] = (), steps: Sequence[int] = (), batches: Sequence[int] = (), repeats: int = 1
+    *,
+    sides: Sequence[int] = (),
+    steps: Sequence[int] = (),
+    batches: Sequence[int] = (),
+    repeats: int = 1,
+    batch_option: str = "--batch",
 ) -> None:
     """Raise when a size makes no sense, naming its option."""
     limits = (("--side", sides, SMALLEST_SIDE, LARGEST_SIDE), ("--steps", steps, 1, MOST_STEPS))
-    for option, values, least, most in (*limits, ("--batch", batches, 1, LARGEST_BATCH)):
+    for option, values, least, most in (*limits, (batch_option, batches, 1, LARGEST_BATCH)):
         for value in values:
             if not least <= value <= most:
                 raise ConfigError(f"{option} is {value}; a whole number from {least} to {most} is wanted")
