@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover
+from ripe_mambaspike.nn.hierarchy import plan_levels
 from ripe_mambaspike.ops.backend import precision
 
 SAYINGS = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # PyTorch, CUDA and its libraries
@@ -54,9 +56,9 @@ def _tokens(config: RipeConfig, steps: int, positions: int) -> list[int]:
     """Numbers in every level's tokens of one sample."""
     count = config.tokens or positions
     sizes = []
-    for ratio, width in zip(config.pool_ratios, config.hierarchy_widths, strict=True):
-        count = -(-count // ratio)
-        sizes.append(steps * count * width)
+    for level in plan_levels(config.hierarchy_widths, config.pool_ratios, config.mixer):
+        count = -(-count // level.ratio)
+        sizes.append(steps * count * level.width)
     return sizes
 
 
@@ -115,8 +117,7 @@ def free_memory(device: torch.device) -> int | None:
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
-            found = re.search(r"MemAvailable:\s+(\d+) kB", lines.read())
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None

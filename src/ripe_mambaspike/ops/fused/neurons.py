@@ -128,19 +128,8 @@ def _norm_fire(
 
 
 @_norm_fire.register_fake
-def _(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_potential: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    relaxed, _, keep_potential = rest[-3:]
     spikes = torch.empty_like(x, dtype=x.dtype if relaxed else torch.uint8)
     potential = torch.empty_like(x) if keep_potential else nothing_like(x)
     return spikes, carrier_of(x), potential, torch.empty_like(x)
@@ -168,18 +157,8 @@ def _norm_fire_backward(
 
 
 @_norm_fire_backward.register_fake
-def _(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    parameters = (scale, shift, decay, rotation, gain, threshold, coefficient)
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    parameters, decay = rest[:7], rest[2]
     return torch.empty_like(x), *(nothing_like(decay) if p is None else torch.empty_like(p) for p in parameters)
 
 
