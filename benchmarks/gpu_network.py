@@ -67,7 +67,7 @@ def infer() -> None:
             if not error <= TOLERANCE[dtype]:
                 raise SystemExit(f"batch {batch}, {dtype}: logits differ by {error:.1e}; no time is given")
             run = capture(model, x, dtype)
-            took = milliseconds(lambda run=run, x=x: run(x), 30)  # type: ignore[misc]
+            took = milliseconds(lambda run=run: run(run.example), 30)  # type: ignore[misc]
             print(
                 f"deployed, {dtype}, B {batch}: {took:.3f} ms, {1e3 * batch / took:,.0f}/s, "
                 f"{used / 2**20:.0f} MiB, error {error:.1e}"

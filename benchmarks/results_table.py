@@ -226,7 +226,7 @@ def render(documents: dict[str, Document], device: str, commit: str | None, more
         about = f"{machine['name']}{threads}, torch {machine['torch']}, commit {commit}"
     words = f" --more='{more}'" if more else ""  # which may change the sizes: nothing is judged then
     rates = [
-        f"{p} products {rate / 1e12:.4g} TFLOP/s, copies {d['machine']['memory_bytes_per_second'] / 1e12:.4g} TB/s"
+        f"{p} products {rate / 1e12:.4g} TFLOP/s, memory {d['machine']['memory_bytes_per_second'] / 1e12:.4g} TB/s"
         for d in documents.values()
         for p, rate in d.get("machine", {}).get("matrix_flops_per_second", {}).items()
     ]

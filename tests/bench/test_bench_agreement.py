@@ -50,7 +50,7 @@ def failed(agreement):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_equal_paths_agree(deployed, clip, precision):
-    agreement = compare_inference(deployed, clip, precision, graph=captured(deployed, clip, precision))
+    agreement = compare_inference(deployed, clip, precision, graph=captured(deployed, clip, precision)[0])
     assert agreement.agrees, agreement
     assert agreement.samples == 2
     assert agreement.sentence.startswith("agrees")

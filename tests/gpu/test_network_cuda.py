@@ -91,6 +91,8 @@ def test_captured_network_gives_the_same_bits(dtype):
             expected = model(clip)
         assert torch.equal(run(clip), expected)
         assert torch.equal(run(clip), run(clip))
+        run.example.zero_().copy_(clip)
+        assert torch.equal(run(run.example), expected)
 
 
 @pytest.mark.parametrize("passes", [1, 2])

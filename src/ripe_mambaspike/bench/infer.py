@@ -89,7 +89,7 @@ def _row(
 ) -> dict[str, Any]:
     x = clips(config, batch, next(model.parameters()).device)
     device = x.device
-    graph = captured(model, x, precision)
+    graph, x = captured(model, x, precision)
     agreement = compare_inference(model, x, precision, graph)
     held = bytes_of(model, x)
     ours = partial(direct(model, device, precision, "auto"), x)

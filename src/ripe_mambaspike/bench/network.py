@@ -98,9 +98,9 @@ def direct(model: Model, device: torch.device, precision: str, choice: str) -> N
     return call
 
 
-def captured(model: Model, example: Tensor, precision: str) -> Network:
+def captured(model: Model, example: Tensor, precision: str) -> tuple[Network, Tensor]:
     """The network prepared for clips like the example: its weights once in the operators' form, and on a CUDA device
-    the whole pass as one graph."""
+    the whole pass as one graph. With it the same clips where the graph reads them: those are not copied."""
     with kernels("auto"):
         prepared = capture(model, example, dtype=PRECISIONS[precision])
 
@@ -108,4 +108,4 @@ def captured(model: Model, example: Tensor, precision: str) -> Network:
         with kernels("auto"):
             return prepared(x)
 
-    return call
+    return call, prepared.example

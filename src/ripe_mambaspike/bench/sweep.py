@@ -92,7 +92,8 @@ def _sweep(
         progress(f"side {side}, T {steps} …")
         x = clips(config, setting.batch, device)
         with told_when_full(device, f"side {side}, T {steps}"):
-            call = partial(captured(model, x, setting.precision), x)
+            run, x = captured(model, x, setting.precision)
+            call = partial(run, x)
             times = time_jobs({"captured": call}, device, setting.repeats)["captured"]
         size = side * config.resolution[1] * steps
         rows.append({"side": side, "steps": steps, "pixels_times_steps": size, **times.to_dict()})

@@ -14,7 +14,7 @@ def show_infer(document: Row) -> None:
     machine = document["machine"]
     _show_machine(out, machine)
     rates = ", ".join(f"{number(r / 1e9)} GFLOP/s in {p}" for p, r in machine["matrix_flops_per_second"].items())
-    out.print(f"measured: products {rates}; copies {number(machine['memory_bytes_per_second'] / 1e9)} GB/s\n")
+    out.print(f"measured: products {rates}; memory {number(machine['memory_bytes_per_second'] / 1e9)} GB/s\n")
     height, width = document["resolution"]
     title = f"{document['model']}, deployed, T {document['steps']}, {height}×{width}"
     columns = ["network", "batch", "median ms", "p95 ms", "samples/s", "peak MiB", "own MiB"]

@@ -3,7 +3,9 @@
     run = capture(fuse(model), example, dtype=torch.bfloat16)
     logits = run(clips)
 
-What is captured are the weights as they are now; a network that is trained on is captured anew.
+On a GPU the graph reads `run.example`: clips are copied there, unless they were put there in the first place and
+`run(run.example)` is called. What is captured are the weights as they are now; a network that is trained on is captured
+anew.
 """
 
 import torch
@@ -44,7 +46,8 @@ class Captured:
             )
         if self._graph is None:
             return self._compute(x)
-        self.example.copy_(x)
+        if x is not self.example:
+            self.example.copy_(x)
         self._graph.replay()
         return self._logits.clone()
 

@@ -90,6 +90,7 @@ def test_outputs_and_gradients(relaxed, resonating, normed, filtered):
         (1, 1, 1, 2),
         (1, 2, 3, 5),
         (1, 10, 1, 3),
+        (2, 8, 4, 32),
         (2, 16, 25, 2),
         (1, 5, 81, 32),
         (1, 3, 9, 96),

@@ -14,6 +14,9 @@ CASES = {  # steps, scales (height, width, channels), grid
     "wide cells": (1, [(13, 13, 2)], (2, 2)),
     "finer grid than image": (2, [(2, 3, 3)], (5, 4)),
     "one cell": (3, [(3, 3, 1)], (1, 1)),
+    "channels by fours": (3, [(16, 16, 8), (9, 7, 12), (4, 4, 68)], (4, 4)),
+    "as many pixels as a byte counts": (1, [(30, 30, 4)], (2, 2)),
+    "more pixels than a byte counts": (1, [(34, 34, 4)], (2, 2)),
 }
 
 
@@ -47,7 +50,16 @@ def test_rates_and_gradients_are_the_references(evaluate, case):
 
 
 @pytest.mark.parametrize("density", [0.0, 0.2, 1.0], ids=["silent", "sparse", "saturated"])
-@pytest.mark.parametrize("case", ["17-9-5", "oblong"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "17-9-5",
+        "oblong",
+        "channels by fours",
+        "as many pixels as a byte counts",
+        "more pixels than a byte counts",
+    ],
+)
 def test_spikes_as_bytes(case, density):
     inputs, grid = scales_of(case, lambda values: (values < density).byte().to(DEVICE))
     spikes = list(inputs.values())
@@ -58,6 +70,15 @@ def test_spikes_as_bytes(case, density):
     assert (out - expected).abs().max() < 2e-6
     if density == 0:
         assert not out.any()
+
+
+def test_bytes_that_start_anywhere():
+    """Four bytes are read as one number only from an address where a number may lie."""
+    steps, channels = 2, 4
+    memory = (torch.rand(1 + steps * 4 * 4 * channels, generator=torch.Generator().manual_seed(0)) < 0.5).byte()
+    spikes = memory.to(DEVICE)[1:].view(1, steps, 4, 4, channels)
+    out = pooled_rates([spikes], [torch.empty((), device=DEVICE).expand(spikes.shape)], (2, 2)).cpu()
+    assert (out - pooled_rates_reference([spikes.double().cpu()], (2, 2))).abs().max() < 2e-6
 
 
 def test_the_gradient_reaches_the_carriers_of_bytes():

@@ -79,7 +79,7 @@ def small_tiles(monkeypatch):
 
     monkeypatch.setattr(scan_plan, "TILE", 4)
     for owner, name in ((scan_calls, "forward_tile"), (scan_calls, "backward_tile"), (scan_plan, "backward_tile")):
-        monkeypatch.setattr(owner, name, lambda states: 4)
+        monkeypatch.setattr(owner, name, lambda *_: 4)
 
 
 @pytest.fixture
@@ -112,6 +112,29 @@ def test_matches_the_reference(case, small_tiles):
 @pytest.mark.parametrize("states", [16, 64])
 def test_tiles_as_long_as_on_a_gpu(states):
     check(Case(directions=1, states=states))
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+@pytest.mark.parametrize("channels", [32, 35])
+def test_lanes_share_the_states_of_a_channel(lanes, channels, monkeypatch, chunks_of):
+    """Whole tiles and blocks of channels as well as cut ones."""
+    from ripe_mambaspike.ops.cuda import scan_plan
+
+    monkeypatch.setattr(scan_plan, "LEAST_LANES", lanes)
+    chunks_of(8)
+    check(Case(length=16 + channels % 32, channels=channels, states=16))
+
+
+@pytest.mark.parametrize(
+    ("length", "channels", "lanes", "tile"), [(4096, 64, 8, 16), (2048, 128, 16, 8), (1024, 256, 32, 4)]
+)
+def test_large_batches_are_not_cut_going_forwards(length, channels, lanes, tile):
+    from ripe_mambaspike.ops.cuda.scan_plan import Cut, Sizes, cut_of, forward_held, forward_lanes, forward_tile
+
+    sizes = Sizes(64, length, 2, channels, 4, 2, 16)
+    assert cut_of(sizes) == Cut(length, 1)
+    assert forward_lanes(sizes) == lanes
+    assert forward_tile(16, lanes, forward_held(sizes, cut_of(sizes))) == tile
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The bridge over the fused operators: pooled rates of all scales, one convolution, tokens."""
+"""The bridge over the fused operators: pooled rates of all scales, one convolution, tokens.
+
+Without a gradient, Triton kernels take a shorter way: pooled spikes, the convolution, and rates of what comes out.
+"""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +14,9 @@ from ripe_mambaspike.nn.fast.layers import channels_together, convolve
 from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.tokens import keep_tokens
+from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import pooled_rates, row_norm
+from ripe_mambaspike.ops.fused.joined import Affine, joined_tokens, paired_kernel, pooled_spikes
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -19,26 +24,54 @@ class BridgePlan(NamedTuple):
     kernel: Tensor | None  # of all scales [d, 2ΣC, 3, 3]; None where batch statistics decide
     bias: Tensor | None
     mixture: Any  # the module, for batch statistics
-    norm: tuple[Tensor, Tensor]  # weight and bias [d], float32
-    attention: tuple[Tensor, Tensor]  # weight [d, C], bias [d]
+    norm: Affine  # weight and bias [d], float32
+    attention: Affine  # weight [d, C], bias [d]
+    paired: Affine | None  # the kernel over spikes [2d, ΣC, 3, 3], bias [d] float32; None where that way is not taken
+
+
+class Unjoined(NamedTuple):
+    """Tokens of all positions but for the last step, which takes in the LayerNorm that follows them."""
+
+    convolved: Tensor  # [B, T, N, 2d]
+    bias: Tensor  # [d]
+    norm: Affine
+    attended: Tensor  # [B, T, N, d]
+
+    def normed(self, following: Affine) -> Tensor:
+        """The tokens behind the LayerNorm that follows [B, T, N, d], float32."""
+        return joined_tokens(*self, following)
 
 
 def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
     mixture: Any = bridge.mixture
-    kernel = bias = None
+    kernel = bias = paired = None
     if not (isinstance(mixture, ProjectedMixture) and mixture.tracks_batches()):
-        kernel, bias = folded_kernel(mixture.shares(bridge.norm.weight), mixture.folded_scales())
+        scales = mixture.folded_scales()
+        kernel, bias = folded_kernel(mixture.shares(bridge.norm.weight), scales)
+        if _over_spikes(kernel, dtype):
+            channels = [weight.shape[1] // 2 for weight, _, _ in scales]
+            paired = channels_together(paired_kernel(kernel, channels), dtype), at_least_float32(bias)
         kernel, bias = channels_together(kernel, dtype), bias.to(dtype)
     norm = (at_least_float32(bridge.norm.weight), at_least_float32(bridge.norm.bias))
     attention = (bridge.attention.weight.to(dtype), bridge.attention.bias.to(dtype))
-    return BridgePlan(kernel, bias, mixture, norm, attention)
+    return BridgePlan(kernel, bias, mixture, norm, attention, paired)
+
+
+def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the convolution runs over spikes and its outputs are summed, rather than over summed spikes."""
+    return not torch.is_grad_enabled() and backend(x, dtype) == "triton"
 
 
 def bridge_tokens(
     plan: BridgePlan, spikes: list[Spikes], attention: Tensor, indices: Tensor | None, mode: Pass
-) -> Tensor:
+) -> Tensor | Unjoined:
     """Spikes of the scales and the last attention map [B, T, h, w, C] → tokens [B, T, k, d], float32."""
     grid = (attention.shape[2], attention.shape[3])
+    if plan.paired is not None and indices is None and _over_spikes(attention, attention.dtype):
+        kernel, shift = plan.paired
+        convolved = convolve(pooled_spikes([s.data for s in spikes], spikes[0].carrier, grid), kernel)
+        attended = F.linear(attention.flatten(2, 3), *plan.attention)
+        return Unjoined(convolved.flatten(2, 3), shift, plan.norm, attended)
     rates = pooled_rates([s.data for s in spikes], [s.carrier for s in spikes], grid)
     if plan.kernel is not None:
         mixed = convolve(rates, plan.kernel, 1, plan.bias)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.fast.bridge import Unjoined
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan
 from ripe_mambaspike.ops.fused import mamba_inner, row_norm
@@ -45,9 +46,12 @@ def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> Hiera
     return HierarchyPlan(_norm(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
 
 
-def classify(plan: HierarchyPlan, tokens: Tensor) -> Tensor:
-    """tokens [B, T, k, d] → per-step logits [B, T, classes], float32."""
-    tokens = row_norm(tokens, *plan.norm, plan.norm[0].dtype)
+def classify(plan: HierarchyPlan, given: Tensor | Unjoined) -> Tensor:
+    """Tokens [B, T, k, d] → per-step logits [B, T, classes], float32."""
+    if isinstance(given, Unjoined):
+        tokens = given.normed(plan.norm)
+    else:
+        tokens = row_norm(given, *plan.norm, plan.norm[0].dtype)
     for level in plan.levels:
         tokens = pool_tokens(tokens, level.ratio)
         if level.widen is not None and level.norm is not None:

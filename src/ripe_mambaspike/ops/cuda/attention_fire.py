@@ -20,9 +20,11 @@ from ripe_mambaspike.ops.cuda.attention_tiles import (
     quotient,
     store_tile,
 )
-from ripe_mambaspike.ops.cuda.neuron_step import fire_step
+from ripe_mambaspike.ops.cuda.launching import Synchronous
+from ripe_mambaspike.ops.cuda.neuron_step import as_stored, fire_step
 
-ENOUGH_PROGRAMS = 512  # with fewer, walking through the steps one by one leaves the GPU idle
+ENOUGH_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
+WIDEST = 64  # channels; wider programs have too few registers for the neurons' state
 
 
 class Firing(NamedTuple):
@@ -38,20 +40,19 @@ class Firing(NamedTuple):
 
 
 def enough(x: Tensor) -> bool:
-    """Whether the samples and blocks of positions of x [B, T, P, C] alone fill the GPU."""
-    return x.shape[0] * triton.cdiv(x.shape[2], block_for(x)) >= ENOUGH_PROGRAMS
+    """Whether x [B, T, P, C] is narrow enough, and its samples and blocks of positions alone fill the GPU."""
+    programs = x.shape[0] * triton.cdiv(x.shape[2], block_for(x))
+    return x.shape[3] <= WIDEST and programs >= ENOUGH_PROGRAMS
 
 
 def block_for(x: Tensor) -> int:
     """Positions of a program."""
-    if x.dtype == torch.bfloat16:
-        return 64
-    return 32 if x.shape[3] <= 32 else 16
+    return 32 if x.dtype == torch.bfloat16 or x.shape[3] <= 32 else 16
 
 
-def warps_for(width: int, block: int) -> int:
-    """As measured: few where a program is narrow."""
-    return 2 if width <= 32 else 4 if width <= 64 else 8
+def warps_for(x: Tensor) -> int:
+    """As measured: a warp for 32 channels, so that most of a step stays within a warp; without matrix units two."""
+    return padded(x.shape[3]) // 16 if x.dtype == torch.float32 else triton.cdiv(padded(x.shape[3]), 32)
 
 
 def modulate_fire(
@@ -102,12 +103,13 @@ def modulate_fire(
         RELAXED=relaxed,
         KEEP=keep_attention,
         PRECISION=FLOAT32_PRODUCTS,
-        num_warps=warps_for(width, block),
+        num_warps=warps_for(features),
         num_stages=2,
     )
     return spikes, operand, attention
 
 
+@Synchronous
 @triton.jit
 def _modulate_fire(
     potential,
@@ -175,7 +177,7 @@ def _modulate_fire(
         spike, _, real, imag = fire_step(
             current, real, imag, decay_row, rotation_row, drive_row, threshold_row, sharpness, RESONATING, RELAXED
         )
-        store_tile(spikes + base, rows, positions, channels, spike, C)
+        store_tile(spikes + base, rows, positions, channels, as_stored(spike, spikes, RELAXED), C)
         if FILTERED:
             coefficient_row = load_row(coefficient, channels, C)[:, None]
             filtered = (1.0 + coefficient_row) * spike - coefficient_row * last

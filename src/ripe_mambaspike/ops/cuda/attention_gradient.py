@@ -19,8 +19,10 @@ from ripe_mambaspike.ops.cuda.attention_tiles import (
     store_row,
     store_tile,
 )
+from ripe_mambaspike.ops.cuda.launching import Synchronous
 
 
+@Synchronous
 @triton.jit
 def query_side(
     potential,
@@ -128,6 +130,7 @@ def query_side(
         store_row(affine_sums + (place * 2 + 1) * C, channels, by_shift, C)
 
 
+@Synchronous
 @triton.jit
 def key_side(
     potential,

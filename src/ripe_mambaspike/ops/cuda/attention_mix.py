@@ -7,8 +7,9 @@ mean c = W_V r (r: the spikes' rates), so the mixture is kept without it: M = (G
     A = c + (φ(Q) M − ε c) / (φ(Q)·k + ε).
 
 What is rounded then is only the difference from the mean; the same holds for the gradients, which are differences.
-While G is gathered the rates are not known yet: spikes are counted from those of the first position (a difference that
-every precision holds, and zero where all positions agree), and the rest is taken off at the end.
+While G is gathered the rates are not known yet: in float32 spikes are counted from those of the first position, which
+gives zero where all positions agree, and the rest is taken off at the end. In bfloat16 they are taken as they are, and
+the matrix units also form the sums over positions: numbers then stay where they are.
 The first step has no spikes before it: of T steps, the T − 1 *later* ones are computed, [B·(T − 1), ...].
 """
 
@@ -19,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.cuda.attention_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, plan
+from ripe_mambaspike.ops.cuda.attention_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, Plan, plan
 from ripe_mambaspike.ops.cuda.attention_tiles import (
     load_matrix,
     load_row,
@@ -29,6 +30,10 @@ from ripe_mambaspike.ops.cuda.attention_tiles import (
     store_matrix,
     store_row,
 )
+from ripe_mambaspike.ops.cuda.launching import Synchronous
+
+MANY_STEPS = 64  # from so many on, small programs fill the GPU
+MANY_PROGRAMS = 1920
 
 
 class Mixture(NamedTuple):
@@ -43,7 +48,7 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
     """G, and M with its sums, of every later step of potential and spikes [B, T, P, C]."""
     batch, steps, positions, channels = potential.shape
     later = batch * (steps - 1)
-    cut = plan(later, potential, least=32, most=MOST_PARTIALS, tile=8192)
+    cut = gathering(later, potential)
     mixed = potential.new_empty(later, channels, channels)
     sums = potential.new_empty(later, 3, channels, dtype=torch.float32)
     gathered = sums.new_empty((later, channels, channels) if keep else 0)
@@ -67,7 +72,8 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
         SPAN=cut.span,
         SINGLE=single,
         KEEP=keep,
-        num_stages=1 if cut.width <= 32 else cut.stages,  # as measured
+        SIDE=1 if potential.dtype == torch.float32 else 16,
+        num_stages=cut.stages,
         **sizes,
     )
     if not single:
@@ -75,6 +81,17 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
         arguments = (spikes, partial, partial_sums, value, mixed, sums, gathered, steps, positions)
         _mix[later, triton.cdiv(channels, rows)](*arguments, CHUNKS=cut.chunks, ROWS=rows, KEEP=keep, **sizes)
     return Mixture(mixed, sums, gathered)
+
+
+def gathering(later: int, x: Tensor) -> Plan:
+    """How _gather cuts `later` steps of x, as measured: with many steps, a warp for 32 channels in small programs."""
+    cut = plan(later, x, least=32, most=MOST_PARTIALS, tile=8192)
+    if x.dtype == torch.float32 or cut.width > 64 or later < MANY_STEPS:
+        return cut._replace(stages=1 if cut.width <= 32 else cut.stages)
+    blocks = triton.cdiv(x.shape[2], 64)
+    span = triton.cdiv(blocks, min(blocks, triton.cdiv(MANY_PROGRAMS, later)))
+    narrow = cut.width <= 32
+    return Plan(64, triton.cdiv(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
 
 
 @triton.jit
@@ -89,6 +106,17 @@ def _mean_value(rates, weight):
     return tl.sum(weight.to(tl.float32) * rates[None, :], 1)
 
 
+@triton.jit
+def _counted_from(before, like, channels, C: tl.constexpr):
+    """What spikes are counted from: those of the first position, or nothing in bfloat16, whose products are coarser."""
+    if like.dtype.element_ty == tl.float32:
+        first = load_row(before, channels, C)
+    else:
+        first = tl.zeros(channels.shape, tl.float32)
+    return first
+
+
+@Synchronous
 @triton.jit
 def _gather(
     potential,
@@ -106,6 +134,7 @@ def _gather(
     SPAN: tl.constexpr,
     SINGLE: tl.constexpr,
     KEEP: tl.constexpr,
+    SIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """A chunk of a later step's positions: to partial G, k and Σs; where it is the only one, all the way to M."""
@@ -116,20 +145,28 @@ def _gather(
     here = potential + pair.to(tl.int64) * positions * C
     before = spikes + (pair - 1).to(tl.int64) * positions * C
     weight = load_matrix(key, channels, channels, C)
-    first = load_row(before, channels, C)
+    first = _counted_from(before, potential, channels, C)
     total = tl.zeros([WIDTH, WIDTH], tl.float32)
-    key_sum = tl.zeros([WIDTH], tl.float32)
-    spike_sum = tl.zeros([WIDTH], tl.float32)
+    key_sums = tl.zeros([WIDTH, SIDE], tl.float32)
+    spike_sums = tl.zeros([SIDE, WIDTH], tl.float32)
     for index in range(SPAN):
         rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
         u = load_tile(here, rows, positions, channels, C)
         s = spikes_like(load_tile(before, rows, positions, channels, C), u)
-        around = s - first.to(u.dtype)[:, None]
         features = positive(tl.dot(weight, u, input_precision=PRECISION))
-        features = tl.where((rows < positions)[None, :], features, 0.0).to(u.dtype)
-        total = tl.dot(features, tl.trans(around), total, input_precision=PRECISION)
-        key_sum += tl.sum(features.to(tl.float32), 1)
-        spike_sum += tl.sum(s.to(tl.float32), 1)
+        if SIDE == 1:
+            features = tl.where((rows < positions)[None, :], features, 0.0)
+            key_sums += tl.sum(features, 1)[:, None]
+            spike_sums += tl.sum(s, 1)[None, :]
+            total = tl.dot(features, tl.trans(s - first[:, None]), total, input_precision=PRECISION)
+        else:  # the matrix units sum over positions as well: then no numbers move between threads
+            features = features.to(u.dtype)
+            met = tl.where(rows < positions, 1.0, 0.0).to(u.dtype)
+            key_sums = tl.dot(features, tl.broadcast_to(met[:, None], [BLOCK, SIDE]), key_sums)
+            spike_sums = tl.dot(tl.full([SIDE, BLOCK], 1.0, u.dtype), tl.trans(s), spike_sums)
+            total = tl.dot(features, tl.trans(s), total)
+    key_sum = tl.sum(key_sums, 1) / SIDE
+    spike_sum = tl.sum(spike_sums, 0) / SIDE
     if SINGLE:
         rates = tl.div_rn(spike_sum, positions * 1.0)
         weight = load_matrix(value, channels, channels, C)
@@ -149,6 +186,7 @@ def _gather(
         store_matrix(gathered + place * C * C, channels, channels, total, C)
 
 
+@Synchronous
 @triton.jit
 def _mix(
     spikes,
@@ -180,7 +218,7 @@ def _mix(
         key_sum += load_row(partial_sums + place * 2 * C, rows, C)
         spike_sum += load_row(partial_sums + (place * 2 + 1) * C, channels, C)
     pair = later + later // (steps - 1) + 1
-    first = load_row(spikes + (pair - 1).to(tl.int64) * positions * C, channels, C)
+    first = _counted_from(spikes + (pair - 1).to(tl.int64) * positions * C, mixed, channels, C)
     rates = tl.div_rn(spike_sum, positions * 1.0)
     weight = load_matrix(value, channels, channels, C)
     product = _without_mean(total, key_sum, rates - first, weight, PRECISION)

@@ -16,6 +16,7 @@ from ripe_mambaspike.ops.cuda.attention_tiles import (
     quotient,
     store_tile,
 )
+from ripe_mambaspike.ops.cuda.launching import Synchronous
 
 
 def modulate(
@@ -67,6 +68,7 @@ def modulated(features, attention, scale, shift, gain):
     return tl.fma(gain * attention, x, x)
 
 
+@Synchronous
 @triton.jit
 def _modulate(
     potential,

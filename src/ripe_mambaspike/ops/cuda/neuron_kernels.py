@@ -8,7 +8,7 @@ AHEAD at a time, all loads first, so that memory is busy while the recurrence is
 import triton
 import triton.language as tl
 
-from ripe_mambaspike.ops.cuda.neuron_step import fire_step
+from ripe_mambaspike.ops.cuda.neuron_step import as_stored, fire_step
 
 
 @triton.jit
@@ -42,12 +42,15 @@ def norm_fire_kernel(
     RELAXED: tl.constexpr,
     AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,  # blocks divide size and AHEAD the steps: nothing to mask
 ):
     """A flat block of one sample; an element's channel is its index modulo CHANNELS. Absent tensors are None."""
     RESONATING: tl.constexpr = rotation_ptr is not None
     blocks = tl.cdiv(size, BLOCK)
-    sample = (tl.program_id(0) // blocks).to(tl.int64)
-    flat = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    # From the last sample to the first: what was written last, before this kernel and by it, is still in the cache.
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    sample = (program // blocks).to(tl.int64)
+    flat = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = flat < size
     channel = flat % CHANNELS
     decay = tl.load(decay_ptr + channel)
@@ -67,10 +70,10 @@ def norm_fire_kernel(
         base = (sample * STEPS + start) * size
         xs = ()
         for ahead in tl.static_range(AHEAD):
-            live = inside & (start + ahead < STEPS)
+            live = EVEN | (inside & (start + ahead < STEPS))
             xs = xs + (tl.load(x_ptr + (base + ahead * size) + flat, mask=live, other=0.0),)
         for ahead in tl.static_range(AHEAD):
-            live = inside & (start + ahead < STEPS)
+            live = EVEN | (inside & (start + ahead < STEPS))
             x = normed(xs[ahead], scale_ptr, shift_ptr, (start + ahead) * CHANNELS + channel, live)
             spike, potential, real, imag = fire_step(
                 x, real, imag, decay, rotation, gain, threshold, sharpness, RESONATING, RELAXED
@@ -80,7 +83,7 @@ def norm_fire_kernel(
                 operand = (1.0 + coefficient) * spike - coefficient * before
             before = spike
             here = base + ahead * size
-            tl.store(spikes_ptr + here + flat, spike.to(spikes_ptr.dtype.element_ty), mask=live)
+            tl.store(spikes_ptr + here + flat, as_stored(spike, spikes_ptr, RELAXED), mask=live)
             tl.store(operand_ptr + here + flat, operand.to(operand_ptr.dtype.element_ty), mask=live)
             if potential_ptr is not None:
                 tl.store(potential_ptr + here + flat, potential.to(potential_ptr.dtype.element_ty), mask=live)

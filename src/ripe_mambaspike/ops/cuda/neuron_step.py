@@ -39,6 +39,16 @@ def fire_step(
 
 
 @triton.jit
+def as_stored(spike, pointer, RELAXED: tl.constexpr):
+    """Spikes in the type they are stored in; hard ones, 0.0 or 1.0, as bytes by their bits: converting them is slow."""
+    if RELAXED:
+        stored = spike.to(pointer.dtype.element_ty)
+    else:
+        stored = (spike.to(tl.int32, bitcast=True) >> 29).to(tl.uint8)
+    return stored
+
+
+@triton.jit
 def fire_slope(spike, distance, sharpness, RELAXED: tl.constexpr):
     """The spike's derivative by distance = potential − threshold: the sigmoid's own, or the ATan surrogate's."""
     if RELAXED:

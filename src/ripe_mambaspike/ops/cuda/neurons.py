@@ -17,6 +17,7 @@ from ripe_mambaspike.ops.cuda.step_moment_kernels import (
 
 FULL = 4 * 132  # programs that keep a large GPU busy
 REGISTERS = 128  # of a thread, so that sixteen warps fit
+AHEAD = 4  # steps read before they are computed
 MOST_SPLITS = 256  # of a step's rows: what one program joins at once
 
 
@@ -39,6 +40,7 @@ def norm_fire(
     operand = torch.empty_like(x)
     size = positions * channels
     block, warps = _flat_block(size, samples, x.dtype)
+    ahead = _even_part(steps, AHEAD)
     norm_fire_kernel[(triton.cdiv(size, block) * samples,)](
         x,
         *_contiguous(scale, shift, decay, rotation, gain, threshold, coefficient),
@@ -50,8 +52,9 @@ def norm_fire(
         STEPS=steps,
         CHANNELS=channels,
         RELAXED=relaxed,
-        AHEAD=_even_part(steps, 4),
+        AHEAD=ahead,
         BLOCK=block,
+        EVEN=size % block == 0 and steps % ahead == 0,
         num_warps=warps,
         maxnreg=REGISTERS,
     )

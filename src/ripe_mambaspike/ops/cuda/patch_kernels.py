@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ripe_mambaspike.ops.cuda.launching import Synchronous
+
 DISPLACEMENTS = 13  # of −2…2 rows and columns, those not before 0; the others are their opposites
 WINDOWS = 8  # last row, first row, last column, first column, and the four corners in the same order
 PROGRAMS = 132 * 8  # enough to fill a large GPU a few times over
@@ -39,6 +41,7 @@ def _load(x_ptr, pixel, row, column, valid, down, right, channel, known, top, le
     return tl.load(x_ptr + pixel[:, None] * CHANNELS + entry[None, :], mask=inside, other=0.0)
 
 
+@Synchronous
 @triton.jit
 def correlate_kernel(
     x_ptr,  # [N, H, W, C]
@@ -97,6 +100,7 @@ def correlate_kernel(
     tl.store(places, total, mask=(index < COUNT)[:, None] & (narrow < CHANNELS)[None, :])
 
 
+@Synchronous
 @triton.jit
 def products_kernel(
     x_ptr,  # [N, H, W, C]

@@ -13,7 +13,8 @@ MOST_PROGRAMS = 1024  # of the backward pass: each leaves a row of partial sums
 
 
 @triton.jit
-def _normalise(x, COLUMNS: tl.constexpr, epsilon, inside):
+def normalise(x, COLUMNS: tl.constexpr, epsilon, inside):
+    """(rows of x less their mean over their spread, one over that spread), zero where not inside."""
     mean = tl.sum(x, 1) / COLUMNS
     centred = tl.where(inside, x - mean[:, None], 0.0)
     spread = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / COLUMNS + epsilon)
@@ -29,7 +30,7 @@ def _row_norm_kernel(
     inside = (row < rows)[:, None] & (column < COLUMNS)[None, :]
     place = row[:, None] * COLUMNS + column[None, :]
     values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    normed, _ = _normalise(values, COLUMNS, epsilon, inside)
+    normed, _ = normalise(values, COLUMNS, epsilon, inside)
     gain = tl.load(weight + column, mask=column < COLUMNS, other=0.0)
     shift = tl.load(bias + column, mask=column < COLUMNS, other=0.0)
     tl.store(out + place, normed * gain[None, :] + shift[None, :], mask=inside)
@@ -62,7 +63,7 @@ def _row_norm_backward_kernel(
         place = row[:, None] * COLUMNS + column[None, :]
         values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
         given = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
-        normed, spread = _normalise(values, COLUMNS, epsilon, inside)
+        normed, spread = normalise(values, COLUMNS, epsilon, inside)
         grad_gain += tl.sum(given * normed, 0)
         grad_shift += tl.sum(given, 0)
         through = given * gain[None, :]

@@ -13,13 +13,15 @@ from ripe_mambaspike.ops.cuda.scan_plan import (
     Sizes,
     backward_tile,
     ceil_div,
+    forward_held,
+    forward_lanes,
     forward_tile,
     power_of_two,
     samples_at_once,
 )
 
 CELLS = 128  # of states [N, E], for a program that hands over
-WARPS = 1  # a thread holds all states of its channel: their sum crosses no threads
+WARPS = 1  # has all states of its channels: their sum crosses no warps
 
 
 class ScanInputs(NamedTuple):
@@ -50,23 +52,26 @@ def groups_of(sizes: Sizes) -> int:
 
 def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
     """y·silu(gate) [B, L, D, E]."""
+    lanes = forward_lanes(sizes)
+    tile = forward_tile(sizes.states, lanes, forward_held(sizes, cut))
     out = given.inputs.new_empty(sizes.batch, sizes.length, sizes.directions, sizes.channels)
-    starts = _starts(given, sizes, cut)[0] if cut.chunks > 1 else out
-    outputs_kernel[(sizes.blocks() * cut.chunks, sizes.sequences)](
+    starts = _starts(given, sizes, cut, lanes, tile)[0] if cut.chunks > 1 else out
+    outputs_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.sequences)](
         *given,
         starts,
         out,
         sizes.batch,
         sizes.length,
-        sizes.directions,
-        sizes.channels,
         cut.chunks,
+        D=sizes.directions,
+        E=sizes.channels,
         CHUNK=cut.chunk,
         FROM_START=cut.chunks > 1,
+        EVEN=sizes.length % cut.chunk == 0 and sizes.channels % lanes == 0,
         R=sizes.rank,
         N=sizes.states,
-        T=forward_tile(sizes.states),
-        LANES=LANES,
+        T=tile,
+        LANES=lanes,
         num_warps=WARPS,
     )
     return out
@@ -81,7 +86,7 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
     sums = given.decay.new_empty(
         sizes.directions, sizes.batch, cut.chunks, sizes.states + 2 + sizes.rank, sizes.channels
     )
-    starts, steps = _starts(given, sizes, cut) if many else (sums, sums)
+    starts, steps = _starts(given, sizes, cut, LANES, forward_tile(sizes.states)) if many else (sums, sums)
     ends = _ends(given, grad, steps, sizes, cut) if many else sums
     tile = backward_tile(sizes.states)
     tiles = ceil_div(sizes.length, tile)
@@ -132,11 +137,11 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
     )
 
 
-def _starts(given: ScanInputs, sizes: Sizes, cut: Cut) -> tuple[Tensor, Tensor]:
+def _starts(given: ScanInputs, sizes: Sizes, cut: Cut, lanes: int, tile: int) -> tuple[Tensor, Tensor]:
     """What every chunk starts from [D·B, M, N, E], and the sum of its steps [D·B, M, E]."""
     leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
     sums = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.channels)
-    _walk(given, None, leaves, sums, sizes, cut, forward_tile(sizes.states), (0, sizes.batch))
+    _walk(given, None, leaves, sums, sizes, cut, tile, (0, sizes.batch), lanes=lanes)
     return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=False), sums
 
 
@@ -174,9 +179,10 @@ def _walk(
     tile: int,
     samples: tuple[int, int],
     tiles: int = 0,
+    lanes: int = LANES,
 ) -> None:
     """Walk over all chunks of some samples (the first, how many); `tiles` to keep the state before every tile."""
-    walk_kernel[(sizes.blocks() * cut.chunks, sizes.directions * samples[1])](
+    walk_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.directions * samples[1])](
         given.u,
         given.proj,
         *given[3:6],
@@ -195,7 +201,7 @@ def _walk(
         R=sizes.rank,
         N=sizes.states,
         T=tile,
-        LANES=LANES,
+        LANES=lanes,
         num_warps=WARPS,
     )
 

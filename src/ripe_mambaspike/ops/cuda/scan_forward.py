@@ -2,7 +2,8 @@
 """The selective scan forwards: from the tokens of a chunk to its states and outputs.
 
 A chunk that does not know its start yet is walked from zero (`walk_kernel`); `hand_over_kernel` then tells every
-chunk its start, and `outputs_kernel` walks all chunks again from there. A sequence of one chunk needs the last alone.
+chunk its start, and `outputs_kernel` walks all chunks again from there. A sequence of one chunk needs the last alone:
+half the work, so few sequences get programs of fewer channels before they are cut (`scan_plan.forward_lanes`).
 
 Layout: u [D, B, L, E], proj [D, B, L, R + 2N] (step, B, C), inputs [B, L, D, 2E], states [D·B, M, N, E] for M chunks.
 """
@@ -18,6 +19,8 @@ from ripe_mambaspike.ops.cuda.scan_parts import (
     powers_of,
     rates_of,
     row_of,
+    silu,
+    softplus,
     state_tile,
     step_logits,
     steps_of,
@@ -145,15 +148,33 @@ def hand_over_kernel(
 
 
 @triton.jit
-def _read(u_ptr, proj_ptr, inputs_ptr, index, end, reverse, length, stride, channel, channels, R, N: tl.constexpr):
-    """u and gate [T, 1, LANES], B and C [T, N] of the tokens `index`, none from `end` on."""
-    met = index < end
-    token = token_of(index, reverse, length)
-    u = channel_tile(u_ptr, token, channels, channel, met, channels)
-    gate = channel_tile(inputs_ptr, token, stride, channel, met, channels)
+def _read(u_ptr, proj_ptr, inputs_ptr, token, met, known, channel, D, E, R: tl.constexpr, N: tl.constexpr):
+    """u and gate [T, 1, LANES], the step's R parts [T, 1, LANES] each, B and C [T, N] of some tokens.
+
+    The parts are loaded for every channel, though they are the same: of a load this large the compiler shares the
+    steps between lanes, where it would compute those of a smaller one in each.
+    """
+    there = met[:, None, None] & known[None]
+    u = tl.load(u_ptr + token[:, None, None] * E + channel[None], mask=there, other=0.0).to(tl.float32)
+    gate = tl.load(inputs_ptr + token[:, None, None] * (D * 2 * E) + channel[None], mask=there, other=0.0).to(
+        tl.float32
+    )
+    parts = ()
+    rows = tl.broadcast_to(token[:, None, None] * (R + 2 * N), u.shape)
+    for rank in tl.static_range(R):
+        parts = parts + (tl.load(proj_ptr + rows + rank, mask=there, other=0.0).to(tl.float32),)
     into = state_tile(proj_ptr + R, token, R + 2 * N, met, N)
     out_of = state_tile(proj_ptr + R + N, token, R + 2 * N, met, N)
-    return u, gate, into, out_of
+    return u, gate, parts, into, out_of
+
+
+@triton.jit
+def _steps(parts, weights, bias, met, known, R: tl.constexpr):
+    """The steps Δ [T, 1, LANES], zero where there is no token."""
+    logits = parts[0] * weights[0][None] + bias[None]
+    for rank in tl.static_range(1, R):
+        logits += parts[rank] * weights[rank][None]
+    return tl.where(met[:, None, None] & known[None], softplus(logits), 0.0)
 
 
 @triton.jit
@@ -169,63 +190,66 @@ def outputs_kernel(
     out_ptr,
     batch,
     length,
-    directions,
-    channels,
     chunks,
+    D: tl.constexpr,
+    E: tl.constexpr,
     CHUNK: tl.constexpr,
     FROM_START: tl.constexpr,
+    EVEN: tl.constexpr,
     R: tl.constexpr,
     N: tl.constexpr,
     T: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """(Σ C h + skip·u)·silu(gate) of one chunk, into out [B, L, D, E]."""
+    """(Σ C h + skip·u)·silu(gate) of one chunk, into out [B, L, D, E]. EVEN: no tile or block of channels is cut."""
     part, block = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
     sequence = tl.program_id(1).to(tl.int64)
+    reverse = direction == 1
     channel = channels_of(block, 1, LANES)
-    known = channel < channels
+    known = (channel < E) | EVEN
     place = tl.arange(0, T)[:, None, None, None]
 
-    u_ptr += sequence * length * channels
+    u_ptr += sequence * length * E
     proj_ptr += sequence * length * (R + 2 * N)
-    inputs_ptr += (sample * length * directions + direction) * 2 * channels + channels
-    out_ptr += (sample * length * directions + direction) * channels
-    weight_ptr += direction * channels * R
-    bias = tl.load(bias_ptr + direction * channels + channel, mask=known, other=0.0)
-    skip = tl.load(skip_ptr + direction * channels + channel, mask=known, other=0.0)
-    rates = rates_of(decay_ptr + direction * channels * N, channel, channels, N)
+    inputs_ptr += (sample * length * D + direction) * 2 * E + E
+    out_ptr += (sample * length * D + direction) * E
+    bias = tl.load(bias_ptr + direction * E + channel, mask=known, other=0.0)
+    skip = tl.load(skip_ptr + direction * E + channel, mask=known, other=0.0)
+    weights = ()
+    for rank in tl.static_range(R):
+        weights = weights + (tl.load(weight_ptr + (direction * E + channel) * R + rank, mask=known, other=0.0),)
+    rates = rates_of(decay_ptr + direction * E * N, channel, E, N)
     if FROM_START:
-        grid = cells_of(channel, channels, N)
-        row = (sequence * chunks + part) * N * channels
+        grid = cells_of(channel, E, N)
+        row = (sequence * chunks + part) * N * E
         state = tl.load(starts_ptr + row + grid, mask=known[:, None, :], other=0.0)
     else:
         state = tl.zeros([1, N, LANES], tl.float32)
 
-    reverse = direction == 1
-    stride = directions * 2 * channels
-    index = part * CHUNK + tl.arange(0, T)
-    end = tl.minimum((part + 1) * CHUNK, length)
-    u, gate, into, out_of = _read(
-        u_ptr, proj_ptr, inputs_ptr, index, end, reverse, length, stride, channel, channels, R, N
-    )
-    for _ in range(0, CHUNK, T):
-        later = index + T  # the next tile is under way while this one is computed
-        next_u, next_gate, next_into, next_out_of = _read(
-            u_ptr, proj_ptr, inputs_ptr, later, end, reverse, length, stride, channel, channels, R, N
+    first = part * CHUNK
+    index = first + tl.arange(0, T)
+    met = (index < length) | EVEN
+    token = token_of(index, reverse, length)
+    u, gate, parts, into, out_of = _read(u_ptr, proj_ptr, inputs_ptr, token, met, known, channel, D, E, R, N)
+    step = _steps(parts, weights, bias, met, known, R)
+    for offset in range(0, CHUNK, T):
+        # the next tile is under way while this one is computed; after the last, that one again
+        index = first + tl.minimum(offset + T, CHUNK - T) + tl.arange(0, T)
+        met = (index < length) | EVEN
+        ahead = token_of(index, reverse, length)
+        next_u, next_gate, parts, next_into, next_out_of = _read(
+            u_ptr, proj_ptr, inputs_ptr, ahead, met, known, channel, D, E, R, N
         )
-        met = index < length
-        token = token_of(index, reverse, length)
-        logits = step_logits(proj_ptr, weight_ptr, bias, token, channel, met, channels, R, N)
-        step = steps_of(logits, channel, met, channels)
         power = powers_of(step, rates)
         states = into[:, None, :, None] * (step * u)[:, :, None, :]
         for k in tl.static_range(T):
             state = row_of(power, place, k) * state + row_of(states, place, k)
             states = with_row(states, place, k, state)
         seen = tl.sum(states * out_of[:, None, :, None], 2) + skip[None] * u
-        out = seen * gate * tl.sigmoid(gate)
-        there = met[:, None, None] & known[None]
-        offsets = token[:, None, None] * (directions * channels) + channel[None]
+        out = seen * silu(gate)
+        there = ((first + offset + tl.arange(0, T) < length) | EVEN)[:, None, None] & known[None]
+        offsets = token[:, None, None] * (D * E) + channel[None]
         tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=there)
-        u, gate, into, out_of, index = next_u, next_gate, next_into, next_out_of, later
+        step = _steps(parts, weights, bias, met, known, R)
+        u, gate, into, out_of, token = next_u, next_gate, next_into, next_out_of, ahead

@@ -10,6 +10,11 @@ LANES = 32  # channels side by side in a warp
 ENOUGH = 1000  # programs of one chunk a sequence that keep the chip busy without a second pass
 WANTED = 8192  # programs when the sequences are cut
 LEAST_CHUNK = 32
+LEAST_LANES = 8  # channels of a warp in the forward pass, if more would leave the chip idle: a lane has fewer states
+FULL = 1000  # programs of the forward pass that fill the chip; of short chunks twice as many
+ENOUGH_FORWARD = 500  # programs of whole sequences that are faster than two passes
+HELD = 32  # states of all tokens of a tile that a thread holds
+ROOM = 1056  # programs that run at once if a thread holds twice as many: 8 on each of 132 multiprocessors
 TILE = 16  # tokens of the longest tile
 MOST_STATES = 64
 SCRATCH = 2**29  # bytes for the states before every tile
@@ -35,9 +40,9 @@ class Sizes(NamedTuple):
         """Of a row of proj: step, B and C."""
         return self.rank + 2 * self.states
 
-    def blocks(self, groups: int = 1) -> int:
+    def blocks(self, groups: int = 1, lanes: int = LANES) -> int:
         """Blocks of channels, each for one program."""
-        return ceil_div(self.channels, LANES * groups)
+        return ceil_div(self.channels, lanes * groups)
 
 
 class Cut(NamedTuple):
@@ -55,19 +60,43 @@ def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Si
     return Sizes(batch, length, directions, conv.shape[1], conv.shape[2], dt_proj.shape[2], states)
 
 
-def forward_tile(states: int) -> int:
-    """Tokens of a tile: as many as leave a thread its 32 states."""
-    return max(2, min(TILE, 32 // states))
+def forward_lanes(sizes: Sizes) -> int:
+    """Channels of a program: fewer where the programs, of whole sequences or of chunks, would not fill the chip."""
+    wanted, parts = FULL, 1
+    if sizes.sequences * sizes.blocks(lanes=LEAST_LANES) < ENOUGH_FORWARD:
+        wanted, parts = 2 * FULL, ceil_div(sizes.length, LEAST_CHUNK)
+    lanes = LANES
+    while lanes > LEAST_LANES and sizes.sequences * sizes.blocks(lanes=lanes) * parts < wanted:
+        lanes //= 2
+    return lanes
+
+
+def forward_held(sizes: Sizes, cut: Cut) -> int:
+    """States a thread of the forward pass holds: many where few programs must hide what they wait for."""
+    programs = sizes.sequences * sizes.blocks(lanes=forward_lanes(sizes)) * cut.chunks
+    return 2 * HELD if programs <= ROOM else HELD
+
+
+def forward_tile(states: int, lanes: int = LANES, held: int = HELD) -> int:
+    """Tokens of a tile: as many as leave a thread its states."""
+    return max(2, min(TILE, held * LANES // (states * lanes)))
 
 
 def backward_tile(states: int) -> int:
     return max(2, min(8, 32 // states))
 
 
-def cut_of(sizes: Sizes, groups: int = 1) -> Cut:
-    """One chunk where the programs of all sequences are enough, else as many as make WANTED programs."""
-    programs = sizes.sequences * sizes.blocks(groups)
-    if programs >= ENOUGH:
+def cut_of(sizes: Sizes, groups: int | None = None) -> Cut:
+    """One chunk where the programs of all sequences are enough, else as many as make WANTED programs.
+
+    groups: channels a thread has in the backward pass; None for the forward pass.
+    """
+    if groups is None:
+        blocks, enough = sizes.blocks(lanes=forward_lanes(sizes)), ENOUGH_FORWARD
+    else:
+        blocks, enough = sizes.blocks(groups), ENOUGH
+    programs = sizes.sequences * blocks
+    if programs >= enough:
         return cut_in(sizes, sizes.length)
     return cut_in(sizes, max(LEAST_CHUNK, ceil_div(sizes.length, ceil_div(WANTED, programs))))
 

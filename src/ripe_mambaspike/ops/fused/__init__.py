@@ -13,6 +13,7 @@ which alone the gradient flows. Whoever reads the spikes takes both.
 
 from ripe_mambaspike.ops.fused.attention import attend, attend_fire
 from ripe_mambaspike.ops.fused.entry import enter_fire
+from ripe_mambaspike.ops.fused.joined import joined_tokens, pooled_spikes  # noqa: F401  (Triton's alone)
 from ripe_mambaspike.ops.fused.mamba import mamba_inner
 from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire, spikes_as, step_moments
 from ripe_mambaspike.ops.fused.patches import patch_moments
