@@ -17,10 +17,10 @@ from ripe_mambaspike.ops.cuda.scan_parts import (
     channel_tile,
     channels_of,
     powers_of,
+    quick_softplus,
     rates_of,
     row_of,
     silu,
-    softplus,
     state_tile,
     step_logits,
     steps_of,
@@ -174,7 +174,7 @@ def _steps(parts, weights, bias, met, known, R: tl.constexpr):
     logits = parts[0] * weights[0][None] + bias[None]
     for rank in tl.static_range(1, R):
         logits += parts[rank] * weights[rank][None]
-    return tl.where(met[:, None, None] & known[None], softplus(logits), 0.0)
+    return tl.where(met[:, None, None] & known[None], quick_softplus(logits), 0.0)
 
 
 @triton.jit
