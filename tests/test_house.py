@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ripe_mambaspike"
-ROOMS = ["events", "data", "ops", "nn", "models", "train", "deploy", "account", "studies", "bench", "cli"]
+ROOMS = ["events", "data", "ops", "nn", "models", "train", "deploy", "account", "studies", "bench", "report", "cli"]
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -17,9 +17,14 @@ from ripe_mambaspike.cli.bench import Bench
 from ripe_mambaspike.cli.check import Check
 from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
 from ripe_mambaspike.cli.data import Data
+from ripe_mambaspike.cli.evaluate import Eval
 from ripe_mambaspike.cli.models import Models
+from ripe_mambaspike.cli.predict import Predict
+from ripe_mambaspike.cli.recipes import Recipes
+from ripe_mambaspike.cli.seeds import Seeds
 from ripe_mambaspike.cli.sim import COMMANDS as SIM_COMMANDS
 from ripe_mambaspike.cli.sim import Sim
+from ripe_mambaspike.cli.train import Train, gather_settings
 from ripe_mambaspike.errors import RipeError
 
 Command = (
@@ -27,10 +32,18 @@ Command = (
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Data, tyro.conf.subcommand("data")]
+    | Annotated[Eval, tyro.conf.subcommand("eval")]
     | Annotated[Models, tyro.conf.subcommand("models")]
+    | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[Recipes, tyro.conf.subcommand("recipes")]
+    | Annotated[Seeds, tyro.conf.subcommand("seeds")]
     | Annotated[Sim, tyro.conf.subcommand("sim")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
 )
-COMMANDS = ("account", "bench", "check", "data", "models", "sim")
+Asked = Account | Bench | Check | Data | Eval | Models | Predict | Recipes | Seeds | Sim | Train
+COMMANDS = (
+    "account", "bench", "check", "data", "eval", "models", "predict", "recipes", "seeds", "sim", "train",
+)  # fmt: skip
 NESTED = {"bench": tuple(BENCH_COMMANDS), "data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 WANTED = {
@@ -76,7 +89,7 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-def _parse(words: list[str]) -> Account | Bench | Check | Data | Models | Sim | int:
+def _parse(words: list[str]) -> Asked | int:
     """The command asked for, or an exit code when help was wanted or the words make none."""
     if not words or not (words[0] in COMMANDS or words[0].startswith("-")):
         given = f"there is no command '{words[0]}'" if words else "no command was given"
@@ -92,7 +105,7 @@ def _parse(words: list[str]) -> Account | Bench | Check | Data | Models | Sim | 
                 Command,
                 prog="ripe",
                 description=DESCRIPTION,
-                args=words,
+                args=gather_settings(words),
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
             )
     except SystemExit as stop:

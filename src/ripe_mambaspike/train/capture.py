@@ -4,6 +4,8 @@ The graph holds the step for one shape of batch and one set of settings; a new e
 one. It is taken over the same function that runs without it, so both take the same step.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -11,49 +13,54 @@ from torch.optim import Optimizer
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import Parts
-from ripe_mambaspike.train.step import StepSettings, training_step
+from ripe_mambaspike.train.step import Batch, StepSettings, whole_step
 
 WARM_UPS = 3
 
 
 class CapturedStep:
-    """Call it with a batch like the first; it takes the step and gives the parts of the loss.
+    """Call it with a batch like the first, or with as many; it takes the step and gives the parts of the loss.
 
     Recording takes a few steps to warm up; the network and the optimiser are put back as they were afterwards.
     """
 
     def __init__(
-        self, model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
+        self, model: RipeMambaSpike, optimiser: Optimizer, batches: Sequence[Batch], settings: StepSettings
     ) -> None:
-        if not x.is_cuda:
-            raise InputError(f"the batch is on {x.device}; a step can be captured on a CUDA device alone")
-        self.x, self.y = x.clone(), y.clone()
-        self._arguments = (model, optimiser, self.x, self.y, settings)
+        for x, _ in batches:
+            if not x.is_cuda:
+                raise InputError(f"the batch is on {x.device}; a step can be captured on a CUDA device alone")
+        self.batches = [(x.clone(), y.clone()) for x, y in batches]
+        self._model, self._optimiser = model, optimiser
         kept = _snapshot(model, optimiser)
-        self._record(optimiser)
+        self._warm_up(settings)
         _restore(model, optimiser, kept)
+        self.record(settings)
 
-    def _record(self, optimiser: Optimizer) -> None:
+    def record(self, settings: StepSettings) -> None:
+        """Record the step with other settings; nothing is computed, so nothing moves."""
+        self._optimiser.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._parts = whole_step(self._model, self._optimiser, self.batches, settings)
+
+    def _warm_up(self, settings: StepSettings) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                training_step(*self._arguments)
+                whole_step(self._model, self._optimiser, self.batches, settings)
         torch.cuda.current_stream().wait_stream(stream)
-        optimiser.zero_grad(set_to_none=True)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._parts = training_step(*self._arguments)
 
-    def __call__(self, x: Tensor | None = None, y: Tensor | None = None) -> Parts:
-        """The parts are the graph's own memory: the next call overwrites them."""
-        for held, given in ((self.x, x), (self.y, y)):
-            if given is not None:
-                if given.shape != held.shape:
-                    raise InputError(
-                        f"the batch has shape {tuple(given.shape)}; the step was captured for {tuple(held.shape)}"
-                    )
-                held.copy_(given)
+    def __call__(self, *batches: Batch) -> Parts:
+        """The parts are the graph's own memory: the next call overwrites them. Without a batch, the last ones again."""
+        if batches and [x.shape for x, _ in batches] != [x.shape for x, _ in self.batches]:
+            shapes, wanted = ([tuple(x.shape) for x, _ in group] for group in (batches, self.batches))
+            raise InputError(f"the batches have shapes {shapes}; the step was captured for {wanted}")
+        for held, given in zip(self.batches, batches, strict=False):
+            for mine, theirs in zip(held, given, strict=True):
+                mine.copy_(theirs)
         self._graph.replay()
         return self._parts
 
@@ -62,7 +69,7 @@ def capture_step(
     model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
 ) -> CapturedStep:
     """The training step for batches like (x, y), recorded."""
-    return CapturedStep(model, optimiser, x, y, settings)
+    return CapturedStep(model, optimiser, [(x, y)], settings)
 
 
 Kept = tuple[list[Tensor], dict[int, dict[str, Tensor]]]

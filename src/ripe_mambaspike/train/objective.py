@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.base import Output, clip_logits
 
 LEAST_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
 
@@ -37,6 +37,9 @@ class Parts(NamedTuple):
     relaxed: Tensor | None  # TET of the relaxed pass
     consistency: Tensor | None  # mean square between the logits of both
     rate: Tensor  # mean of the layers' rates
+    rates: Tensor  # of every layer of the hard pass, in order [layers]
+    right: Tensor  # share of the clips whose likeliest target the hard pass calls
+    norm: Tensor | None = None  # of the whole gradient before it is clipped, once there is one
 
     def detach(self) -> "Parts":
         return Parts(*(None if part is None else part.detach() for part in self))  # type: ignore[arg-type]
@@ -79,13 +82,20 @@ def objective(hard: Output, relaxed: Output | None, targets: Tensor, weights: We
     of_hard = tet(hard.logits, targets, weights.spread, weights.label_smoothing)
     rate = rate_penalty(hard.rates)
     penalty = weights.rates * rate
+    right = _share_right(hard.logits, targets)
     if relaxed is None:
-        return Parts(of_hard + penalty, of_hard, None, None, rate)
+        return Parts(of_hard + penalty, of_hard, None, None, rate, hard.rates, right)
     share = weights.relaxed_share
     of_relaxed = tet(relaxed.logits, targets, weights.spread, weights.label_smoothing)
     apart = consistency(hard.logits, relaxed.logits)
     loss = (1 - share) * of_hard + share * of_relaxed + weights.consistency * apart + penalty
-    return Parts(loss, of_hard, of_relaxed, apart, rate)
+    return Parts(loss, of_hard, of_relaxed, apart, rate, hard.rates, right)
+
+
+@torch.no_grad()
+def _share_right(logits: Tensor, targets: Tensor) -> Tensor:
+    labels = targets.argmax(-1) if targets.is_floating_point() else targets
+    return (clip_logits(logits).argmax(-1) == labels).to(torch.float32).mean()
 
 
 def _full(x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """One step of training, and the optimiser it moves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +19,8 @@ from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.train.objective import Parts, Weights, objective
 
+Batch = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and their targets
+DecayRule = Literal["kernels", "release"]
 BETAS = (0.9, 0.999)
 CLIP = 1.0
 # What never decays: all of these modules' parameters, whatever their shape …
@@ -64,32 +66,80 @@ def training_step(
     model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
 ) -> Parts:
     """Forget the last gradient, compute this one, clip it, move; the parts of the loss before the move, detached."""
+    return whole_step(model, optimiser, [(x, targets)], settings)
+
+
+def whole_step(model: RipeMambaSpike, optimiser: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> Parts:
+    """The same over several batches, whose gradients are added up as if all clips were one batch but for its norms.
+
+    Every batch counts by its clips, so a smaller one at the end of an epoch is neither lost nor counted too much.
+    """
     optimiser.zero_grad(set_to_none=True)
+    clips = sum(len(x) for x, _ in batches)
+    shares = [len(x) / clips for x, _ in batches]
+    found = [add_gradient(model, *batch, settings, share) for batch, share in zip(batches, shares, strict=True)]
+    parts = found[0] if len(found) == 1 else _averaged(found, shares)
+    return parts._replace(norm=move(model, optimiser, settings.clip))
+
+
+def _averaged(found: Sequence[Parts], shares: Sequence[float]) -> Parts:
+    columns = zip(*found, strict=True)
+    means = [
+        None if column[0] is None else sum(share * part for share, part in zip(shares, column, strict=True))
+        for column in columns
+    ]
+    return Parts(*means)  # type: ignore[arg-type]
+
+
+def add_gradient(
+    model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0
+) -> Parts:
+    """Add the gradient of `share` times the loss to what is there; the parts of the loss, detached."""
     with memory_explained(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
         parts = forward(model, x, targets, settings)
-        parts.loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        optimiser.step()
+        (parts.loss if share == 1.0 else parts.loss * share).backward()
     return parts.detach()
 
 
-def make_optimiser(model: nn.Module, lr: float | Tensor, weight_decay: float) -> AdamW:
+def move(model: nn.Module, optimiser: Optimizer, clip: float) -> Tensor:
+    """Clip the gradient and take a step along it; its norm before. A gradient that is not finite moves nothing."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+    if isinstance(optimiser, AdamW) and optimiser.defaults.get("fused"):
+        optimiser.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
+        optimiser.step()
+    elif torch.isfinite(norm):
+        optimiser.step()
+    return norm
+
+
+def make_optimiser(
+    model: nn.Module, lr: float | Tensor, weight_decay: float, decay_rule: DecayRule = "kernels"
+) -> AdamW:
     """AdamW over the learned parameters, in two groups: those that decay and those that do not.
 
     One kernel a group; on a CUDA device it can be captured in a graph (with the rate as a tensor, to change it later).
     """
-    decayed, kept = split_by_decay(model)
+    decayed, kept = split_by_decay(model, decay_rule)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
     on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
     return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=True, capturable=on_cuda)
 
 
-def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The learned parameters that decay, matrices and kernels, and those that do not."""
+def split_by_decay(model: nn.Module, rule: DecayRule = "kernels") -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The learned parameters that decay, matrices and kernels, and those that do not.
+
+    By the rule "release" what the public release decays by a slip of names: the attention's gain too, but no weight of
+    a Mamba.
+    """
+    in_mamba = {id(p) for module in model.modules() if isinstance(module, Mamba) for p in module.parameters()}
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
     for module, name, parameter in _learned(model):
-        (decayed if _decays(module, name, parameter) else kept).append(parameter)
+        decays = _decays(module, name, parameter)
+        if rule == "release":
+            gain = isinstance(module, MembraneAttention) and name == "gain"
+            decays = gain or (decays and id(parameter) not in in_mamba)
+        (decayed if decays else kept).append(parameter)
     return decayed, kept
 
 

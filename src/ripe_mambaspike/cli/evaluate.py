@@ -1,0 +1,112 @@
+"""`ripe eval`: the number of a saved network on a part of a set."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.errors import WeightsError
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.train.labels import Labels
+    from ripe_mambaspike.train.recipe import DataSettings
+
+
+@dataclass
+class Eval:
+    """Evaluate a saved network on a part of a set: top-1, top-5, every class, and how often neurons fire.
+
+    On the part that a run reported, it gives the reported number again, for the training and for the fused form.
+    """
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """A run's folder, or one with config.json and model.safetensors."""
+    dataset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """The set (see ripe data sets); the one it was trained on when not given."""
+    root: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where the set lies; as in the run's recipe, or data/NAME, when not given."""
+    split: Literal["train", "val", "test"] = "test"
+    """The part."""
+    cut: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How the set is split, where there are several ways."""
+    fused: bool = False
+    """Fuse the network first."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it is computed."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.deploy.fuse import fuse
+        from ripe_mambaspike.models.pretrained import from_pretrained
+        from ripe_mambaspike.models.ripe import RipeMambaSpike
+        from ripe_mambaspike.train.clips import EvalBatches, open_data
+        from ripe_mambaspike.train.evaluate import BATCH, evaluate
+        from ripe_mambaspike.train.labels import find_checkpoint, read_labels
+        from ripe_mambaspike.train.recipe import Recipe
+        from ripe_mambaspike.train.run import choose_device
+
+        folder = find_checkpoint(self.checkpoint)
+        device = choose_device(self.device)
+        model = from_pretrained(folder)
+        labels = read_labels(folder)
+        settings = self._data(folder, labels)
+        data = open_data(Recipe(data=settings))
+        if data.classes != labels.classes:
+            raise WeightsError(
+                f"{folder} tells {len(labels.classes)} classes apart ({', '.join(labels.classes[:3])}, …) and "
+                f"{settings.set} has {len(data.classes)} ({', '.join(data.classes[:3])}, …); the same ones are wanted"
+            )
+        if self.fused and isinstance(model, RipeMambaSpike) and model.config.form == "training":
+            model = fuse(model, quiet=True)
+        part = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[self.split]()
+        if part is None:
+            raise WeightsError(f"{settings.set} has no {self.split} part; one that is there is wanted")
+        found = evaluate(model.to(device), EvalBatches(part, BATCH, device), len(data.classes))
+        document = {
+            "checkpoint": str(self.checkpoint), "form": model.config.form, "set": settings.set, "cut": data.cut,
+            "split": self.split, **found.to_dict(data.classes),
+        }  # fmt: skip
+        print_json(document) if self.json else show(document)
+        return 0
+
+    def _data(self, folder: Path, labels: "Labels") -> "DataSettings":
+        """The set asked for, binned as the network was trained; where none was asked for, as in the run's recipe."""
+        from ripe_mambaspike.train.recipe import DataSettings
+        from ripe_mambaspike.train.recipes import load_recipe
+
+        recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
+        settings = DataSettings(set=labels.set, cut=labels.cut)
+        if recipe is not None and self.dataset in (None, labels.set) and self.cut is None:
+            settings = load_recipe(recipe).data
+        if self.dataset is not None and self.dataset != settings.set:
+            settings = DataSettings(set=self.dataset)
+        binning = {"steps": labels.steps, "grid": labels.grid, "by": labels.by, "binary": labels.binary}
+        root = settings.root if self.root is None else str(self.root)
+        return replace(settings, root=root, cut=self.cut or settings.cut, extra=(), cache="off", **binning)  # type: ignore[arg-type]
+
+
+def show(document: dict[str, Any]) -> None:
+    out = console()
+    out.print(
+        f"[bold]top-1 {100 * document['top1']:.2f} %[/], top-5 {100 * document['top5']:.2f} % of {document['n']} "
+        f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
+    )
+    rows = [
+        (
+            row["name"],
+            str(row["n"]),
+            str(row["correct"]),
+            f"{100 * row['correct'] / row['n']:.1f} %" if row["n"] else "–",
+        )
+        for row in document["per_class"]
+    ]
+    print_table(out, "classes", ("class", "clips", "right", "share"), rows)
+    if document["rates"]:
+        out.print("firing rates " + "  ".join(f"{rate:.3f}" for rate in document["rates"]))
+
+
+def _share(row: dict[str, Any]) -> str:
+    return f"{100 * row['correct'] / row['n']:.1f} %" if row["n"] else "–"

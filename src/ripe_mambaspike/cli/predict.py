@@ -1,0 +1,179 @@
+"""`ripe predict`: what a recording shows, by a trained network."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from ripe_mambaspike.cli.data.recordings import printable, spoken_warnings
+from ripe_mambaspike.cli.show import console, print_json, progress, progress_done
+from ripe_mambaspike.errors import InputError, RipeError
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.train.predict import Classifier, Moment, Prediction
+
+BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
+INDENT = "  "
+MARK_EVERY = 10  # steps
+ROOM_FOR_MARK = 12  # columns that the last mark may take after the cells
+OTHERS_TOO = "; the others were predicted"
+
+
+@dataclass
+class Predict:
+    """Say what recordings show, how sure the network is, and which class led when."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """The folder of a run (its best network is taken), or of a saved network in any form."""
+    recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECORDING …")]
+    """Recordings of any format."""
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Time bins; as in training when not given."""
+    grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Side of the bins' square grid; as in training when not given."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        if not self.recordings:
+            raise InputError("no recording was given; at least one is wanted")
+        from ripe_mambaspike.train.predict import load_classifier
+
+        classifier = load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
+        out = console()
+        keys = Keys()
+        made: list[dict[str, Any]] = []
+        failed: list[dict[str, str]] = []
+        for path in self.recordings:
+            progress(f"predicting {printable(path)} …")
+            try:
+                prediction = _predict(classifier, path)
+            except RipeError as error:
+                if len(self.recordings) == 1:
+                    raise
+                failed.append({"file": printable(path), "error": str(error)})
+                progress_done()
+                print(f"ripe: {error}", file=sys.stderr)
+                continue
+            finally:
+                progress_done()
+            made.append(_row(path, prediction))
+            if not self.json:
+                _show(out, path, prediction, keys)
+        if self.json:
+            print_json(
+                {
+                    "checkpoint": printable(self.checkpoint),
+                    "network": classifier.model.name,
+                    "form": classifier.model.config.form,
+                    "steps": classifier.steps,
+                    "grid": list(classifier.grid),
+                    "by": classifier.by,
+                    "binary": classifier.binary,
+                    "recordings": made,
+                    "failed": failed,
+                }
+            )
+        if failed:
+            names = ", ".join(one["file"] for one in failed)
+            ending = OTHERS_TOO if made else ""
+            print(f"ripe: {len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}", file=sys.stderr)
+        return 2 if failed else 0
+
+
+class Keys:
+    """A letter and a colour for every class that won or led, the same for all recordings."""
+
+    def __init__(self) -> None:
+        self._order: dict[str, int] = {}
+
+    def letter(self, label: str) -> str:
+        return LETTERS[self._number(label) % len(LETTERS)]
+
+    def colour(self, label: str) -> str:
+        return COLOURS[self._number(label) % len(COLOURS)]
+
+    def _number(self, label: str) -> int:
+        return self._order.setdefault(label, len(self._order))
+
+
+def _predict(classifier: "Classifier", path: Path) -> "Prediction":
+    """The prediction; an error always names the file."""
+    from ripe_mambaspike.events.reading import read
+    from ripe_mambaspike.train.predict import predict
+
+    try:
+        with spoken_warnings():
+            recording = read(path)
+        return predict(classifier, recording)
+    except RipeError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
+
+
+def _row(path: Path, prediction: "Prediction") -> dict[str, Any]:
+    second = prediction.runner_up
+    return {
+        "file": printable(path),
+        "label": prediction.label,
+        "probability": prediction.probability,
+        "runner_up": None if second is None else {"label": second[0], "probability": second[1]},
+        "probabilities": prediction.probabilities,
+        "timeline": [asdict(moment) for moment in prediction.timeline],
+    }
+
+
+def _show(out: Console, path: Path, prediction: "Prediction", keys: Keys) -> None:
+    second = prediction.runner_up
+    colour = keys.colour(prediction.timeline[-1].label)
+    then = "" if second is None else f", then {escape(second[0])} {_percent(second[1])}"
+    label = f"[bold {colour}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
+    out.print(f"[bold]{escape(printable(path))}[/]: {label}{then}", soft_wrap=True)
+    a_line = max(1, out.width - len(INDENT) - ROOM_FOR_MARK)
+    moments, start = prediction.timeline, prediction.timeline[0].start_us
+    for first in range(0, len(moments), a_line):
+        for line in _lines(moments[first : first + a_line], start, keys):
+            out.print(line, soft_wrap=True)
+    led = list(dict.fromkeys(moment.label for moment in moments))
+    legend = Text(INDENT).append(" · ".join(f"{keys.letter(name)} {name}" for name in led), style="dim")
+    out.print(legend, soft_wrap=True)
+
+
+def _lines(moments: "Sequence[Moment]", start_us: int, keys: Keys) -> list[Text]:
+    """Probability as the height of a cell, the leading class's letter under it, and the times under both."""
+    bars, letters = Text(INDENT), Text(INDENT)
+    for moment in moments:
+        height = min(len(BARS) - 1, int(moment.probability * len(BARS)))
+        bars.append(BARS[height], style=keys.colour(moment.label))
+        letters.append(keys.letter(moment.label), style=keys.colour(moment.label))
+    length = moments[-1].stop_us - start_us
+    last = f"╵{_time(moments[-1].stop_us - start_us, length)}"
+    marks = ""
+    for index in range(0, len(moments), MARK_EVERY):
+        mark = f"╵{_time(moments[index].start_us - start_us, length)}"
+        if index == 0 or (len(marks) < index and index + len(mark) < len(moments)):
+            marks = marks.ljust(index) + mark
+    marks = marks.ljust(max(len(moments), len(marks) + 1)) + last
+    return [bars, letters, Text(INDENT).append(marks, style="dim")]
+
+
+def _time(us: int, length: int) -> str:
+    """A time in a unit that suits the length of what it is a part of."""
+    if length >= 10_000_000:
+        return f"{us / 1e6:.1f} s"
+    if length >= 10_000:
+        return f"{us / 1e3:.0f} ms"
+    return f"{us} µs"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

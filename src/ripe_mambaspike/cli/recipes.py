@@ -1,0 +1,72 @@
+"""`ripe recipes`: the training runs that ship with the package, and everything that can be set in one."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from ripe_mambaspike.cli.show import console, print_json, print_table
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.train.recipe import Recipe
+
+
+@dataclass
+class Recipes:
+    """List the shipped training recipes; with a name, print that one with what each field means."""
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    """A recipe's name or .yaml file; its output, saved to a file and changed, is a recipe of your own."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        if self.name is None:
+            self._show_all()
+        else:
+            self._show_one(self.name)
+        return 0
+
+    def _show_all(self) -> None:
+        from ripe_mambaspike.train.recipes import describe, list_recipes, load_recipe
+
+        rows = [_row(name, load_recipe(name), describe(name)) for name in list_recipes()]
+        if self.json:
+            print_json({"recipes": rows})
+            return
+        out = console()
+        columns = ["recipe", "what", "T", "input", "epochs", "batch"]
+        print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
+        out.print("Next: ripe recipes synthgesture · ripe train synthgesture")
+
+    def _show_one(self, name: str) -> None:
+        from ripe_mambaspike.train.recipes import describe, fields_of, load_recipe, to_dict, to_yaml
+
+        recipe, head = load_recipe(name), describe(name)
+        if self.json:
+            fields = [asdict(field) for field in fields_of()]
+            print_json({"recipe": recipe.name, "description": head, "values": to_dict(recipe), "fields": fields})
+            return
+        for line in head.splitlines():
+            print(f"# {line}".rstrip())
+        print(to_yaml(recipe, comments=True), end="")
+
+
+def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
+    return {
+        "recipe": name,
+        "what": head.partition("\n")[0],
+        "set": recipe.data.set,
+        "network": recipe.model.name,
+        "steps": recipe.data.steps,
+        "grid": list(recipe.data.grid),
+        "epochs": recipe.schedule.epochs,
+        "batch_size": recipe.schedule.batch_size,
+        "accumulate": recipe.schedule.accumulate,
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    height, width = row["grid"]
+    batch = str(row["batch_size"]) + (f" × {row['accumulate']}" if row["accumulate"] > 1 else "")
+    return [row["recipe"], row["what"], str(row["steps"]), f"{height}×{width}", str(row["epochs"]), batch]

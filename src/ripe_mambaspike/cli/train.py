@@ -1,0 +1,188 @@
+"""`ripe train`: one command for every benchmark and for your own recordings."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ripe_mambaspike.cli.show import console, number, print_json
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.train.loop import Learner
+    from ripe_mambaspike.train.recipe import Recipe
+
+Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
+
+
+@dataclass
+class Train:
+    """Train a network by a recipe, pick it by validation, test it once, and write a report.
+
+    Every field of a recipe can be set: ripe recipes NAME shows them all, with what they mean. The folder then holds the
+    recipe as it was run, log.csv, checkpoints, the picked network in best/, result.json and report.html.
+    """
+
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    """A recipe by name (see ripe recipes), or a YAML file."""
+    set: Settings = field(default_factory=list)
+    """Fields to change, such as schedule.epochs=30 data.root=DIR."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """The run's folder; runs/NAME when not given."""
+    resume: Literal["auto", "off"] = "off"
+    """auto goes on with a run in that folder, where there is one."""
+    report: bool = True
+    """Write report.html at the end."""
+    json: bool = False
+    """Print the result as one JSON document."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.train.recipes import load_recipe, with_settings
+        from ripe_mambaspike.train.run import Stop, run_recipe
+
+        recipe = with_settings(load_recipe(self.recipe), self.set)
+        folder = self.out or Path("runs") / recipe.name
+        watcher = Teller(quiet=self.json)
+        with stopping() as asked, watcher:
+            try:
+                result = run_recipe(recipe, folder, watcher, resume=self.resume == "auto", asked_to_stop=asked)
+            except Stop:
+                watcher.says(f"stopped; {folder} is saved, and --resume auto goes on with it")
+                return 130
+        page = self._report(folder, recipe) if self.report else None
+        if self.json:
+            print_json(result)
+        else:
+            show_result(result, folder, page)
+        return 0
+
+    def _report(self, folder: Path, recipe: "Recipe") -> Path:
+        from ripe_mambaspike.report import write_report
+        from ripe_mambaspike.train.samples import sample_clips
+
+        return write_report(folder, clips=sample_clips(recipe))
+
+
+def gather_settings(words: list[str]) -> list[str]:
+    """`--set a=1 --set b=2` as `--set a=1 b=2`, which is what the parser takes."""
+    gathered: list[str] = []
+    rest: list[str] = []
+    inside = False
+    for word in words:
+        if word == "--set":
+            inside = True
+        elif inside and not word.startswith("-"):
+            gathered.append(word)
+        else:
+            inside = False
+            rest.append(word)
+    return [*rest, "--set", *gathered] if gathered else words
+
+
+def show_result(result: dict[str, Any], folder: Path, page: Path | None) -> None:
+    out = console()
+    how = {
+        "val": "picked on the validation part, tested once",
+        "test": "picked on the test part itself (paper protocol)",
+        "last epoch": "the last epoch, tested once",
+    }[result["picked_on"]]
+    share = f"{100 * result['top1']:.2f} %"
+    out.print(f"[bold]top-1 {share}[/] of {result['n']} {result['set']} test clips; epoch {result['epoch']}, {how}")
+    out.print(f"network {folder / 'best'}, result {folder / 'result.json'}, log {folder / 'log.csv'}")
+    if page is not None:
+        out.print(f"report {page}")
+
+
+@contextmanager
+def stopping() -> Iterator[Any]:
+    """A question whether Ctrl-C or a termination was asked for: the first is noted, a second one stops at once."""
+    asked: list[int] = []
+
+    def note(kind: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(kind)
+        print("stopping after this move …", file=sys.stderr, flush=True)
+
+    before = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+class Teller:
+    """Tells a person how the run goes: a bar within an epoch on a terminal, a line for every epoch anywhere."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._began, self._moves, self._total = time.monotonic(), 0, 1
+
+    def __enter__(self) -> "Teller":
+        if sys.stderr.isatty() and not self.quiet:
+            from rich.console import Console
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[says]}"))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def says(self, line: str) -> None:
+        if not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    def began(self, recipe: "Recipe", data: dict[str, Any], learner: "Learner") -> None:
+        sizes = ", ".join(f"{part} {data[part]}" for part in ("train", "val", "test"))
+        self.says(
+            f"{recipe.name}: {data['set']} ({data['cut']}), {sizes}; {learner.model.parameter_count():,} parameters on "
+            f"{learner.device}"
+        )
+        if recipe.run.protocol == "paper":
+            self.says("paper protocol: the network is picked on the test part; its number is not a held-out one")
+        self._total = max(1, recipe.schedule.epochs)
+        self._began, self._moves = time.monotonic(), 0
+        if self._bar is not None:
+            self._task = self._bar.add_task("", total=learner.batches, says="")
+
+    def moved(self, learner: "Learner") -> None:
+        self._moves += 1
+        if self._bar is None:
+            return
+        place = learner.place
+        spent = time.monotonic() - self._began
+        left_moves = (self._total - place.epoch) * learner.batches - place.batch
+        left = spent / self._moves * left_moves / max(1, learner.recipe.schedule.accumulate)
+        loss = float(learner.sums[0]) / max(1, place.clips)
+        says = f"loss {loss:.3f}  {place.clips / max(place.seconds, 1e-9):.0f} clips/s  {clock(left)} left"
+        self._bar.update(
+            self._task, description=f"epoch {place.epoch + 1}/{self._total}", completed=place.batch, says=says
+        )
+
+    def ended(self, row: dict[str, float | None], best: dict[str, Any] | None) -> None:
+        picked = " *" if best is not None and best["epoch"] == row["epoch"] else ""
+        val = "" if row.get("val_top1") is None else f"  val {100 * (row['val_top1'] or 0):.2f} %{picked}"
+        self.says(
+            f"epoch {row['epoch']:.0f}/{self._total}  loss {number(row['loss'])}  train "
+            f"{100 * (row['train_top1'] or 0):.1f} %{val}  rate {number(row['rate'], 2)}  "
+            f"{number(row['samples_per_second'], 3)} clips/s  {clock(row['seconds'] or 0)}"
+        )
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are some."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

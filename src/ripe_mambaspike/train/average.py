@@ -1,0 +1,41 @@
+"""An average of the weights over training (EMA): `average ← d·average + (1 − d)·weights` after every move."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class AveragedWeights:
+    """Kept beside the network; early on it forgets faster, so that the first weights do not linger."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.parameters = list(model.parameters())
+        self.values = [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def follow(self, moves: int) -> None:
+        """After move number `moves`, counted from 1."""
+        decay = min(self.decay, (1 + moves) / (10 + moves))
+        torch._foreach_lerp_(self.values, [p.detach() for p in self.parameters], 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The network has the averaged weights inside."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for parameter, value in zip(self.parameters, self.values, strict=True):
+            held = parameter.detach().clone()
+            parameter.copy_(value)
+            value.copy_(held)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {str(index): value for index, value in enumerate(self.values)}

@@ -1,0 +1,88 @@
+"""What a run tells while it trains: one row an epoch in `log.csv`, and the same numbers for TensorBoard."""
+
+import csv
+import importlib
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.train.objective import Parts
+
+Row = dict[str, float | None]
+LAYERS = 6
+COLUMNS = (
+    "epoch", "lr", "sharpness", "relaxed_share", "loss", "hard", "relaxed", "consistency", "rate", "grad_norm",
+    *(f"rate_{layer}" for layer in range(1, LAYERS + 1)), *(f"tdm_{layer}" for layer in range(1, LAYERS + 1)),
+    "train_top1", "val_loss", "val_top1", "seconds", "samples_per_second", "memory_mib",
+)  # fmt: skip
+SUMMED = ("loss", "hard", "relaxed", "consistency", "rate", "right", "norm")  # of Parts, then the layers' rates
+
+
+def summed(parts: Parts) -> list[Tensor]:
+    """The numbers of a step that an epoch averages, in the order of SUMMED and the layers; nothing counts as zero."""
+    nothing = parts.loss.new_zeros(())
+    scalars = [getattr(parts, name) for name in SUMMED]
+    return [nothing if value is None else value.float() for value in scalars] + list(parts.rates.float().unbind())
+
+
+def averages(means: list[float]) -> Row:
+    """The epoch's means, in the same order, as columns."""
+    row: Row = dict(zip(SUMMED, means, strict=False))
+    row["train_top1"], row["grad_norm"] = row.pop("right"), row.pop("norm")
+    row |= {f"rate_{layer}": value for layer, value in enumerate(means[len(SUMMED) :], 1)}
+    return row
+
+
+def filters(model: RipeMambaSpike) -> Row:
+    """Mean |λ| of the temporal filter before every convolution, in order."""
+    row: Row = {}
+    convs: list[Any] = [conv for stage in model.stages for conv in (stage.first_conv, stage.second_conv)]
+    for layer, conv in enumerate(convs, 1):
+        row[f"tdm_{layer}"] = None if conv.coefficient is None else float(conv.coefficient.detach().abs().mean())
+    return row
+
+
+def write_log(path: Path, rows: list[Row]) -> None:
+    """All rows; an empty cell where there is no number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([_cell(row.get(column)) for column in COLUMNS])
+    with atomic_write(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+
+
+class Board:
+    """TensorBoard's files in the run folder, where tensorboard is installed; silent where it is not."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        self._writer: Any = None
+        try:
+            module: Any = importlib.import_module("torch.utils.tensorboard")
+        except ImportError:
+            return
+        self._writer = module.SummaryWriter(str(folder), purge_step=first_epoch)
+
+    def write(self, row: Row) -> None:
+        if self._writer is None:
+            return
+        for name, value in row.items():
+            if name != "epoch" and value is not None and math.isfinite(value):
+                self._writer.add_scalar(name, value, int(row["epoch"] or 0))
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,223 @@
+"""One network learning: epochs of moves, from any place in one.
+
+What a move does is a function of the recipe, the weights and the place (epoch and batch) alone: order, augmentation and
+drop-path draw from generators made of those numbers. So no random state has to be kept, and a run that goes on from a
+checkpoint takes the same moves as one that was never stopped.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.data.augment.draws import draws_for
+from ripe_mambaspike.data.augment.settings import augment_clips, mix
+from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.ops.backend import say
+from ripe_mambaspike.train.average import AveragedWeights
+from ripe_mambaspike.train.capture import CapturedStep
+from ripe_mambaspike.train.checkpoint import Checkpoint
+from ripe_mambaspike.train.clips import Clips, TrainBatches
+from ripe_mambaspike.train.history import LAYERS, SUMMED, Row, averages, filters, summed
+from ripe_mambaspike.train.objective import Parts, Weights, relaxed_weight
+from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpness
+from ripe_mambaspike.train.step import Batch, StepSettings, make_optimiser, whole_step
+from ripe_mambaspike.train.trouble import first_bad
+
+
+class NotFiniteError(RipeError):
+    """A loss or gradient that is no number; says where it came from."""
+
+
+@dataclass
+class Place:
+    """Where in a run: the next batch of an epoch, and the moves taken so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    moves: int = 0
+    clips: int = 0  # seen in this epoch
+    seconds: float = 0.0  # spent in this epoch
+
+
+@dataclass
+class Learner:
+    """The network, what moves it, and the place it has reached."""
+
+    recipe: Recipe
+    model: RipeMambaSpike
+    clips: Clips
+    device: torch.device
+    place: Place = field(default_factory=Place)
+
+    def __post_init__(self) -> None:
+        settings, run = self.recipe.optimiser, self.recipe.run
+        rate: float | Tensor = settings.lr
+        if self.device.type == "cuda":
+            rate = torch.tensor(settings.lr, device=self.device)  # a recorded step reads it there
+        self.optimiser = make_optimiser(self.model, rate, settings.weight_decay, settings.decay_rule)
+        self.average = AveragedWeights(self.model, run.ema) if run.ema else None
+        self.sums = torch.zeros(len(SUMMED) + LAYERS, dtype=torch.float64)
+        self._step: CapturedStep | None = None
+
+    @property
+    def batches(self) -> int:
+        """Of an epoch."""
+        return -(-len(self.clips) // self.recipe.schedule.batch_size)
+
+    def settings(self) -> StepSettings:
+        """How a step of this epoch is taken."""
+        recipe, epoch = self.recipe, self.place.epoch
+        loss = recipe.loss
+        # Labels are smoothed before clips are mixed, so the loss has nothing left to smooth.
+        share = relaxed_weight(epoch, recipe.schedule.epochs)
+        weights = Weights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
+        return StepSettings(
+            sharpness(recipe, epoch), weights, loss.passes, autocast(recipe, self.device), recipe.optimiser.clip
+        )
+
+    def epoch(self, after_move: Callable[[], None]) -> Row:
+        """Train to the end of the epoch; its means. `after_move` may raise to stop: the place is then a whole one."""
+        settings = self.settings()
+        self.model.train()
+        if self._step is not None:
+            self._step.record(settings)
+        rate = self._rate(self.place.moves)  # where nothing is left of the epoch
+        for group in self._groups():
+            began = time.perf_counter()
+            rate = self._rate(self.place.moves + 1)
+            self._set_rate(rate)
+            parts = self._move(group, settings)
+            clips = sum(len(x) for x, _ in group)
+            self.sums += clips * torch.stack(summed(parts)).double().cpu()
+            place = self.place
+            place.batch += len(group)
+            place.moves += 1
+            place.clips += clips
+            place.seconds += time.perf_counter() - began
+            if self.average is not None:
+                self.average.follow(place.moves)
+            after_move()
+        return self._end(rate, settings)
+
+    def _end(self, rate: float, settings: StepSettings) -> Row:
+        place = self.place
+        row: Row = {
+            "epoch": place.epoch + 1,
+            "lr": rate,
+            "sharpness": settings.sharpness,
+            "relaxed_share": settings.weights.relaxed_share if settings.passes == 2 else 0.0,
+            **averages((self.sums / place.clips).tolist()),
+            **filters(self.model),
+            "samples_per_second": place.clips / max(place.seconds, 1e-9),
+            "memory_mib": peak_memory(self.device),
+        }
+        if settings.passes == 1:
+            row["relaxed"] = row["consistency"] = None
+        self.place = Place(place.epoch + 1, 0, place.moves)
+        self.sums.zero_()
+        return row
+
+    def _groups(self) -> Iterator[list[Batch]]:
+        """The batches of every move from the place on, augmented."""
+        recipe, place = self.recipe, self.place
+        size = recipe.schedule.accumulate
+        batches = TrainBatches(
+            self.clips, recipe.schedule.batch_size, recipe.run.seed, place.epoch, self.device, first=place.batch
+        )
+        group: list[Batch] = []
+        for index, x, y, _ in batches:
+            draws = draws_for(recipe.run.seed, place.epoch, index)
+            x = augment_clips(x, recipe.augmentation, draws)
+            group.append(mix(x, y, recipe.augmentation, draws, self.model.config.classes))
+            if len(group) == size or index == self.batches - 1:
+                yield group
+                group = []
+
+    def _move(self, group: list[Batch], settings: StepSettings) -> Parts:
+        place = self.place
+        torch.manual_seed(seed_of("move", self.recipe.run.seed, place.epoch, place.batch))
+        whole = all(len(x) == self.recipe.schedule.batch_size for x, _ in group)
+        full = whole and len(group) == self.recipe.schedule.accumulate
+        if self.device.type == "cuda" and self.recipe.run.graph == "auto" and full:
+            if self._step is None:
+                self._step = CapturedStep(self.model, self.optimiser, group, settings)
+            parts = self._step(*group)
+        else:
+            parts = whole_step(self.model, self.optimiser, group, settings)
+        if not math.isfinite(float(parts.loss)) or not math.isfinite(float(parts.norm)):  # type: ignore[arg-type]
+            where = first_bad(self.model, *group[0], settings)
+            raise NotFiniteError(
+                f"the loss is {float(parts.loss):g} in epoch {place.epoch + 1}, batch {place.batch + 1}: {where} is "
+                "the first that is not finite; a smaller optimiser.lr or other data is wanted"
+            )
+        return parts
+
+    def _rate(self, move: int) -> float:
+        return learning_rate(self.recipe, self.place.epoch, moves_an_epoch(len(self.clips), self.recipe), move)
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def state(self) -> Checkpoint:
+        """Everything the next move depends on."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for index, parameter in enumerate(self._parameters()):
+            for name, value in self.optimiser.state[parameter].items():
+                tensors[f"optimiser.{index}.{name}"] = value
+        if self.average is not None:
+            tensors |= {f"average.{name}": value for name, value in self.average.tensors().items()}
+        tensors["sums"] = self.sums
+        return Checkpoint(tensors, {"place": vars(self.place).copy()})
+
+    @torch.no_grad()
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """The inverse of `state`, in place."""
+        tensors = checkpoint.tensors
+        for name, value in self.model.state_dict().items():
+            value.copy_(tensors[f"model.{name}"])
+        for index, parameter in enumerate(self._parameters()):
+            prefix = f"optimiser.{index}."
+            found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            self.optimiser.state[parameter] = {name: value.to(self.device) for name, value in found.items()}
+        if self.average is not None:
+            for name, value in self.average.tensors().items():
+                value.copy_(tensors[f"average.{name}"])
+        self.sums.copy_(tensors["sums"])
+        self.place = Place(**checkpoint.document["place"])
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+
+
+def autocast(recipe: Recipe, device: torch.device) -> bool:
+    """Whether products are computed in bfloat16."""
+    return recipe.run.precision == "bfloat16" or (recipe.run.precision == "auto" and device.type == "cuda")
+
+
+def seed_of(*words: object) -> int:
+    """A seed made of these words and numbers alone."""
+    digest = hashlib.blake2b(" ".join(map(str, words)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def peak_memory(device: torch.device) -> float | None:
+    """MiB at the most so far: of the device, or of this process."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device)) / 2**20
+    try:
+        import resource
+    except ImportError:
+        say("this system does not tell how much memory was used")
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,102 @@
+"""A training run as one typed tree: data, model, optimiser, loss, augmentation, schedule, run.
+
+A recipe file in YAML holds these fields; what it leaves out keeps the default written here. A run saves its recipe with
+everything resolved, and that file gives the same run again.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ripe_mambaspike.data.augment.settings import Augmentation
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is learned from, and how recordings become tensors."""
+
+    set: str = "synthgesture"  # a set by its name (see ripe data sets)
+    root: str | None = None  # the folder it lies in; data/SET when not given
+    cut: str | None = None  # how it is split, where there are several ways; the first when not given
+    steps: int = 16  # T, time bins of a clip
+    grid: tuple[int, int] = (64, 64)  # height and width of the bins; the network's resolution
+    by: Literal["time", "count"] = "time"  # bins of equal time or of equally many events
+    binary: bool = False  # whether an event was there instead of how many
+    extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part
+    folds: int = 0  # cross-validation over the whole set in so many parts; 0 for the set's own split
+    fold: int = 0  # which part is tested, from 0
+    cache: Literal["auto", "off", "memory", "device"] = "auto"  # where binned clips are kept once they were made
+    workers: int = 0  # processes that bin clips; 0 for none but this one
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The network."""
+
+    name: str = "dvsgesture"  # a registered network (see ripe models); classes, steps and resolution come from the data
+    fields: dict[str, Any] = field(
+        default_factory=dict
+    )  # other fields of its config, such as {neurons: [lif, lif, lif]}
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """AdamW."""
+
+    lr: float = 1e-3  # learning rate after the warm-up
+    lr_min: float = 1e-6  # where warm-up begins and the cosine ends
+    weight_decay: float = 0.05  # of matrices and kernels
+    decay_rule: Literal["kernels", "release"] = "kernels"  # what decays: see train.step; "release" repeats its slip
+    clip: float = 1.0  # largest norm of the whole gradient
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The objective's terms; see train.objective."""
+
+    spread: float = 5e-3  # λ of TET
+    consistency: float = 1.0  # λ_SGC, between the hard and the relaxed pass
+    rates: float = 1e-4  # λ_L1 on the mean firing rate
+    passes: Literal[1, 2] = 2  # 1 leaves the relaxed pass out
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, how much at a time, and what changes on the way."""
+
+    epochs: int = 300  # passes over the training part
+    batch_size: int = 32  # clips a process and step
+    accumulate: int = 1  # batches whose gradients are added up before a move
+    warmup_epochs: int = 10  # epochs in which the learning rate rises
+    warmup_iterations: int = 0  # moves in which it rises, instead of epochs
+    sharpness_start: float = 2.0  # α of surrogate and relaxation in the first epoch
+    sharpness_end: float = 4.0  # and in the last
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything about a run that should not change what is learned, and its seed."""
+
+    seed: int = 0  # of weights, order, augmentation and drop-path
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where it is computed; CUDA where there is one
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of products; bfloat16 on CUDA, float32 on the CPU
+    protocol: Literal["validation", "paper"] = "validation"  # what picks the network: validation, or the test part
+    validate_every: int = 1  # epochs between validations; the last epoch always has one
+    recalibrate: int = 50  # clean training batches that the norms' statistics are taken from, before each evaluation
+    ema: float = 0.0  # decay of the averaged weights that are evaluated and saved; 0 for the weights themselves
+    sync_norms: bool = True  # whether batch norms of several processes share their statistics
+    checkpoint_minutes: float = 10.0  # between checkpoints inside an epoch; each epoch ends with one
+    graph: Literal["auto", "off"] = "auto"  # whether a step on CUDA is recorded and replayed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run."""
+
+    name: str = "recipe"  # of the run, and of its folder in runs/
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    schedule: Schedule = field(default_factory=Schedule)
+    run: RunSettings = field(default_factory=RunSettings)

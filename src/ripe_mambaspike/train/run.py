@@ -1,0 +1,260 @@
+"""A whole run: train, pick by validation, read the test part once, and write down what was found.
+
+The folder of a run is described in docs/training.md. What is saved as `best` is what was evaluated, statistics and all:
+reloaded it gives the same number.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
+from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
+from ripe_mambaspike.train.clip_cache import workers_explained
+from ripe_mambaspike.train.clips import Clips, EvalBatches, TrainBatches, TrainingData, open_data
+from ripe_mambaspike.train.evaluate import BATCH, Evaluation, evaluate
+from ripe_mambaspike.train.history import Board, Row, write_log
+from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.train.loop import Learner
+from ripe_mambaspike.train.recalibrate import recalibrate
+from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
+
+RECIPE, LOG, RESULT, BEST, CHECKPOINTS = "recipe.yaml", "log.csv", "result.json", "best", "checkpoints"
+# What may differ when a run goes on: where and how it is computed, not what.
+FREE = ("data.root", "data.workers", "data.cache", "run.device", "run.checkpoint_minutes", "run.graph")
+PICKED = {"validation": "val", "paper": "test"}
+
+
+class Watcher(Protocol):
+    """Who is told how a run goes."""
+
+    def began(self, recipe: Recipe, data: dict[str, Any], learner: Learner) -> None: ...
+    def moved(self, learner: Learner) -> None: ...
+    def ended(self, row: Row, best: dict[str, Any] | None) -> None: ...
+    def says(self, line: str) -> None: ...
+
+
+class Stop(Exception):  # noqa: N818
+    """Someone asked for the run to end; what was reached is saved first."""
+
+
+@dataclass
+class Run:
+    """A run under way in its folder."""
+
+    recipe: Recipe
+    folder: Path
+    watcher: Watcher
+    asked_to_stop: Any = lambda: False  # looked at after every move
+    rows: list[Row] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.device = choose_device(self.recipe.run.device)
+        self.data: TrainingData = open_data(self.recipe)
+        model = make_network(self.recipe, self.data.classes).to(self.device)
+        self.learner = Learner(self.recipe, model, self.data.train, self.device)
+        self._began = time.monotonic()
+        self._saved = time.monotonic()
+
+    def resume(self) -> bool:
+        """Go on from the last checkpoint, where there is one."""
+        found = last_checkpoint(self.folder / CHECKPOINTS)
+        if found is None:
+            return False
+        self.learner.restore(found)
+        document = found.document
+        self.rows, self.best, self.seconds = document["rows"], document["best"], document["seconds"]
+        return True
+
+    def train(self) -> dict[str, Any]:
+        """To the end; what is reported."""
+        epochs = self.recipe.schedule.epochs
+        save_recipe(self.recipe, self.folder / RECIPE)
+        self.watcher.began(self.recipe, self.data.describe(), self.learner)
+        board = Board(self.folder, self.learner.place.epoch + 1)
+        try:
+            while self.learner.place.epoch < epochs:
+                with workers_explained():
+                    row = self.learner.epoch(self._after_move)
+                if self._validates(int(row["epoch"] or 0)):
+                    row |= self._validate(int(row["epoch"] or 0))
+                row["seconds"] = self._spent()
+                self.rows.append(row)
+                self.save()
+                write_log(self.folder / LOG, self.rows)
+                board.write(row)
+                self.watcher.ended(row, self.best)
+        except Stop:  # raised between two moves, so what is saved is whole
+            self.save()
+            raise
+        finally:
+            board.close()
+        return self._report()
+
+    def _validates(self, epoch: int) -> bool:
+        return epoch % self.recipe.run.validate_every == 0 or epoch == self.recipe.schedule.epochs
+
+    def _validate(self, epoch: int) -> Row:
+        """Statistics taken anew, the part that picks evaluated, the network saved where it is the best so far."""
+        model, protocol = self.learner.model, self.recipe.run.protocol
+        average = self.learner.average
+        part = self.data.test if protocol == "paper" else self.data.val
+        with average.in_place() if average is not None else _nothing():
+            recalibrate(model, self._clean())
+            found = None if part is None else self._evaluate(model, part)
+            score = (found.top1, -found.loss) if found is not None else (epoch, 0.0)
+            if self.best is None or score > tuple(self.best["score"]):
+                self.best = {"epoch": epoch, "score": list(score)}
+                save_pretrained(model, self.folder / BEST)
+                save_labels(self._labels(epoch), self.folder / BEST)
+        return {} if found is None else {"val_loss": found.loss, "val_top1": found.top1}
+
+    def _clean(self) -> Iterator[Tensor]:
+        """Training clips as they are, always the same ones."""
+        schedule, run = self.recipe.schedule, self.recipe.run
+        batches = TrainBatches(self.data.train, schedule.batch_size, run.seed, 0, self.device)
+        return (x for _, x, _, _ in islice(batches, run.recalibrate))
+
+    def _evaluate(self, model: Model, part: Clips) -> Evaluation:
+        return evaluate(model, EvalBatches(part, BATCH, self.device), len(self.data.classes))
+
+    def _labels(self, epoch: int) -> Labels:
+        data = self.recipe.data
+        return Labels(
+            classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=data.grid, by=data.by,
+            binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+        )  # fmt: skip
+
+    def _report(self) -> dict[str, Any]:
+        """The picked network, reloaded, on the test part: read here for the first time, and once."""
+        model = from_pretrained(self.folder / BEST).to(self.device)
+        found = self._evaluate(model, self.data.test)
+        protocol = self.recipe.run.protocol
+        picked = PICKED[protocol] if protocol == "paper" or self.data.val is not None else "last epoch"
+        result = {
+            "format": "ripe-result",
+            "version": 1,
+            "name": self.recipe.name,
+            "protocol": protocol,
+            "picked_on": picked,
+            "epoch": (self.best or {})["epoch"],
+            "set": self.recipe.data.set,
+            "cut": self.data.cut,
+            "split": "test",
+            **found.to_dict(self.data.classes),
+            "seed": self.recipe.run.seed,
+            "folds": self.recipe.data.folds or None,
+            "fold": self.recipe.data.fold if self.recipe.data.folds else None,
+            "parameters": parameters(model),
+            "seconds": self._spent(),
+        }
+        write_json(self.folder / RESULT, result)
+        return result
+
+    def _after_move(self) -> None:
+        self.watcher.moved(self.learner)
+        if self.asked_to_stop():
+            raise Stop
+        if time.monotonic() - self._saved > 60 * self.recipe.run.checkpoint_minutes:
+            self.save()
+
+    def save(self) -> None:
+        """A checkpoint of where the run is."""
+        state = self.learner.state()
+        place = self.learner.place
+        document = {**state.document, "rows": self.rows, "best": self.best, "seconds": self._spent()}
+        save_checkpoint(self.folder / CHECKPOINTS, (place.moves, place.epoch), Checkpoint(state.tensors, document))
+        self._saved = time.monotonic()
+
+    def _spent(self) -> float:
+        """Seconds since the run began, without those it was stopped."""
+        return self.seconds + time.monotonic() - self._began
+
+
+def run_recipe(
+    recipe: Recipe, folder: Path, watcher: Watcher, *, resume: bool = False, asked_to_stop: Any = lambda: False
+) -> dict[str, Any]:
+    """Train by the recipe in a folder; the result, also of a run that had ended before."""
+    begun = (folder / RECIPE).exists() or (folder / CHECKPOINTS).exists()
+    if begun and not resume:
+        raise DataError(f"{folder} holds a run already; --resume auto to go on with it, or another --out, is wanted")
+    if begun and (folder / RECIPE).exists():
+        check_same(recipe, load_recipe(folder / RECIPE), folder)
+        if (folder / RESULT).exists():
+            watcher.says(f"{folder} had ended; its result stands")
+            result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+            return result
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted") from error
+    run = Run(recipe, folder, watcher, asked_to_stop)
+    if resume and run.resume():
+        place = run.learner.place
+        watcher.says(f"going on from epoch {place.epoch + 1}, batch {place.batch + 1}")
+    return run.train()
+
+
+def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
+    """Refuse to go on with another recipe."""
+    differing = [name for name in difference(given, saved) if name not in FREE]
+    if differing:
+        raise ConfigError(
+            f"{folder} was begun with another recipe ({', '.join(differing[:3])} differ{'s' * (len(differing) == 1)}); "
+            "the same one, or another --out, is wanted"
+        )
+
+
+def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
+    """The recipe's network with fresh weights for its seed."""
+    data = recipe.data
+    fields = {"classes": len(classes), "steps": data.steps, "resolution": data.grid, **recipe.model.fields}
+    model = create_model(recipe.model.name, seed=recipe.run.seed, **fields)
+    if not isinstance(model, RipeMambaSpike):
+        raise ConfigError(f"model.name is '{recipe.model.name}'; a RIPE-MambaSpike is wanted, which has both passes")
+    return model
+
+
+def parameters(model: Model) -> dict[str, int]:
+    """Of both forms."""
+    deployed = create_model_like(model, "deployed")
+    return {"training": model.parameter_count(), "deployed": deployed.parameter_count()}
+
+
+def create_model_like(model: Model, form: str) -> Model:
+    """The same network in another form, without weights."""
+    from ripe_mambaspike.models.registry import build
+
+    with torch.device("meta"):
+        return build(model.config.replace(form=form), model.name)
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("run.device is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    with atomic_write(path) as file:
+        file.write((json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+class _nothing:  # noqa: N801
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...

@@ -1,0 +1,177 @@
+"""`ripe predict`: what is printed, the JSON document, and recordings and networks it cannot use."""
+
+import json
+
+import numpy as np
+import pytest
+import tyro
+
+from ripe_mambaspike import create_model, write
+from ripe_mambaspike.cli.predict import Predict
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.train.predict import load_classifier
+from ripe_mambaspike.train.predict import predict as predict_one
+
+NAMES = ("clap", "wave [both]", "roll", "drums")
+CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+
+
+@pytest.fixture
+def predict(capsys):
+    """The command's words → its exit code and what it printed where, as the door `ripe` does it."""
+
+    def run(*words):
+        command = tyro.cli(Predict, prog="ripe predict", args=[str(word) for word in words], config=CONFIG)
+        try:
+            code, refusal = command.run(), ""
+        except RipeError as error:
+            code, refusal = 2, f"ripe: {error}\n"
+        out, err = capsys.readouterr()
+        return code, out, err + refusal
+
+    return run
+
+
+@pytest.fixture
+def network(tmp_path):
+    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 30, "resolution": 16}
+    model = create_model("nmnist", seed=0, classes=4, **fields)
+    randomise(model, 0)
+    folder = model.save_pretrained(tmp_path / "run" / "best")
+    save_labels(Labels(NAMES, "x", None, 24, (16, 16), "time", False, 3, "validation"), folder)
+    return tmp_path / "run"
+
+
+def make_recording(seed=0, size=(20, 20), length=300_000):
+    random = np.random.default_rng(seed)
+    t = np.sort(random.integers(0, length, 2000)) + 5000
+    x, y = random.integers(0, size[0], 2000), random.integers(0, size[1], 2000)
+    t[0], t[-1] = 5000, 5000 + length - 1
+    return Recording(make_events(x, y, t, t % 2), size)
+
+
+@pytest.fixture
+def clip(tmp_path):
+    return write(make_recording(), tmp_path / "a [clip].npz")
+
+
+def test_json(predict, network, clip):
+    code, out, err = predict(network, clip, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    wanted = predict_one(load_classifier(network), make_recording())
+    assert (document["steps"], document["grid"], document["by"]) == (24, [16, 16], "time")
+    assert document["form"] == "training"
+    assert document["failed"] == []
+    (row,) = document["recordings"]
+    assert row["file"] == str(clip)
+    assert row["label"] == wanted.label
+    assert row["probability"] == pytest.approx(wanted.probability)
+    assert row["probabilities"] == pytest.approx(wanted.probabilities)
+    assert list(row["probabilities"]) == list(NAMES)
+    assert row["runner_up"] == {"label": wanted.runner_up[0], "probability": pytest.approx(wanted.runner_up[1])}
+    assert [(one["start_us"], one["stop_us"]) for one in row["timeline"]] == [
+        (5000 + 12_500 * step, 5000 + 12_500 * (step + 1)) for step in range(24)
+    ]
+    assert [one["label"] for one in row["timeline"]] == [one.label for one in wanted.timeline]
+
+
+def test_for_people(predict, network, clip):
+    code, out, err = predict(network, clip)
+    assert (code, err) == (0, "")
+    wanted = predict_one(load_classifier(network), make_recording())
+    head, bars, letters, marks, legend = out.splitlines()
+    assert head == (
+        f"{clip}: {wanted.label} {100 * wanted.probability:.1f} %, "
+        f"then {wanted.runner_up[0]} {100 * wanted.runner_up[1]:.1f} %"
+    )
+    assert bars.strip() == "".join("▁▂▃▄▅▆▇█"[min(7, int(one.probability * 8))] for one in wanted.timeline)
+    keys = dict(pair.strip().split(" ", 1) for pair in legend.split("·"))
+    assert [keys[letter] for letter in letters.strip()] == [one.label for one in wanted.timeline]
+    assert marks == "  ╵0 ms     ╵125 ms       ╵300 ms"
+
+
+def test_a_long_timeline_is_broken_and_a_short_one_is_marked(predict, network, clip, monkeypatch):
+    monkeypatch.setattr("ripe_mambaspike.cli.show.WIDTH", 26)
+    lines = predict(network, clip)[1].splitlines()
+    assert [len(line.strip()) for line in lines[1:3]] == [12, 12]
+    assert [line.count("╵") for line in (lines[3], lines[6])] == [2, 2]
+    assert lines[6].endswith("╵300 ms")
+    assert predict(network, clip, "--steps", "2")[1].splitlines()[3] == "  ╵0 ms ╵300 ms"
+
+
+def test_the_unit_of_time_suits_the_length(predict, network, tmp_path):
+    short = write(make_recording(length=4000), tmp_path / "short.npz")
+    long = write(make_recording(length=20_000_000), tmp_path / "long.npz")
+    assert "╵4000 µs" in predict(network, short)[1]
+    assert "╵20.0 s" in predict(network, long)[1]
+
+
+def test_steps_and_grid(predict, network, clip):
+    document = json.loads(predict(network, clip, "--steps", "5", "--grid", "9", "--json")[1])
+    assert (document["steps"], document["grid"]) == (5, [9, 9])
+    assert len(document["recordings"][0]["timeline"]) == 5
+
+
+def test_good_ones_are_predicted_and_bad_ones_named(predict, network, clip, tmp_path):
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"nothing of the kind")
+    small = write(make_recording(size=(10, 10)), tmp_path / "small.npz")
+    code, out, err = predict(network, bad, clip, small, tmp_path / "nowhere", "--json")
+    assert code == 2
+    document = json.loads(out)
+    assert [row["file"] for row in document["recordings"]] == [str(clip)]
+    assert [row["file"] for row in document["failed"]] == [str(bad), str(small), str(tmp_path / "nowhere")]
+    lines = err.splitlines()
+    assert len(lines) == 4
+    assert all(str(path) in line for path, line in zip((bad, small, tmp_path / "nowhere"), lines, strict=False))
+    assert lines[-1].startswith("ripe: 3 of 4 recordings failed")
+    assert str(clip) not in lines[-1]
+    code, out, _ = predict(network, bad, clip)
+    assert code == 2
+    assert out.startswith(str(clip))
+
+
+def test_one_that_cannot_be_used_is_one_sentence(predict, network, clip, tmp_path):
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"nothing of the kind")
+    empty = tmp_path / "empty.csv"
+    empty.write_text("x,y,t,p\n")
+    small = write(make_recording(size=(10, 10)), tmp_path / "small.npz")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "config.json").write_text('{"model_type": "bert"}')
+    for words, named in (
+        ((network, bad), (bad,)),
+        ((network, empty), (empty,)),
+        ((network, small), (small, "10×10", "16×16")),
+        ((network, tmp_path), (tmp_path, "folder")),
+        ((network, clip, "--steps", "31"), ("steps", "31", "30")),
+        ((network, clip, "--grid", "2"), ("grid", "2", "8")),
+        ((tmp_path / "torch", clip), (tmp_path / "torch", "ripe-mambaspike")),
+        ((tmp_path, clip), (tmp_path, "config.json")),
+        ((clip, clip), (clip, "folder")),
+    ):
+        for more in ((), ("--json",)):
+            code, out, err = predict(*words, *more)
+            assert (code, out) == (2, "")
+            assert len(err.splitlines()) == 1
+            assert all(str(name) in err for name in named), err
+
+
+def test_no_recording(predict, network):
+    code, out, err = predict(network)
+    assert (code, out) == (2, "")
+    assert "recording" in err
+
+
+def test_what_a_reader_says_goes_to_standard_error(predict, network, tmp_path):
+    events = make_recording().events.copy()
+    events["t"][100], events["t"][101] = events["t"][1000], events["t"][50]
+    path = write(Recording(events, (20, 20)), tmp_path / "back.npz")
+    code, out, err = predict(network, path, "--json")
+    assert code == 0
+    assert json.loads(out)["recordings"]
+    assert "backwards" in err

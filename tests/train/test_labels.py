@@ -1,0 +1,129 @@
+"""`labels.json` is written and read back the same, and anything else in its place is refused in one sentence."""
+
+import json
+
+import pytest
+
+from ripe_mambaspike.errors import WeightsError
+from ripe_mambaspike.train.labels import Labels, find_checkpoint, read_labels, save_labels
+
+LABELS = Labels(("clap", "wave", "énorme"), "synthgesture", None, 16, (34, 48), "count", True, 7, "validation")
+
+
+def document():
+    return {
+        "format": "ripe-labels",
+        "version": 1,
+        "classes": ["clap", "wave", "énorme"],
+        "data": {"set": "synthgesture", "cut": None, "steps": 16, "grid": [34, 48], "by": "count", "binary": True},
+        "epoch": 7,
+        "protocol": "validation",
+    }
+
+
+def test_what_is_written_is_the_contract_and_reads_back(tmp_path):
+    path = save_labels(LABELS, tmp_path)
+    assert json.loads(path.read_text("utf-8")) == document()
+    assert read_labels(tmp_path) == LABELS
+    assert [one.name for one in tmp_path.iterdir()] == ["labels.json"]
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    from dataclasses import replace
+
+    with pytest.raises(WeightsError, match="clap"):
+        save_labels(replace(LABELS, classes=("clap", "clap")), tmp_path)
+    with pytest.raises(WeightsError, match="nowhere"):
+        save_labels(LABELS, tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+WRONG = {
+    "format": ("format", "other", ["ripe-labels"]),
+    "version": ("version", 2, ["version 2"]),
+    "version true": ("version", True, ["version"]),
+    "no classes": ("classes", [], ["classes"]),
+    "classes by number": ("classes", [1, 2], ["classes"]),
+    "a name of nothing": ("classes", ["a", ""], ["classes"]),
+    "twice": ("classes", ["a", "b", "a"], ["'a'", "twice"]),
+    "data": ("data", [1], ["data"]),
+    "epoch": ("epoch", -1, ["epoch", "-1"]),
+    "epoch text": ("epoch", "7", ["epoch"]),
+    "protocol": ("protocol", "test", ["protocol", "test", "paper"]),
+    "unknown": ("colour", 3, ["colour"]),
+    "set": ("data.set", 3, ["data.set"]),
+    "cut": ("data.cut", 3, ["data.cut"]),
+    "steps": ("data.steps", 0, ["data.steps", "0"]),
+    "steps true": ("data.steps", True, ["data.steps"]),
+    "grid": ("data.grid", [34], ["data.grid"]),
+    "grid zero": ("data.grid", [34, 0], ["data.grid"]),
+    "by": ("data.by", "window", ["data.by", "window"]),
+    "binary": ("data.binary", 1, ["data.binary"]),
+    "unknown in data": ("data.colour", 1, ["data.colour"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_member_is_named(tmp_path, case):
+    field, value, named = WRONG[case]
+    made = document()
+    place = made
+    *above, last = field.split(".")
+    for part in above:
+        place = place[part]
+    place[last] = value
+    (tmp_path / "labels.json").write_text(json.dumps(made))
+    with pytest.raises(WeightsError) as error:
+        read_labels(tmp_path)
+    said = str(error.value)
+    assert str(tmp_path / "labels.json") in said
+    assert all(name in said for name in named), said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("field", ["classes", "data", "epoch", "protocol", "data.set", "data.grid", "data.binary"])
+def test_a_missing_member_is_named(tmp_path, field):
+    made = document()
+    place = made["data"] if "." in field else made
+    del place[field.split(".")[-1]]
+    (tmp_path / "labels.json").write_text(json.dumps(made))
+    with pytest.raises(WeightsError, match=f"lacks '{field}'"):
+        read_labels(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"3", b"[" * 100_000])
+def test_damaged(tmp_path, content):
+    (tmp_path / "labels.json").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"labels\.json"):
+        read_labels(tmp_path)
+
+
+def test_missing(tmp_path):
+    with pytest.raises(WeightsError, match=r"labels\.json"):
+        read_labels(tmp_path)
+
+
+def test_a_run_and_a_network_are_found(tmp_path):
+    run = tmp_path / "run"
+    (run / "best").mkdir(parents=True)
+    (run / "recipe.yaml").write_text("")
+    with pytest.raises(WeightsError, match="without a network"):
+        find_checkpoint(run)
+    (run / "best" / "config.json").write_text("{}")
+    assert find_checkpoint(run) == run / "best"
+    assert find_checkpoint(str(run / "best")) == run / "best"
+    (run / "config.json").write_text("{}")
+    assert find_checkpoint(run) == run
+
+
+def test_anything_else_is_no_checkpoint(tmp_path):
+    (tmp_path / "weights.pt").write_bytes(b"x")
+    for path, said in (
+        (tmp_path, "neither"),
+        (tmp_path / "weights.pt", "is no folder"),
+        (tmp_path / "nowhere", "is not there"),
+        (tmp_path / ("x" * 5000), "xxx"),
+        (tmp_path / "a\0b", "is not there"),
+    ):
+        with pytest.raises(WeightsError, match=said):
+            find_checkpoint(path)

@@ -1,0 +1,127 @@
+"""The schedule, each epoch by hand."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.train.recipe import OptimiserSettings, Recipe, Schedule
+from ripe_mambaspike.train.recipes import load_recipe
+from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpness
+
+
+def plan(lr=1.0, lr_min=0.1, **schedule):
+    schedule = {"warmup_epochs": 0, **schedule}
+    return Recipe(optimiser=OptimiserSettings(lr=lr, lr_min=lr_min), schedule=Schedule(**schedule))
+
+
+def rates(recipe, moves=7):
+    return [learning_rate(recipe, epoch, moves) for epoch in range(recipe.schedule.epochs)]
+
+
+def test_every_epoch_by_hand():
+    half = math.sqrt(0.5)
+    cosine = [0.1 + 0.9 * 0.5 * (1 + c) for c in (half, 0, -half)]
+    assert rates(plan(epochs=6, warmup_epochs=2)) == pytest.approx([0.55, 1.0, *cosine, 0.1])
+    assert rates(plan(epochs=4)) == pytest.approx([*cosine, 0.1])
+
+
+@pytest.mark.parametrize("name", ["dvsgesture", "cifar10dvs", "synthgesture", "nmnist-600"])
+def test_up_and_down_with_exact_ends(name):
+    recipe = load_recipe(name)
+    warm, found = recipe.schedule.warmup_epochs, rates(recipe)
+    assert found[warm - 1] == recipe.optimiser.lr == max(found)
+    assert found[-1] == recipe.optimiser.lr_min == min(found)
+    assert found[0] == pytest.approx(1e-6 + (1e-3 - 1e-6) / warm)
+    assert all(a < b for a, b in pairwise(found[:warm]))
+    assert all(a > b for a, b in pairwise(found[warm - 1 :]))
+
+
+def test_short_runs():
+    assert rates(plan(epochs=1)) == [0.1]  # the last epoch is the first
+    assert rates(plan(epochs=1, warmup_epochs=1)) == [1.0]
+    assert rates(plan(epochs=2, warmup_epochs=2)) == pytest.approx([0.55, 1.0])
+
+
+def test_a_move_changes_nothing_when_the_warm_up_is_in_epochs():
+    recipe = plan(epochs=6, warmup_epochs=2)
+    assert {learning_rate(recipe, 1, 4, move) for move in range(5, 9)} == {1.0}
+
+
+def test_a_warm_up_in_moves_by_hand():
+    recipe = plan(epochs=4, warmup_iterations=6)  # 4 moves an epoch: 16 in all, 10 after the warm-up
+    found = [[learning_rate(recipe, epoch, 4, epoch * 4 + move) for move in (1, 2, 3, 4)] for epoch in range(4)]
+    rise = [0.1 + 0.9 * move / 6 for move in range(1, 7)]
+    second, third = (0.1 + 0.45 * (1 + math.cos(math.pi * done / 10)) for done in (2, 6))  # by moves 8 and 12
+    assert found[0] == pytest.approx(rise[:4])
+    assert found[1] == pytest.approx([*rise[4:], second, second])
+    assert found[2] == pytest.approx([third] * 4)
+    assert found[3] == [0.1] * 4
+    assert rates(recipe, 4) == [epoch[-1] for epoch in found]  # without a move: that of the epoch's end
+    assert found[1][1] == 1.0
+    assert [learning_rate(recipe, epoch, 4, epoch * 4) for epoch in (0, 1)] == [0.1, found[0][3]]  # before any move
+
+
+def test_a_warm_up_in_moves_that_outlasts_the_run():
+    recipe = plan(epochs=2, warmup_iterations=10)
+    assert rates(recipe, 4) == pytest.approx([0.1 + 0.9 * 0.4, 0.1 + 0.9 * 0.8])
+    assert rates(recipe, 5)[-1] == 1.0
+
+
+def test_moves_come_before_epochs():
+    assert rates(plan(epochs=4, warmup_epochs=3, warmup_iterations=6), 4) == rates(
+        plan(epochs=4, warmup_iterations=6), 4
+    )
+
+
+def test_dailydvs200():
+    recipe = load_recipe("dailydvs200")
+    moves = moves_an_epoch(14_773, recipe)
+    assert moves == 462
+    assert learning_rate(recipe, 0, moves, 1) == pytest.approx(1e-6 + (5e-4 - 1e-6) / 2000)
+    assert learning_rate(recipe, 4, moves, 2000) == 5e-4
+    assert learning_rate(recipe, 4, moves, 2001) == learning_rate(recipe, 4, moves, 2310) < 5e-4
+    assert learning_rate(recipe, 249, moves, 250 * moves) == 1e-6
+
+
+def test_sharpness():
+    recipe = plan(epochs=5, sharpness_start=2.0, sharpness_end=4.0)
+    assert [sharpness(recipe, epoch) for epoch in range(5)] == [2.0, 2.5, 3.0, 3.5, 4.0]
+    assert sharpness(plan(epochs=1), 0) == 2.0
+    gesture = load_recipe("cifar10dvs")
+    assert (sharpness(gesture, 0), sharpness(gesture, 299)) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("clips", "batch", "accumulate", "processes", "moves"),
+    [
+        (1, 32, 1, 1, 1),
+        (32, 32, 1, 1, 1),
+        (33, 32, 1, 1, 2),
+        (1176, 32, 1, 1, 37),
+        (60_000, 64, 2, 1, 469),
+        (130, 64, 2, 1, 2),
+        (128, 64, 2, 1, 1),
+        (1176, 32, 1, 4, 10),
+        (1176, 32, 3, 4, 4),
+    ],
+)
+def test_moves_an_epoch(clips, batch, accumulate, processes, moves):
+    recipe = plan(epochs=2, batch_size=batch, accumulate=accumulate)
+    assert moves_an_epoch(clips, recipe, processes) == moves
+
+
+def test_what_is_refused():
+    recipe = plan(epochs=4, warmup_iterations=6)
+    with pytest.raises(InputError, match="epoch is 4; 0 to 3 is wanted"):
+        learning_rate(recipe, 4, 4)
+    with pytest.raises(InputError, match="epoch is -1"):
+        sharpness(recipe, -1)
+    for move in (3, 9):
+        with pytest.raises(InputError, match=f"move is {move}; epoch 1 has the moves 5 to 8"):
+            learning_rate(recipe, 1, 4, move)
+    with pytest.raises(InputError, match="clips is 0"):
+        moves_an_epoch(0, recipe)
+    with pytest.raises(InputError, match="processes is 0"):
+        moves_an_epoch(3, recipe, 0)
