@@ -1,0 +1,6 @@
+"""What a training run came to, as one page: `write_report(folder)`."""
+
+from ripe_mambaspike.report.observe import Clip
+from ripe_mambaspike.report.page import write_report
+
+__all__ = ["Clip", "write_report"]

@@ -1,0 +1,113 @@
+"""The top of the page: what came out, how it was picked, and of what."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ripe_mambaspike.report.gather import Run
+from ripe_mambaspike.report.words import (
+    count_text,
+    duration_text,
+    escaped,
+    finite,
+    interval,
+    number_text,
+    percent_text,
+    plural,
+    whole,
+)
+
+ON_TEST = "picked on the test set (paper protocol)"
+
+
+def run_name(run: Run) -> str:
+    return str(run.result.get("name") or run.folder.resolve().name or "run")
+
+
+def picked(result: dict[str, Any]) -> tuple[str, bool]:
+    """How the network was picked, in words, and whether that is a reason to doubt the number."""
+    protocol, on = result.get("protocol"), result.get("picked_on")
+    if on == "test" or (protocol == "paper" and on is None):
+        return ON_TEST, True
+    if protocol == "paper" and on != "last epoch":
+        return f"{ON_TEST}, though it says picked on {on}", True
+    if on == "val":
+        return "picked on validation data, then tested", False
+    if on == "last epoch":
+        return "last epoch, nothing was picked", False
+    return "how it was picked is not recorded", True
+
+
+def badge(run: Run) -> str:
+    """The label that stands beside every score."""
+    words, doubt = picked(run.result)
+    return f'<span class="badge{" warn" if doubt else ""}">{escaped(words)}</span>'
+
+
+def score_text(run: Run) -> str:
+    share = finite(run.result.get("top1"))
+    return "no score" if share is None or not 0 <= share <= 1 else percent_text(share)
+
+
+def bar_at_top(run: Run) -> str:
+    """The line that stays in sight: name, score and how it was picked."""
+    return (
+        f'<div class="top"><div><b>{escaped(run_name(run), 60)}</b> <span>{score_text(run)} top-1</span> '
+        f"{badge(run)}</div></div>"
+    )
+
+
+def headline(run: Run, parameters: dict[str, Any]) -> str:
+    """Name, score, facts. `parameters` are the account's, for a result that lacks them."""
+    result = run.result
+    missing = "".join(f'<p class="missing">{escaped(run.notes[n])}</p>' for n in ("result.json",) if n in run.notes)
+    where = " · ".join(escaped(result[key], 60) for key in ("set", "cut") if result.get(key))
+    return (
+        f'<header><p class="kind">Training report{f" · {where}" if where else ""}</p><h1>{escaped(run_name(run))}</h1>'
+        f'<div class="hero">{_score(run)}{badge(run)}</div>{missing}<dl class="facts">{_facts(run, parameters)}</dl>'
+        "</header>"
+    )
+
+
+def _score(run: Run) -> str:
+    share, n = finite(run.result.get("top1")), whole(run.result.get("n"))
+    if share is None or not 0 <= share <= 1:
+        return '<div class="score"><strong>–</strong><span>There is no score: the run has no result yet.</span></div>'
+    split = escaped(run.result.get("split") or "test", 30)
+    lines = [f"<span>top-1 on {plural(n, f'{split} clip') if n else f'an unknown number of {split} clips'}</span>"]
+    if n and n > 0:
+        low, high = interval(share, n)
+        lines.append(f'<span class="dim">95 % interval {100 * low:.1f} … {100 * high:.1f} %</span>')
+    number, _, sign = percent_text(share).partition(" ")
+    return f'<div class="score"><strong>{number}<small> {sign}</small></strong><div>{"".join(lines)}</div></div>'
+
+
+def _facts(run: Run, counted: dict[str, Any]) -> str:
+    result = run.result
+    given = result.get("parameters")
+    parameters = given if isinstance(given, dict) else counted
+    epoch, seed = whole(result.get("epoch")), whole(result.get("seed"))
+    of = f" of {run.epochs}" if epoch is not None and run.epochs else ""
+    commit = result.get("commit")
+    facts = [
+        ("top-5", percent_text(finite(result.get("top5"))) if len(run.classes) > 5 else "too few classes"),
+        ("loss", number_text(finite(result.get("loss")))),
+        ("epoch", "–" if epoch is None else f"{epoch}{of}"),
+        ("parameters, training", count_text(finite(parameters.get("training")))),
+        ("parameters, deployed", count_text(finite(parameters.get("deployed")))),
+        ("seed", "–" if seed is None else str(seed)),
+        ("commit", f"<code>{escaped(str(commit)[:12])}</code>" if commit else "not recorded"),
+        ("time", duration_text(finite(result.get("seconds")))),
+        ("written", _written(run)),
+    ]
+    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
+
+
+def _written(run: Run) -> str:
+    """The date of the result, so that the same run gives the same page."""
+    for piece in ("result.json", "log.csv", "recipe.yaml"):
+        try:
+            made = (run.folder / piece).stat().st_mtime
+        except OSError:
+            continue
+        return datetime.fromtimestamp(made, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return "–"
