@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ripe_mambaspike.bench.timing import Job, time_jobs
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.files import commit
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = {"cpu": (768, 1024, 1536), "cuda": (2048, 4096, 8192)}  # of the square matrices multiplied
@@ -93,31 +94,3 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def commit(start: Path | None = None) -> str | None:
-    """The commit that is checked out where this file lies, None outside a checkout."""
-    for folder in (start or Path(__file__).resolve()).parents:
-        place = folder / ".git"
-        try:
-            if place.is_file():  # a worktree, whose folder is elsewhere
-                place = folder / place.read_text().removeprefix("gitdir:").strip()
-            if place.is_dir():
-                return _head(place)
-        except OSError:
-            return None
-    return None
-
-
-def _head(place: Path) -> str | None:
-    head = (place / "HEAD").read_text().strip()
-    if not head.startswith("ref: "):
-        return head
-    name = head.removeprefix("ref: ")
-    common = place / "commondir"
-    place = place / common.read_text().strip() if common.exists() else place
-    if (place / name).exists():
-        return (place / name).read_text().strip()
-    packed = place / "packed-refs"
-    lines = packed.read_text().splitlines() if packed.exists() else []
-    return next((line.split()[0] for line in lines if line.endswith(f" {name}")), None)

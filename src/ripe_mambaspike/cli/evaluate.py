@@ -10,6 +10,10 @@ from ripe_mambaspike.cli.show import console, print_json, print_table
 from ripe_mambaspike.errors import WeightsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor
+
     from ripe_mambaspike.train.labels import Labels
     from ripe_mambaspike.train.recipe import DataSettings
 
@@ -33,6 +37,8 @@ class Eval:
     """How the set is split, where there are several ways."""
     fused: bool = False
     """Fuse the network first."""
+    shuffle: bool = False
+    """Put every clip's time bins into a random order: what the network loses is what it knew from time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it is computed."""
     json: bool = False
@@ -45,8 +51,8 @@ class Eval:
         from ripe_mambaspike.train.clips import EvalBatches, open_data
         from ripe_mambaspike.train.evaluate import BATCH, evaluate
         from ripe_mambaspike.train.labels import find_checkpoint, read_labels
+        from ripe_mambaspike.train.network import choose_device
         from ripe_mambaspike.train.recipe import Recipe
-        from ripe_mambaspike.train.run import choose_device
 
         folder = find_checkpoint(self.checkpoint)
         device = choose_device(self.device)
@@ -64,10 +70,11 @@ class Eval:
         part = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[self.split]()
         if part is None:
             raise WeightsError(f"{settings.set} has no {self.split} part; one that is there is wanted")
-        found = evaluate(model.to(device), EvalBatches(part, BATCH, device), len(data.classes))
+        batches: Any = EvalBatches(part, BATCH, device)
+        found = evaluate(model.to(device), shuffled(batches) if self.shuffle else batches, len(data.classes))
         document = {
             "checkpoint": str(self.checkpoint), "form": model.config.form, "set": settings.set, "cut": data.cut,
-            "split": self.split, **found.to_dict(data.classes),
+            "split": self.split, "shuffled": self.shuffle, **found.to_dict(data.classes),
         }  # fmt: skip
         print_json(document) if self.json else show(document)
         return 0
@@ -79,8 +86,10 @@ class Eval:
 
         recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
         settings = DataSettings(set=labels.set, cut=labels.cut)
-        if recipe is not None and self.dataset in (None, labels.set) and self.cut is None:
+        if recipe is not None and self.dataset in (None, labels.set):
             settings = load_recipe(recipe).data
+            if self.cut is not None:
+                settings = replace(settings, cut=self.cut, folds=0, fold=0)
         if self.dataset is not None and self.dataset != settings.set:
             settings = DataSettings(set=self.dataset)
         binning = {"steps": labels.steps, "grid": labels.grid, "by": labels.by, "binary": labels.binary}
@@ -88,11 +97,22 @@ class Eval:
         return replace(settings, root=root, cut=self.cut or settings.cut, extra=(), cache="off", **binning)  # type: ignore[arg-type]
 
 
+def shuffled(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tensor, Tensor]]":
+    """The same clips [B, T, 2, H, W], each with its own order of steps; always the same orders."""
+    import torch
+
+    draws = torch.Generator().manual_seed(0)
+    for x, y in batches:
+        order = torch.rand(x.shape[:2], generator=draws).argsort(1).to(x.device)
+        yield x.gather(1, order[:, :, None, None, None].expand_as(x)), y
+
+
 def show(document: dict[str, Any]) -> None:
     out = console()
     out.print(
         f"[bold]top-1 {100 * document['top1']:.2f} %[/], top-5 {100 * document['top5']:.2f} % of {document['n']} "
         f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
+        + (", time bins shuffled" if document["shuffled"] else "")
     )
     rows = [
         (

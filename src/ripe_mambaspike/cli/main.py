@@ -18,6 +18,7 @@ from ripe_mambaspike.cli.check import Check
 from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
 from ripe_mambaspike.cli.data import Data
 from ripe_mambaspike.cli.evaluate import Eval
+from ripe_mambaspike.cli.fuse import Fuse
 from ripe_mambaspike.cli.models import Models
 from ripe_mambaspike.cli.predict import Predict
 from ripe_mambaspike.cli.recipes import Recipes
@@ -33,6 +34,7 @@ Command = (
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
+    | Annotated[Fuse, tyro.conf.subcommand("fuse")]
     | Annotated[Models, tyro.conf.subcommand("models")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Recipes, tyro.conf.subcommand("recipes")]
@@ -40,9 +42,9 @@ Command = (
     | Annotated[Sim, tyro.conf.subcommand("sim")]
     | Annotated[Train, tyro.conf.subcommand("train")]
 )
-Asked = Account | Bench | Check | Data | Eval | Models | Predict | Recipes | Seeds | Sim | Train
+Asked = Account | Bench | Check | Data | Eval | Fuse | Models | Predict | Recipes | Seeds | Sim | Train
 COMMANDS = (
-    "account", "bench", "check", "data", "eval", "models", "predict", "recipes", "seeds", "sim", "train",
+    "account", "bench", "check", "data", "eval", "fuse", "models", "predict", "recipes", "seeds", "sim", "train",
 )  # fmt: skip
 NESTED = {"bench": tuple(BENCH_COMMANDS), "data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."

@@ -35,6 +35,8 @@ class Predict:
     """The folder of a run (its best network is taken), or of a saved network in any form."""
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECORDING …")]
     """Recordings of any format."""
+    held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """So many test recordings of the set it was trained on, of different classes, with what they show."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Time bins; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -43,8 +45,10 @@ class Predict:
     """Print one JSON document."""
 
     def run(self) -> int:
-        if not self.recordings:
+        if not self.recordings and not self.held_out:
             raise InputError("no recording was given; at least one is wanted")
+        if self.held_out < 0:
+            raise InputError(f"--held-out is {self.held_out}; 0 or more is wanted")
         from ripe_mambaspike.train.predict import load_classifier
 
         classifier = load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
@@ -68,6 +72,7 @@ class Predict:
             made.append(_row(path, prediction))
             if not self.json:
                 _show(out, path, prediction, keys)
+        made += self._held_out(classifier, out, keys)
         if self.json:
             print_json(
                 {
@@ -87,6 +92,24 @@ class Predict:
             ending = OTHERS_TOO if made else ""
             print(f"ripe: {len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}", file=sys.stderr)
         return 2 if failed else 0
+
+    def _held_out(self, classifier: "Classifier", out: Console, keys: "Keys") -> list[dict[str, Any]]:
+        """Test recordings by the recipe that lies beside the network."""
+        if not self.held_out:
+            return []
+        from ripe_mambaspike.train.labels import find_checkpoint
+        from ripe_mambaspike.train.predict import predict
+        from ripe_mambaspike.train.recipes import load_recipe
+        from ripe_mambaspike.train.samples import held_out
+
+        folder = find_checkpoint(self.checkpoint)
+        made = []
+        for recording, label, name in held_out(load_recipe(folder.parent / "recipe.yaml"), self.held_out):
+            prediction = predict(classifier, recording)
+            made.append({**_row(Path(name), prediction), "true": label})
+            if not self.json:
+                _show(out, Path(f"{name} ({label})"), prediction, keys)
+        return made
 
 
 class Keys:

@@ -1,5 +1,6 @@
 """`ripe train`: one command for every benchmark and for your own recordings."""
 
+import logging
 import signal
 import sys
 import time
@@ -27,6 +28,9 @@ class Train:
 
     Every field of a recipe can be set: ripe recipes NAME shows them all, with what they mean. The folder then holds the
     recipe as it was run, log.csv, checkpoints, the picked network in best/, result.json and report.html.
+
+    Started by torchrun --nproc-per-node N -m ripe_mambaspike train …, it is one run on N processes with
+    schedule.batch_size clips each.
     """
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -43,18 +47,29 @@ class Train:
     """Print the result as one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike.train.distributed import asked_for, joined
+        from ripe_mambaspike.train.network import choose_device
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
         from ripe_mambaspike.train.run import Stop, run_recipe
 
+        processes = asked_for()
+        if not processes.is_first:
+            logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # the first one says it
         recipe = with_settings(load_recipe(self.recipe), self.set)
         folder = self.out or Path("runs") / recipe.name
-        watcher = Teller(quiet=self.json)
-        with stopping() as asked, watcher:
+        watcher = Teller(quiet=self.json or not processes.is_first)
+        device, resume = choose_device(recipe.run.device).type, self.resume == "auto"
+        with stopping(quiet=not processes.is_first) as asked, watcher:
             try:
-                result = run_recipe(recipe, folder, watcher, resume=self.resume == "auto", asked_to_stop=asked)
+                with joined(processes, device):
+                    result = run_recipe(
+                        recipe, folder, watcher, resume=resume, asked_to_stop=asked, processes=processes
+                    )
             except Stop:
                 watcher.says(f"stopped; {folder} is saved, and --resume auto goes on with it")
                 return 130
+        if not processes.is_first:
+            return 0
         page = self._report(folder, recipe) if self.report else None
         if self.json:
             print_json(result)
@@ -100,7 +115,7 @@ def show_result(result: dict[str, Any], folder: Path, page: Path | None) -> None
 
 
 @contextmanager
-def stopping() -> Iterator[Any]:
+def stopping(quiet: bool = False) -> Iterator[Any]:
     """A question whether Ctrl-C or a termination was asked for: the first is noted, a second one stops at once."""
     asked: list[int] = []
 
@@ -108,7 +123,8 @@ def stopping() -> Iterator[Any]:
         if asked:
             raise KeyboardInterrupt
         asked.append(kind)
-        print("stopping after this move …", file=sys.stderr, flush=True)
+        if not quiet:
+            print("stopping after this move …", file=sys.stderr, flush=True)
 
     before = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:

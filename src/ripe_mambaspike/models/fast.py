@@ -26,6 +26,7 @@ from ripe_mambaspike.nn.fast.stage import (
 )
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.together import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, precision, say
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
@@ -112,12 +113,13 @@ def run_plan(
 
 def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[Pass], None]]:
     """The affine that normalises this batch's steps, and what lets the running statistics follow."""
-    check_statistics(x.shape[0] * x.shape[3] * x.shape[4])
     steps = x.shape[1]
+    count = joint_count(x.shape[0] * x.shape[3] * x.shape[4])
+    check_statistics(count)
     variance, mean = torch.var_mean(at_least_float32(x), (0, 3, 4), correction=0)
+    mean, variance = joint_spread(mean, variance)
     scale = at_least_float32(norm.weight[:steps]) * torch.rsqrt(variance + EPSILON)
     shift = at_least_float32(norm.bias[:steps]) - mean * scale
-    count = x.numel() // mean.numel()
     return (scale, shift), lambda mode: norm.track(mean, variance, count, mode)
 
 

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.together import joint_count, joint_spread, sharing
 from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
+from ripe_mambaspike.ops.shapes import at_least_float32
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
@@ -41,19 +43,33 @@ class _Statistics(nn.Module):
         return self.momentum if mode.track_statistics else 0.0
 
     @torch.no_grad()
-    def track(self, mean: Tensor, variance: Tensor, count: int, mode: Pass) -> None:
-        """Move the running statistics of the first steps towards those of a batch of `count` numbers each."""
+    def track(self, mean: Tensor, variance: Tensor, count: int, mode: Pass, first: int = 0) -> None:
+        """Move the running statistics of the first steps (or of those from `first` on) towards those of a batch of
+        `count` numbers each."""
         momentum = self.momentum_of(mode)
         if momentum > 0:
             unbiased = variance * (count / (count - 1))
             for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
-                running[: len(value)].lerp_(value.to(running.dtype), momentum)
+                running[first : first + len(value)].lerp_(value.to(running.dtype), momentum)
 
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
         """With its statistics fixed the norm is `scale · x + shift`; computed in float64."""
         mean, variance = self.running_mean.double(), self.running_var.double()
         scale = self.weight.double() / torch.sqrt(variance + EPSILON)
         return scale, self.bias.double() - mean * scale
+
+    def normalise_together(self, x: Tensor, mode: Pass, first: int = 0) -> Tensor:
+        """x [B, C, H, W] or [B, T', C, H, W], its steps from `first` on, by the statistics of all processes."""
+        count = joint_count(x.shape[0] * x.shape[-2] * x.shape[-1])
+        check_statistics(count)
+        wide = at_least_float32(x)
+        variance, mean = torch.var_mean(wide, (0, -2, -1), correction=0)
+        mean, variance = joint_spread(mean, variance)
+        self.track(mean, variance, count, mode, first)
+        weight, bias = (value[first : first + len(mean)].to(wide.dtype) for value in (self.weight, self.bias))
+        scale = weight * torch.rsqrt(variance + EPSILON)
+        shift = bias - mean * scale
+        return torch.addcmul(shift[..., None, None], wide, scale[..., None, None]).to(x.dtype)
 
 
 @torch.no_grad()
@@ -70,6 +86,8 @@ class BatchNorm(_Statistics):
     """Over everything but the channels: x [B', C, H, W]."""
 
     def forward(self, x: Tensor, mode: Pass = HARD) -> Tensor:
+        if self.training and sharing() is not None:
+            return self.normalise_together(x, mode)
         momentum = self.momentum_of(mode)
         tracked = not self.training or momentum > 0
         mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
@@ -87,6 +105,8 @@ class TimeBatchNorm(_Statistics):
         if not self.training and not mode.literal:
             scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
             return affine_over_time(x, scale, shift)
+        if self.training and sharing() is not None:
+            return self.normalise_together(x, mode, first_step)
         if self.training:
             check_statistics(x.shape[0] * x.shape[3] * x.shape[4])
         return batch_norm_over_time(

@@ -4,12 +4,14 @@ A file is written beside its place and moved into it whole; the last two are kep
 for the one before it.
 """
 
+import hashlib
 import json
 import logging
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -32,8 +34,8 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(folder: Path, place: tuple[int, int], checkpoint: Checkpoint) -> Path:
     """Write the state reached at `place`, moves and batches so far; older ones but the last are removed after that."""
     path = folder / "move-{:09d}-{:09d}.safetensors".format(*place)
-    document = {"format": FORMAT, "version": VERSION, **checkpoint.document}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+    document = {"format": FORMAT, "version": VERSION, "sha256": checksum(tensors), **checkpoint.document}
     packed = save(tensors, {"ripe": json.dumps(document)})
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +68,20 @@ def _read(path: Path) -> Checkpoint:
     with safe_open(path, "pt") as file:
         document = json.loads((file.metadata() or {})["ripe"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if document.get("format") != FORMAT or document.get("version") != VERSION:
-        raise ValueError(f"its format is {document.get('format')!r}, version {document.get('version')!r}")
+    if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f"it is no {FORMAT} of version {VERSION}")
+    if document["sha256"] != checksum(tensors):
+        raise ValueError("its checksum differs")
     return Checkpoint(tensors, document)
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    """Of every number, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _listed(folder: Path) -> list[Path]:

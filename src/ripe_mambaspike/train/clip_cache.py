@@ -225,8 +225,9 @@ def _as_it_is(made: Any) -> Any:
 
 
 def _begin(worker: int) -> None:
-    """Ctrl-C is the run's to answer: it may want more batches before it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A stop reaches every process of a group, but is the run's to answer: it may want more batches before it ends."""
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.SIG_IGN)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import Parts
@@ -54,8 +55,11 @@ def write_log(path: Path, rows: list[Row]) -> None:
     writer.writerow(COLUMNS)
     for row in rows:
         writer.writerow([_cell(row.get(column)) for column in COLUMNS])
-    with atomic_write(path) as file:
-        file.write(text.getvalue().encode())
+    try:
+        with atomic_write(path) as file:
+            file.write(text.getvalue().encode())
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror or error}); a disk with room is wanted") from error
 
 
 def _cell(value: float | None) -> str:

@@ -23,6 +23,7 @@ from ripe_mambaspike.train.average import AveragedWeights
 from ripe_mambaspike.train.capture import CapturedStep
 from ripe_mambaspike.train.checkpoint import Checkpoint
 from ripe_mambaspike.train.clips import Clips, TrainBatches
+from ripe_mambaspike.train.distributed import ALONE, Processes, SharedStep
 from ripe_mambaspike.train.history import LAYERS, SUMMED, Row, averages, filters, summed
 from ripe_mambaspike.train.objective import Parts, Weights, relaxed_weight
 from ripe_mambaspike.train.recipe import Recipe
@@ -55,6 +56,7 @@ class Learner:
     clips: Clips
     device: torch.device
     place: Place = field(default_factory=Place)
+    processes: Processes = ALONE
 
     def __post_init__(self) -> None:
         settings, run = self.recipe.optimiser, self.recipe.run
@@ -65,11 +67,16 @@ class Learner:
         self.average = AveragedWeights(self.model, run.ema) if run.ema else None
         self.sums = torch.zeros(len(SUMMED) + LAYERS, dtype=torch.float64)
         self._step: CapturedStep | None = None
+        self._shared: SharedStep | None = None
+        if self.processes.world > 1:
+            self._shared = SharedStep(self.model, self.processes, sync_norms=run.sync_norms)
+            if self.device.type == "cuda" and run.graph == "auto":
+                say(f"{self.processes.world} processes take their steps one operation at a time: none is recorded")
 
     @property
     def batches(self) -> int:
-        """Of an epoch."""
-        return -(-len(self.clips) // self.recipe.schedule.batch_size)
+        """Of an epoch; each is shared by all processes."""
+        return -(-len(self.clips) // (self.recipe.schedule.batch_size * self.processes.world))
 
     def settings(self) -> StepSettings:
         """How a step of this epoch is taken."""
@@ -89,12 +96,12 @@ class Learner:
         if self._step is not None:
             self._step.record(settings)
         rate = self._rate(self.place.moves)  # where nothing is left of the epoch
-        for group in self._groups():
+        for group, totals in self._groups():
             began = time.perf_counter()
             rate = self._rate(self.place.moves + 1)
             self._set_rate(rate)
-            parts = self._move(group, settings)
-            clips = sum(len(x) for x, _ in group)
+            parts = self._move(group, totals, settings)
+            clips = sum(totals)
             self.sums += clips * torch.stack(summed(parts)).double().cpu()
             place = self.place
             place.batch += len(group)
@@ -124,43 +131,60 @@ class Learner:
         self.sums.zero_()
         return row
 
-    def _groups(self) -> Iterator[list[Batch]]:
-        """The batches of every move from the place on, augmented."""
+    def _groups(self) -> Iterator[tuple[list[Batch], list[int]]]:
+        """The batches of every move from the place on, augmented, and the clips that all processes have of each."""
         recipe, place = self.recipe, self.place
+        rank, world = self.processes.rank, self.processes.world
         size = recipe.schedule.accumulate
-        batches = TrainBatches(
-            self.clips, recipe.schedule.batch_size, recipe.run.seed, place.epoch, self.device, first=place.batch
-        )
+        length, seed = recipe.schedule.batch_size, recipe.run.seed
+        batches = TrainBatches(self.clips, length, seed, place.epoch, self.device, rank, world, place.batch)
         group: list[Batch] = []
-        for index, x, y, _ in batches:
-            draws = draws_for(recipe.run.seed, place.epoch, index)
-            x = augment_clips(x, recipe.augmentation, draws)
-            group.append(mix(x, y, recipe.augmentation, draws, self.model.config.classes))
+        totals: list[int] = []
+        for index, x, y, total in batches:
+            group.append(self._augmented(x, y, index * world + rank))
+            totals.append(total)
             if len(group) == size or index == self.batches - 1:
-                yield group
-                group = []
+                yield group, totals
+                group, totals = [], []
 
-    def _move(self, group: list[Batch], settings: StepSettings) -> Parts:
+    def _augmented(self, x: Tensor, y: Tensor, index: int) -> Batch:
+        settings, classes = self.recipe.augmentation, self.model.config.classes
+        if not len(x):  # what a process may have of an epoch's last batch
+            return x, x.new_zeros(0, classes)
+        draws = draws_for(self.recipe.run.seed, self.place.epoch, index)
+        return mix(augment_clips(x, settings, draws), y, settings, draws, classes)
+
+    def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> Parts:
         place = self.place
-        torch.manual_seed(seed_of("move", self.recipe.run.seed, place.epoch, place.batch))
+        drawn = ("move", self.recipe.run.seed, place.epoch, place.batch)
+        torch.manual_seed(seed_of(*drawn) if self._shared is None else seed_of(*drawn, self.processes.rank))
         whole = all(len(x) == self.recipe.schedule.batch_size for x, _ in group)
         full = whole and len(group) == self.recipe.schedule.accumulate
-        if self.device.type == "cuda" and self.recipe.run.graph == "auto" and full:
+        if self._shared is not None:
+            parts = self._shared(self.optimiser, group, totals, settings)
+        elif self.device.type == "cuda" and self.recipe.run.graph == "auto" and full:
             if self._step is None:
                 self._step = CapturedStep(self.model, self.optimiser, group, settings)
             parts = self._step(*group)
         else:
             parts = whole_step(self.model, self.optimiser, group, settings)
         if not math.isfinite(float(parts.loss)) or not math.isfinite(float(parts.norm)):  # type: ignore[arg-type]
-            where = first_bad(self.model, *group[0], settings)
+            seen = [batch for batch in group if len(batch[0])]
+            bad = [batch for batch in seen if not torch.isfinite(batch[0]).all()]  # first, where an input is to blame
+            where = first_bad(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
             raise NotFiniteError(
                 f"the loss is {float(parts.loss):g} in epoch {place.epoch + 1}, batch {place.batch + 1}: {where} is "
                 "the first that is not finite; a smaller optimiser.lr or other data is wanted"
             )
         return parts
 
+    @property
+    def _moves(self) -> int:
+        """Of an epoch."""
+        return moves_an_epoch(len(self.clips), self.recipe, self.processes.world)
+
     def _rate(self, move: int) -> float:
-        return learning_rate(self.recipe, self.place.epoch, moves_an_epoch(len(self.clips), self.recipe), move)
+        return learning_rate(self.recipe, self.place.epoch, self._moves, move)
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
@@ -168,6 +192,11 @@ class Learner:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+    def close(self) -> None:
+        """No move follows; processes can part."""
+        if self._shared is not None:
+            self._shared.close()
 
     def state(self) -> Checkpoint:
         """Everything the next move depends on."""

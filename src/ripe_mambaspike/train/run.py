@@ -5,29 +5,30 @@ reloaded it gives the same number.
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import atomic_write, commit
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
-from ripe_mambaspike.models.registry import create_model
-from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.clip_cache import workers_explained
-from ripe_mambaspike.train.clips import Clips, EvalBatches, TrainBatches, TrainingData, open_data
-from ripe_mambaspike.train.evaluate import BATCH, Evaluation, evaluate
+from ripe_mambaspike.train.clips import Clips, TrainBatches, TrainingData, open_data
+from ripe_mambaspike.train.distributed import ALONE, Processes, evaluate_together, shared_batch
+from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.history import Board, Row, write_log
 from ripe_mambaspike.train.labels import Labels, save_labels
 from ripe_mambaspike.train.loop import Learner
+from ripe_mambaspike.train.network import choose_device, make_network, parameters
 from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
@@ -62,12 +63,13 @@ class Run:
     rows: list[Row] = field(default_factory=list)
     best: dict[str, Any] | None = None
     seconds: float = 0.0
+    processes: Processes = ALONE
 
     def __post_init__(self) -> None:
         self.device = choose_device(self.recipe.run.device)
         self.data: TrainingData = open_data(self.recipe)
         model = make_network(self.recipe, self.data.classes).to(self.device)
-        self.learner = Learner(self.recipe, model, self.data.train, self.device)
+        self.learner = Learner(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._began = time.monotonic()
         self._saved = time.monotonic()
 
@@ -76,34 +78,53 @@ class Run:
         found = last_checkpoint(self.folder / CHECKPOINTS)
         if found is None:
             return False
-        self.learner.restore(found)
         document = found.document
+        world = document.get("processes", 1)
+        if world != self.processes.world:  # a place in an epoch, and the batches after it, would mean something else
+            raise ConfigError(
+                f"{self.folder} was begun on {world} process{'es' * (world > 1)} and is to go on with "
+                f"{self.processes.world}; the same number is wanted"
+            )
+        here = self.data.store.folder.name
+        if document["store"] != here:
+            raise DataError(
+                f"{self.folder} was trained on {document['store']} of {self.recipe.data.set} and {self.data.root} "
+                f"holds {here}; the same clips are wanted"
+            )
+        self.learner.restore(found)
         self.rows, self.best, self.seconds = document["rows"], document["best"], document["seconds"]
         return True
 
     def train(self) -> dict[str, Any]:
         """To the end; what is reported."""
         epochs = self.recipe.schedule.epochs
-        save_recipe(self.recipe, self.folder / RECIPE)
+        first = self.processes.is_first
+        if first:
+            save_recipe(self.recipe, self.folder / RECIPE)
         self.watcher.began(self.recipe, self.data.describe(), self.learner)
-        board = Board(self.folder, self.learner.place.epoch + 1)
+        board = Board(self.folder, self.learner.place.epoch + 1) if first else None
         try:
             while self.learner.place.epoch < epochs:
                 with workers_explained():
                     row = self.learner.epoch(self._after_move)
-                if self._validates(int(row["epoch"] or 0)):
-                    row |= self._validate(int(row["epoch"] or 0))
+                    if self._validates(int(row["epoch"] or 0)):
+                        row |= self._validate(int(row["epoch"] or 0))
                 row["seconds"] = self._spent()
                 self.rows.append(row)
                 self.save()
-                write_log(self.folder / LOG, self.rows)
-                board.write(row)
+                if board is not None:
+                    write_log(self.folder / LOG, self.rows)
+                    board.write(row)
                 self.watcher.ended(row, self.best)
         except Stop:  # raised between two moves, so what is saved is whole
             self.save()
+            self.processes.wait()  # one that ends early may have the others killed
             raise
         finally:
-            board.close()
+            if board is not None:
+                board.close()
+        if first:
+            write_log(self.folder / LOG, self.rows)  # a run killed behind its last checkpoint has not
         return self._report()
 
     def _validates(self, epoch: int) -> bool:
@@ -114,24 +135,36 @@ class Run:
         model, protocol = self.learner.model, self.recipe.run.protocol
         average = self.learner.average
         part = self.data.test if protocol == "paper" else self.data.val
-        with average.in_place() if average is not None else _nothing():
+        with average.in_place() if average is not None else nullcontext():
             recalibrate(model, self._clean())
             found = None if part is None else self._evaluate(model, part)
-            score = (found.top1, -found.loss) if found is not None else (epoch, 0.0)
+            score: tuple[float, float] = (epoch, 0.0)
+            if found is not None:
+                score = (found.top1, -found.loss if math.isfinite(found.loss) else -math.inf)
             if self.best is None or score > tuple(self.best["score"]):
                 self.best = {"epoch": epoch, "score": list(score)}
-                save_pretrained(model, self.folder / BEST)
-                save_labels(self._labels(epoch), self.folder / BEST)
+                if self.processes.is_first:
+                    save_pretrained(model, self.folder / BEST)
+                    save_labels(self._labels(epoch), self.folder / BEST)
         return {} if found is None else {"val_loss": found.loss, "val_top1": found.top1}
 
     def _clean(self) -> Iterator[Tensor]:
-        """Training clips as they are, always the same ones."""
-        schedule, run = self.recipe.schedule, self.recipe.run
-        batches = TrainBatches(self.data.train, schedule.batch_size, run.seed, 0, self.device)
-        return (x for _, x, _, _ in islice(batches, run.recalibrate))
+        """Training clips as they are, always the same ones.
+
+        Processes that share their statistics in training share these batches too; others all have the same ones. So
+        their statistics are equal. Run each batch before the next one is asked for.
+        """
+        run = self.recipe.run
+        shared = self.processes if run.sync_norms else ALONE
+        rank, world = shared.rank, shared.world
+        length = self.recipe.schedule.batch_size
+        batches = TrainBatches(self.data.train, length, run.seed, 0, self.device, rank, world)
+        for _, x, _, total in islice(batches, run.recalibrate):
+            with shared_batch(x, total, world > 1) as clips:
+                yield clips
 
     def _evaluate(self, model: Model, part: Clips) -> Evaluation:
-        return evaluate(model, EvalBatches(part, BATCH, self.device), len(self.data.classes))
+        return evaluate_together(model, part, self.device, len(self.data.classes), self.processes)
 
     def _labels(self, epoch: int) -> Labels:
         data = self.recipe.data
@@ -142,6 +175,7 @@ class Run:
 
     def _report(self) -> dict[str, Any]:
         """The picked network, reloaded, on the test part: read here for the first time, and once."""
+        self.processes.wait()  # for the first one, which writes the network
         model = from_pretrained(self.folder / BEST).to(self.device)
         found = self._evaluate(model, self.data.test)
         protocol = self.recipe.run.protocol
@@ -162,22 +196,27 @@ class Run:
             "fold": self.recipe.data.fold if self.recipe.data.folds else None,
             "parameters": parameters(model),
             "seconds": self._spent(),
+            "commit": commit(),
         }
-        write_json(self.folder / RESULT, result)
+        if self.processes.is_first:
+            write_json(self.folder / RESULT, result)
         return result
 
     def _after_move(self) -> None:
         self.watcher.moved(self.learner)
-        if self.asked_to_stop():
+        if self.processes.any(self.asked_to_stop()):
             raise Stop
         if time.monotonic() - self._saved > 60 * self.recipe.run.checkpoint_minutes:
             self.save()
 
     def save(self) -> None:
         """A checkpoint of where the run is."""
+        if not self.processes.is_first:
+            return
         state = self.learner.state()
         place = self.learner.place
         document = {**state.document, "rows": self.rows, "best": self.best, "seconds": self._spent()}
+        document |= {"processes": self.processes.world, "store": self.data.store.folder.name}
         save_checkpoint(self.folder / CHECKPOINTS, (place.moves, place.epoch), Checkpoint(state.tensors, document))
         self._saved = time.monotonic()
 
@@ -187,7 +226,13 @@ class Run:
 
 
 def run_recipe(
-    recipe: Recipe, folder: Path, watcher: Watcher, *, resume: bool = False, asked_to_stop: Any = lambda: False
+    recipe: Recipe,
+    folder: Path,
+    watcher: Watcher,
+    *,
+    resume: bool = False,
+    asked_to_stop: Any = lambda: False,
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Train by the recipe in a folder; the result, also of a run that had ended before."""
     begun = (folder / RECIPE).exists() or (folder / CHECKPOINTS).exists()
@@ -203,11 +248,16 @@ def run_recipe(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted") from error
-    run = Run(recipe, folder, watcher, asked_to_stop)
-    if resume and run.resume():
-        place = run.learner.place
-        watcher.says(f"going on from epoch {place.epoch + 1}, batch {place.batch + 1}")
-    return run.train()
+    processes.wait()  # all have looked at the folder before one writes there
+    run = Run(recipe, folder, watcher, asked_to_stop, processes=processes)
+    try:
+        if resume and run.resume():
+            place = run.learner.place
+            watcher.says(f"going on from epoch {place.epoch + 1}, batch {place.batch + 1}")
+        processes.wait()  # all have read the checkpoint before another is written
+        return run.train()
+    finally:
+        run.learner.close()
 
 
 def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
@@ -220,41 +270,9 @@ def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
         )
 
 
-def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
-    """The recipe's network with fresh weights for its seed."""
-    data = recipe.data
-    fields = {"classes": len(classes), "steps": data.steps, "resolution": data.grid, **recipe.model.fields}
-    model = create_model(recipe.model.name, seed=recipe.run.seed, **fields)
-    if not isinstance(model, RipeMambaSpike):
-        raise ConfigError(f"model.name is '{recipe.model.name}'; a RIPE-MambaSpike is wanted, which has both passes")
-    return model
-
-
-def parameters(model: Model) -> dict[str, int]:
-    """Of both forms."""
-    deployed = create_model_like(model, "deployed")
-    return {"training": model.parameter_count(), "deployed": deployed.parameter_count()}
-
-
-def create_model_like(model: Model, form: str) -> Model:
-    """The same network in another form, without weights."""
-    from ripe_mambaspike.models.registry import build
-
-    with torch.device("meta"):
-        return build(model.config.replace(form=form), model.name)
-
-
-def choose_device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("run.device is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
-
-
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    with atomic_write(path) as file:
-        file.write((json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-class _nothing:  # noqa: N801
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
+    try:
+        with atomic_write(path) as file:
+            file.write((json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror or error}); a disk with room is wanted") from error

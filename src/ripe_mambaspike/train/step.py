@@ -78,11 +78,12 @@ def whole_step(model: RipeMambaSpike, optimiser: Optimizer, batches: Sequence[Ba
     clips = sum(len(x) for x, _ in batches)
     shares = [len(x) / clips for x, _ in batches]
     found = [add_gradient(model, *batch, settings, share) for batch, share in zip(batches, shares, strict=True)]
-    parts = found[0] if len(found) == 1 else _averaged(found, shares)
+    parts = found[0] if len(found) == 1 else averaged(found, shares)
     return parts._replace(norm=move(model, optimiser, settings.clip))
 
 
-def _averaged(found: Sequence[Parts], shares: Sequence[float]) -> Parts:
+def averaged(found: Sequence[Parts], shares: Sequence[float]) -> Parts:
+    """The sum of all parts, each times its share."""
     columns = zip(*found, strict=True)
     means = [
         None if column[0] is None else sum(share * part for share, part in zip(shares, column, strict=True))

@@ -40,7 +40,7 @@ def first_bad(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepS
 def _first_bad_gradient(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
     model.zero_grad(set_to_none=True)
     forward(model, x, targets, settings).loss.backward()
-    for name, parameter in model.named_parameters():
+    for name, parameter in reversed(list(model.named_parameters())):  # gradients come from the last layer
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name}"
     return "no module when it is tried again"

@@ -14,6 +14,7 @@ from torch import Tensor
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
+from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import patch_moments, step_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -87,9 +88,9 @@ class BatchLayer:
 
     def __call__(self, operand: Tensor, mode: Pass) -> Currents:
         conv = self.conv
-        mean, second = patch_moments(operand, conv.stride)
+        mean, second = joint_moments(*patch_moments(operand, conv.stride))
         height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
-        count = operand.shape[0] * operand.shape[1] * height * width
+        count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
         kernel, bias = conv.batch_kernel_and_bias(self.branches, mean, second, count, mode)
         values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
         return batch_affine(self.norm, values, bias, mode)
@@ -97,13 +98,13 @@ class BatchLayer:
 
 def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: Pass) -> Currents:
     """The affine that normalises these values by their own statistics; running statistics follow when tracked."""
-    samples, steps = values.shape[0], values.shape[1]
-    positions = values.shape[2] * values.shape[3]
-    check_statistics(samples * positions)
-    mean, variance = step_moments(values.flatten(2, 3))
+    steps = values.shape[1]
+    count = joint_count(values.shape[0] * values.shape[2] * values.shape[3])
+    check_statistics(count)
+    mean, variance = joint_spread(*step_moments(values.flatten(2, 3)))
     weight, beta = (at_least_float32(p[:steps]) for p in (norm.weight, norm.bias))
     scale = weight * torch.rsqrt(variance + EPSILON)
     bias = bias.to(mean.dtype)
     shift = beta - (mean + bias) * scale + bias * scale  # the bias's gradient cancels to exactly zero, as in the norm
-    norm.track(mean + bias, variance, samples * positions, mode)
+    norm.track(mean + bias, variance, count, mode)
     return Currents(values, scale, shift)

@@ -1,0 +1,260 @@
+"""One run on several processes, as torchrun starts them: each has its share of every batch.
+
+The weights are the same everywhere at all times: gradients are averaged before a move, and whatever decides something
+(losses, scores, a wish to stop) is summed up first and then read alike by all. The first process alone prints and
+writes. All have to see the same folders. Only numbers are sent, never objects.
+"""
+
+import gc
+import inspect
+import os
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ripe_mambaspike.errors import ConfigError, RipeError
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.together import statistics_together
+from ripe_mambaspike.train.clips import Clips, EvalBatches, share_of
+from ripe_mambaspike.train.evaluate import BATCH, Evaluation, evaluate
+from ripe_mambaspike.train.objective import Parts
+from ripe_mambaspike.train.step import Batch, StepSettings, averaged, forward, move
+
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # small numbers always go between CPUs
+STAND_INS = 2  # empty clips of a process that has none: two, because statistics of one number are refused
+LOST = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+
+class ProcessLostError(RipeError):
+    """Another process of the run has ended before its time."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this one is; alone unless told otherwise."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one prints and writes."""
+        return self.rank == 0
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over all processes, on the tensor's device."""
+        total = values.detach().clone()
+        if self.world > 1:
+            dist.all_reduce(total)
+        return total
+
+    def largest(self, value: int) -> int:
+        """Of all processes' numbers. All have to ask."""
+        most = torch.tensor(value)
+        if self.world > 1:
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+        return int(most)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any of them. All have to ask."""
+        return bool(self.largest(int(flag)))
+
+    def wait(self) -> None:
+        """Until all have come this far."""
+        self.largest(0)
+
+
+ALONE = Processes()
+
+
+def asked_for() -> Processes:
+    """What torchrun's environment variables say; alone without them."""
+    world = _variable("WORLD_SIZE", 1, least=1)
+    if world == 1:
+        return ALONE
+    rank = _variable("RANK", None)
+    if rank >= world:
+        raise ConfigError(f"the variable RANK is {rank} and WORLD_SIZE {world}; a rank below it is wanted")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise ConfigError(
+                f"WORLD_SIZE is {world} and the variable {name} is not set; a start by torchrun is wanted"
+            )
+    return Processes(rank, world)
+
+
+@contextmanager
+def joined(processes: Processes, device: str) -> Iterator[None]:
+    """Inside, the processes can reach each other, to compute on `cpu` or `cuda` (one device a process)."""
+    if processes.world == 1:
+        yield
+        return
+    if device == "cuda":
+        index, there = _variable("LOCAL_RANK", None), torch.cuda.device_count()
+        if index >= there:
+            raise ConfigError(
+                f"process {index + 1} of this machine has no CUDA device ({there} are there); fewer are wanted"
+            )
+        torch.cuda.set_device(index)
+    try:
+        dist.init_process_group(BACKENDS[device], rank=processes.rank, world_size=processes.world)
+        yield
+    except BaseException as error:
+        # What an error's frames hold would outlive the group: see `SharedStep.close`.
+        for each in _chain(error):
+            traceback.clear_frames(each.__traceback__)
+        _leave(device, failed=True)
+        if not _is_loss(error):
+            raise
+        said = " ".join(str(error).split())[:200]
+        raise ProcessLostError(
+            f"process {processes.rank} lost the others ({said}); the first to end says why"
+        ) from error
+    else:
+        _leave(device)
+
+
+def _leave(device: str, failed: bool = False) -> None:
+    """Destroy the group; after an error without waiting for messages that never come."""
+    if not dist.is_initialized():
+        return
+    gc.collect()
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    if failed and device == "cuda" and abort is not None:
+        abort()
+    else:
+        dist.destroy_process_group()
+
+
+def _is_loss(error: BaseException) -> bool:
+    """Whether it says that another process cannot be reached."""
+    if isinstance(error, RipeError) or not isinstance(error, RuntimeError):
+        return False
+    return isinstance(error, dist.DistError) or any(words in str(error) for words in LOST)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _variable(name: str, default: int | None, least: int = 0) -> int:
+    given = os.environ.get(name)
+    if given is None and default is not None:
+        return default
+    if given is None or not given.isdecimal() or int(given) < least:
+        raise ConfigError(
+            f"the variable {name} is {given!r}; a whole number of at least {least}, as torchrun sets, is wanted"
+        )
+    return int(given)
+
+
+class _Objective(nn.Module):
+    """The network with its loss, as one module whose gradients are averaged."""
+
+    def __init__(self, model: RipeMambaSpike) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, targets: Tensor, settings: StepSettings) -> Parts:
+        return forward(self.model, x, targets, settings)
+
+
+@contextmanager
+def shared_batch(x: Tensor, total: int, sync_norms: bool = True) -> Iterator[Tensor]:
+    """Clips to run of this process's x [B, ...], which may be none of the `total`; inside, norms share statistics."""
+    counted = len(x) > 0
+    x = x if counted else x.new_zeros(STAND_INS, *x.shape[1:])
+    with statistics_together(len(x), total, counted=counted) if sync_norms else nullcontext():
+        yield x
+
+
+class SharedStep:
+    """A step of all processes: the one that a single process with all their clips would take."""
+
+    def __init__(self, model: RipeMambaSpike, processes: Processes, *, sync_norms: bool) -> None:
+        self.model, self.processes, self.sync_norms = model, processes, sync_norms
+        # Kernels of 1×1 have their gradient's channels together, which is the same order.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        # Running statistics are shared, or else taken anew before they are read: they need not be sent.
+        known = inspect.signature(DistributedDataParallel.__init__).parameters
+        sending = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        options: dict[str, Any] = {sending: False}
+        self._objective: Any = DistributedDataParallel(_Objective(model), **options)
+
+    def __call__(
+        self, optimiser: Optimizer, batches: Sequence[Batch], totals: Sequence[int], settings: StepSettings
+    ) -> Parts:
+        """This process's batches, any of which may be empty; `totals` are their clips over all processes.
+
+        A process without clips runs empty ones, so that it takes part in every message; they count nothing, neither in
+        the statistics nor in the loss.
+        """
+        optimiser.zero_grad(set_to_none=True)
+        together = sum(totals)
+        found, shares = [], []
+        for index, ((x, targets), total) in enumerate(zip(batches, totals, strict=True)):
+            share = len(x) / together
+            if not len(x):
+                targets = targets.new_zeros(STAND_INS, *targets.shape[1:])
+            last = index == len(batches) - 1
+            with (
+                shared_batch(x, total, self.sync_norms) as x,
+                nullcontext() if last else self._objective.no_sync(),
+                memory_explained(self.model, x, settings.passes, torch.bfloat16 if settings.autocast else None),
+            ):
+                parts = self._objective(x, targets, settings)
+                (parts.loss * (share * self.processes.world)).backward()  # the mean over processes undoes the last
+            found.append(parts.detach())
+            shares.append(share)
+        return self._joined(averaged(found, shares))._replace(norm=move(self.model, optimiser, settings.clip))
+
+    def close(self) -> None:
+        """Let the wrapper go while there is a group: as the group's last holder it may wait for a thread that waits for
+        Python."""
+        self._objective = None
+
+    def _joined(self, parts: Parts) -> Parts:
+        """Parts that are weighted already, summed over the processes."""
+        there = [part for part in parts if part is not None]
+        total = self.processes.summed(torch.cat([part.float().reshape(-1) for part in there]))
+        values = iter(total.split([part.numel() for part in there]))
+        return Parts(*(None if part is None else next(values).view(part.shape) for part in parts))  # type: ignore[arg-type]
+
+
+def evaluate_together(
+    model: Model, clips: Clips, device: torch.device, classes: int, processes: Processes
+) -> Evaluation:
+    """Every clip once. A process takes whole batches, the same that a single process would, so the calls are too."""
+    batches = EvalBatches(clips, BATCH, device)
+    if processes.world == 1:
+        return evaluate(model, batches, classes)
+    batches.world = processes.world
+    batches.plan = batches.plan[share_of(len(batches.plan), processes.rank, processes.world)]
+    confusion, rest = np.zeros((classes, classes), np.int64), torch.zeros(2, dtype=torch.float64)
+    rates = torch.zeros(0, dtype=torch.float64)
+    if batches.plan:
+        found = evaluate(model, batches, classes)
+        confusion = found.confusion
+        rest = torch.tensor([found.among_five, found.loss * found.n], dtype=torch.float64)
+        rates = torch.tensor(found.rates, dtype=torch.float64) * found.n
+    confusion = processes.summed(torch.from_numpy(confusion)).numpy()
+    among_five, loss = processes.summed(rest).tolist()
+    layers = processes.largest(len(rates))
+    rates = processes.summed(rates if len(rates) else rates.new_zeros(layers))
+    total = int(confusion.sum())
+    return Evaluation(confusion, int(among_five), loss / total, (rates / total).tolist())

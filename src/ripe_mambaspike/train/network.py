@@ -1,0 +1,37 @@
+"""The network that a recipe asks for, and where it is computed."""
+
+import torch
+
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.registry import build, create_model
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.train.recipe import Recipe
+
+
+def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
+    """The recipe's network with fresh weights for its seed."""
+    data = recipe.data
+    fields = {"classes": len(classes), "steps": data.steps, "resolution": data.grid, **recipe.model.fields}
+    model = create_model(recipe.model.name, seed=recipe.run.seed, **fields)
+    if not isinstance(model, RipeMambaSpike):
+        raise ConfigError(f"model.name is '{recipe.model.name}'; a RIPE-MambaSpike is wanted, which has both passes")
+    return model
+
+
+def parameters(model: Model) -> dict[str, int]:
+    """Of both forms."""
+    deployed = create_model_like(model, "deployed")
+    return {"training": model.parameter_count(), "deployed": deployed.parameter_count()}
+
+
+def create_model_like(model: Model, form: str) -> Model:
+    """The same network in another form, without weights."""
+    with torch.device("meta"):
+        return build(model.config.replace(form=form), model.name)
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("run.device is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

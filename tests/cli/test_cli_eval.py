@@ -1,0 +1,149 @@
+"""`ripe eval`: the reported number again, in both forms, and what it cannot use."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.train.labels import read_labels, save_labels
+
+SETTINGS = (
+    "name=tiny",
+    "data.steps=4",
+    "data.grid=[16, 18]",
+    "data.by=count",
+    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "schedule.batch_size=11",
+    "schedule.epochs=3",
+    "run.ema=0.5",
+    "run.device=cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gestures")
+    make_set("synthgesture", folder, train=22, val=13, test=37, size=16)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    words = ["train", "synthgesture", "--no-report", "--out", str(folder), "--set", f"data.root={root}", *SETTINGS]
+    assert main(words) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(finished):
+    return json.loads((finished / "result.json").read_text())
+
+
+def asked(ripe, *words):
+    said = ripe("eval", *words, "--json")
+    assert said.code == 0, said.err
+    return json.loads(said.out)
+
+
+SAME = ("set", "cut", "split", "top1", "top5", "n", "per_class", "confusion")
+
+
+def test_the_number_of_the_result(ripe, finished, result):
+    found = asked(ripe, finished)
+    assert result["n"] == 37  # more than one batch, the last one not full
+    assert {name: found[name] for name in (*SAME, "loss", "rates")} == {
+        name: result[name] for name in (*SAME, "loss", "rates")
+    }
+    assert found["form"] == "training"
+
+
+def test_the_number_of_the_fused_form(ripe, finished, result):
+    found = asked(ripe, finished, "--fused")
+    assert found["form"] == "deployed"
+    assert {name: found[name] for name in SAME} == {name: result[name] for name in SAME}
+    assert found["loss"] == pytest.approx(result["loss"], rel=1e-4)
+    assert found["rates"] == pytest.approx(result["rates"], rel=1e-3)
+
+
+def test_the_calls_are_not_all_the_same(result):
+    """So that equal confusions mean something."""
+    assert len(np.flatnonzero(np.array(result["confusion"]).sum(0))) > 1
+
+
+def test_the_number_of_the_validation(ripe, finished, result):
+    found = asked(ripe, finished, "--split", "val")
+    lines = (finished / "log.csv").read_text().splitlines()
+    row = dict(zip(lines[0].split(","), lines[result["epoch"]].split(","), strict=True))
+    assert found["n"] == 13
+    assert f"{found['top1']:.6g}" == row["val_top1"]
+    assert f"{found['loss']:.6g}" == row["val_loss"]
+    assert asked(ripe, finished, "--split", "train")["n"] == 22
+
+
+def test_the_folder_of_the_network_alone(ripe, finished, result, root, tmp_path):
+    """best/ in its run finds the recipe; copied elsewhere it needs to be told where the clips are."""
+    assert asked(ripe, finished / "best")["confusion"] == result["confusion"]
+    shutil.copytree(finished / "best", tmp_path / "net")
+    found = asked(ripe, tmp_path / "net", "--root", root)
+    assert {name: found[name] for name in SAME} == {name: result[name] for name in SAME}
+
+
+def test_a_cut_of_the_same_set(ripe, finished, result):
+    assert asked(ripe, finished, "--cut", "people")["confusion"] == result["confusion"]
+
+
+def test_what_is_printed(ripe, finished, result):
+    said = ripe("eval", finished)
+    text = " ".join(said.out.split())
+    assert said.code == 0
+    assert said.err == ""
+    assert f"top-1 {100 * result['top1']:.2f} %, top-5 {100 * result['top5']:.2f} % of 37" in text
+    assert "synthgesture (people) test clips, training form" in text
+    assert all(row["name"][:10] in text for row in result["per_class"])
+    assert "firing rates" in text
+
+
+def test_a_set_with_other_classes(refused, finished, tmp_path):
+    """Two more classes than the network tells apart; then the same number in another order."""
+    shutil.copytree(finished / "best", tmp_path / "net")
+    labels = read_labels(tmp_path / "net")
+    changed = [
+        type(labels)(**{**vars(labels), "classes": classes})
+        for classes in ((*labels.classes[:-1], "sneeze"), labels.classes[::-1])
+    ]
+    recipe = finished / "recipe.yaml"
+    shutil.copy(recipe, tmp_path / "recipe.yaml")
+    for one in changed:
+        save_labels(one, tmp_path / "net")
+        refused(["eval", tmp_path / "net"], tmp_path / "net", "11 classes apart", "synthgesture has 11", "are wanted")
+
+
+def test_another_set(refused, finished, root, tmp_path):
+    refused(["eval", finished, "--dataset", "nmnist", "--root", tmp_path], tmp_path, "no prepared nmnist")
+    refused(["eval", finished, "--dataset", "nmnis"], "nmnis")
+    refused(["eval", finished, "--root", tmp_path], tmp_path, "no prepared synthgesture")
+    refused(["eval", finished, "--cut", "sideways", "--root", root], "sideways")
+    refused(["eval", finished, "--split", "all"], "--split", "all")
+
+
+def test_folders_that_are_none(refused, finished, tmp_path):
+    refused(["eval", tmp_path / "none"], tmp_path / "none", "is not there")
+    refused(["eval", tmp_path], tmp_path, "config.json")
+    refused(["eval", finished / "log.csv"], finished / "log.csv", "is no folder")
+    refused(["eval", finished / "checkpoints"], finished / "checkpoints")
+    (tmp_path / "begun").mkdir()
+    shutil.copy(finished / "recipe.yaml", tmp_path / "begun")
+    refused(["eval", tmp_path / "begun"], tmp_path / "begun", "without a network in best yet")
+
+
+def test_a_network_without_labels(refused, saved, finished, tmp_path):
+    refused(["eval", saved], "labels.json")
+    shutil.copytree(finished / "best", tmp_path / "best")
+    weights = tmp_path / "best" / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    refused(["eval", tmp_path / "best"], weights, "checksum")

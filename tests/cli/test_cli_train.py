@@ -1,0 +1,270 @@
+"""`ripe train`: what it prints, interrupted and killed from outside, and what it cannot use."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.cli.train import Teller
+from ripe_mambaspike.data.simulated import make_set
+
+FIELDS = {
+    "name": "tiny",
+    "data.steps": "4",
+    "data.grid": "16",
+    "model.fields": "{stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "schedule.batch_size": "4",
+    "schedule.epochs": "2",
+    "optimiser.lr_min": "1e-4",
+    "run.recalibrate": "2",
+    "run.device": "cpu",
+}
+TIMED = ("seconds", "samples_per_second", "memory_mib")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gestures")
+    make_set("synthgesture", folder, train=11, val=3, test=3, size=16)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(root):
+    """Folder and settings → the command's words."""
+
+    def make(folder, *more, **changed):
+        fields = {"data.root": root, **FIELDS, **{name.replace("__", "."): value for name, value in changed.items()}}
+        return ["train", "synthgesture", "--out", str(folder), *more, "--set", *(f"{k}={v}" for k, v in fields.items())]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def told(words, tmp_path_factory):
+    """A run that was never stopped, with its report; its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(words(folder)) == 0
+    return folder, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def whole(told):
+    return told[0]
+
+
+def outcome(folder):
+    with (folder / "log.csv").open(newline="") as file:
+        log = [{name: cell for name, cell in row.items() if name not in TIMED} for row in csv.DictReader(file)]
+    result = {**json.loads((folder / "result.json").read_text()), "seconds": None}
+    return (folder / "best" / "model.safetensors").read_bytes(), log, result
+
+
+def digests(folder):
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path: (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns) for path in files}
+
+
+def interrupted(words, folder, kind, seen):
+    """Start the command as a process of its own, signal it when the file is there; exit code and standard error."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ripe_mambaspike", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 120
+    while not (folder / seen).exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, f"{seen} did not come"
+        time.sleep(0.005)
+    process.send_signal(kind)
+    out, err = process.communicate(timeout=120)
+    assert out == ""
+    return process.returncode, err
+
+
+FIRST = "checkpoints/move-000000001-000000000.safetensors"
+
+
+def test_killed_and_gone_on(ripe, words, whole, tmp_path):
+    folder = tmp_path / "run"
+    code, _ = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGKILL, FIRST)
+    assert code == -signal.SIGKILL
+    assert not (folder / "result.json").exists()
+    said = ripe(*words(folder, "--resume", "auto", "--no-report"))
+    assert said.code == 0
+    assert "going on from epoch " in said.err
+    assert outcome(folder) == outcome(whole)
+
+
+def test_interrupted_and_gone_on(ripe, words, whole, tmp_path):
+    folder = tmp_path / "run"
+    code, err = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGINT, FIRST)
+    assert code == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-2:] == ["stopping after this move …", stopped(folder)]
+    assert not (folder / "result.json").exists()
+    assert len(list((folder / "checkpoints").glob("move-*.safetensors"))) in (1, 2)
+    assert ripe(*words(folder, "--resume", "auto", "--no-report")).code == 0
+    assert outcome(folder) == outcome(whole)
+
+
+def stopped(folder):
+    return f"stopped; {folder} is saved, and --resume auto goes on with it"
+
+
+def signalled(monkeypatch, kind, times):
+    """The process gets a signal in its second move, once or more often."""
+    real, moves = Teller.moved, []
+
+    def moved(self, learner):
+        real(self, learner)
+        moves.append(1)
+        for _ in range(times if len(moves) == 2 else 0):
+            signal.raise_signal(kind)
+
+    monkeypatch.setattr(Teller, "moved", moved)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM], ids=lambda kind: kind.name)
+def test_a_signal_stops_after_the_move(ripe, words, tmp_path, monkeypatch, kind):
+    folder, before = tmp_path / "run", signal.getsignal(kind)
+    signalled(monkeypatch, kind, 1)
+    said = ripe(*words(folder))
+    assert said.code == 130
+    assert said.out == ""
+    assert said.err.splitlines()[1:] == ["stopping after this move …", stopped(folder)]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["move-000000002-000000000.safetensors"]
+    assert signal.getsignal(kind) == before
+
+
+def test_a_second_signal_stops_at_once(ripe, words, tmp_path, monkeypatch):
+    signalled(monkeypatch, signal.SIGINT, 2)
+    said = ripe(*words(tmp_path / "run"))
+    assert said.code == 130
+    assert "Traceback" not in said.err
+    assert "stopped;" not in said.err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_what_is_printed(told):
+    folder, out, err = told
+    result = json.loads((folder / "result.json").read_text())
+    first, one, two = err.splitlines()
+    assert first.startswith("tiny: synthgesture (people), train 11, val 3, test 3; ")
+    assert first.endswith(" parameters on cpu")
+    assert one.startswith("epoch 1/2  loss ")
+    assert two.startswith("epoch 2/2  loss ")
+    text = " ".join(out.split())
+    assert f"top-1 {100 * result['top1']:.2f} % of 3 synthgesture test clips; epoch {result['epoch']}" in text
+    assert "picked on the validation part, tested once" in text
+    assert (folder / "report.html").stat().st_size > 1000
+
+
+def test_the_paper_protocol_says_so(ripe, words, tmp_path):
+    said = ripe(*words(tmp_path / "run", "--no-report", run__protocol="paper", schedule__batch_size=11))
+    assert said.code == 0
+    assert "paper protocol: the network is picked on the test part; its number is not a held-out one" in said.err
+    assert "picked on the test part itself (paper protocol)" in " ".join(said.out.split())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["protocol"], result["picked_on"]) == ("paper", "test")
+
+
+def test_json(ripe, words, tmp_path):
+    said = ripe(*words(tmp_path / "run", "--json", "--no-report", schedule__batch_size=11))
+    assert said.code == 0
+    assert json.loads(said.out) == json.loads((tmp_path / "run" / "result.json").read_text())
+    assert said.err == ""
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_the_default_folder(ripe, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = words("x", "--no-report", schedule__batch_size=11, schedule__epochs=1)
+    given = [word for word in given if word not in ("--out", "x")]
+    assert ripe(*given).code == 0
+    assert (tmp_path / "runs" / "tiny" / "result.json").exists()
+
+
+def test_a_second_run_is_refused(refused, words, whole):
+    before = digests(whole)
+    refused(words(whole), whole, "holds a run already", "--resume auto", "another --out")
+    assert digests(whole) == before
+
+
+def test_another_recipe_is_refused(refused, words, whole):
+    before = digests(whole)
+    refused(words(whole, "--resume", "auto", optimiser__lr="0.5"), whole, "optimiser.lr differs")
+    assert digests(whole) == before
+
+
+def test_a_finished_run_stands(ripe, words, whole):
+    """Nothing is written anew, but for the report where one is asked for."""
+    before = digests(whole)
+    said = ripe(*words(whole, "--resume", "auto", "--no-report", run__checkpoint_minutes=0))
+    assert said.code == 0
+    assert said.err == f"{whole} had ended; its result stands\n"
+    assert "top-1" in said.out
+    assert digests(whole) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["synthgestur"], ["synthgestur", "synthgesture"]),
+        (["none.yaml"], ["none.yaml"]),
+        (["synthgesture", "--set", "schedule.epoch=3"], ["schedule.epoch", "schedule.epochs"]),
+        (["synthgesture", "--set", "schedule.epochs=soon"], ["schedule.epochs", "soon"]),
+        (["synthgesture", "--set", "schedule.epochs=0"], ["schedule.epochs is 0", "at least 1"]),
+        (["synthgesture", "--set", "schedule.epochs"], ["schedule.epochs"]),
+        (["synthgesture", "--set", "run.ema=1"], ["run.ema"]),
+        (["synthgesture", "--set", "model.fields={attention: much}"], ["model.fields", "attention"]),
+        (["synthgesture", "--set", "model.name=mamba_spike"], ["model.name"]),
+        (["synthgesture", "--resume", "perhaps"], ["--resume", "perhaps"]),
+        (["synthgesture", "--set", "data.root=nowhere"], ["nowhere", "ripe sim make synthgesture"]),
+        (["dvsgesture"], ["data/dvsgesture", "ripe data prepare dvsgesture"]),
+        ([], ["RECIPE"]),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
+)
+def test_words_it_cannot_use(refused, tmp_path, monkeypatch, given, named):
+    monkeypatch.chdir(tmp_path)
+    refused(["train", *given], *named)
+    assert not list(tmp_path.rglob("recipe.yaml"))
+
+
+def test_a_folder_that_is_a_file(refused, words, tmp_path):
+    (tmp_path / "run").write_text("mine")
+    refused(words(tmp_path / "run"), tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_device_that_is_not_there(refused, words, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    refused(words(tmp_path / "run", run__device="cuda"), "run.device is cuda", "cpu or auto")
+
+
+def test_a_cache_that_is_not_there(ripe, words, tmp_path):
+    said = ripe(*words(tmp_path / "run", data__cache="device"))
+    assert said.code == 2
+    assert said.err.splitlines()[1:] == [
+        "ripe: data.cache is device and the run is on cpu; auto, memory or off is wanted"
+    ]
+
+
+@pytest.mark.parametrize("fields", [{"data__fold": 1}, {"data__folds": 1}, {"data__extra": "[synthgesture]"}])
+def test_data_it_cannot_use(refused, words, tmp_path, fields):
+    refused(words(tmp_path / "run", **fields), next(iter(fields)).replace("__", "."))

@@ -1,0 +1,80 @@
+"""What comes after a run: held-out clips to look at, time bins shuffled, the fused network saved."""
+
+import json
+
+import pytest
+import torch
+
+from ripe_mambaspike import from_pretrained
+from ripe_mambaspike.cli.evaluate import shuffled
+from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.train.samples import evenly, held_out, sample_clips
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "wanted"),
+    [
+        ([0, 0, 1, 1, 2, 2], 3, [0, 2, 4]),
+        ([0, 0, 1, 1, 2, 2], 2, [0, 2]),
+        ([0, 0, 1, 1, 2, 2], 5, [0, 2, 4, 1, 3]),
+        ([0, 0, 0, 1], 4, [0, 3, 1, 2]),
+        ([4, 3, 2, 1], 1, [3]),
+        ([0, 1], 9, [0, 1]),
+    ],
+)
+def test_samples_are_of_as_many_classes_as_there_can_be(labels, count, wanted):
+    assert evenly(labels, count) == wanted
+
+
+def test_samples_are_test_clips(tiny):
+    recipe = tiny()
+    clips, recordings = sample_clips(recipe, 3), held_out(recipe, 3)
+    assert len({label for _, label, _ in clips}) == 3
+    assert [name for _, _, name in clips] == [name for _, _, name in recordings]
+    for (counts, _, name), (recording, label, _) in zip(clips, recordings, strict=True):
+        assert name.startswith("test/")
+        assert name.endswith(label)
+        assert counts.shape == (4, 2, 16, 16)
+        assert counts.sum() == len(recording)
+
+
+def test_no_samples_where_the_data_is_gone(tiny, tmp_path):
+    assert sample_clips(tiny(f"data.root={tmp_path}")) is None
+
+
+def test_shuffled_clips_have_the_same_steps_in_another_order():
+    x, y = torch.arange(6 * 5.0).view(6, 5, 1, 1, 1).expand(6, 5, 2, 3, 3), torch.arange(6)
+    ((given, labels),) = shuffled([(x, y)])
+    assert torch.equal(labels, y)
+    assert torch.equal(given.sort(1).values, x)
+    assert len({tuple(row.tolist()) for row in given[:, :, 0, 0, 0] % 5}) > 1
+    ((again, _),) = shuffled([(x, y)])
+    assert torch.equal(given, again)
+
+
+def test_fused_network_is_saved_with_its_labels(finished, tmp_path, capsys):
+    out = tmp_path / "fused"
+    assert main(["fuse", str(finished), "--out", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    small = from_pretrained(out, form="deployed")
+    assert said["parameters"]["deployed"] == small.parameter_count() < said["parameters"]["training"]
+    assert (out / "labels.json").read_bytes() == (finished / "best" / "labels.json").read_bytes()
+    x = torch.poisson(torch.full((2, 4, 2, 16, 16), 0.3))
+    assert torch.equal(small(x), from_pretrained(finished / "best")(x))
+    assert main(["fuse", str(out)]) == 2
+    assert "training form" in capsys.readouterr().err
+
+
+def test_held_out_recordings_are_predicted(finished, capsys):
+    assert main(["predict", str(finished), "--held-out", "2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["recordings"]
+    assert len(rows) == 2
+    assert all(row["file"].endswith(row["true"]) for row in rows)
+    assert main(["predict", str(finished), "--held-out", "-1"]) == 2
+
+
+def test_shuffled_evaluation_says_so(finished, capsys):
+    assert main(["eval", str(finished), "--shuffle", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["shuffled"] is True
+    assert said["n"] == 11

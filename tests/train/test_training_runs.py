@@ -1,0 +1,394 @@
+"""Whole runs: what picks the network, when the test part is read, what every clip counts, and what is refused."""
+
+import hashlib
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.train import loop, run
+from ripe_mambaspike.train.checkpoint import last_checkpoint
+from ripe_mambaspike.train.clips import TrainingData, open_data
+from ripe_mambaspike.train.evaluate import Evaluation
+from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimiser, split_by_decay, whole_step
+
+FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
+ONE_MOVE = ("schedule.batch_size=11", "loss.passes=1")  # an epoch
+PLAIN = ("augmentation.nda_operations=0", "augmentation.label_smoothing=0")
+
+
+def digests(folder):
+    """Every file of a folder, with the time it was written."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in files
+    }
+
+
+def scored(right, loss):
+    """An evaluation of 10 clips."""
+    return Evaluation(np.array([[right, 10 - right], [0, 0]], np.int64), 10, loss, [0.1] * 6)
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """(clips right, loss) of each evaluation to come; the last one is that of the test part."""
+
+    def script(*pairs):
+        left = [scored(*pair) for pair in pairs]
+        monkeypatch.setattr(run.Run, "_evaluate", lambda self, model, part: left.pop(0))
+        monkeypatch.setattr(Evaluation, "to_dict", lambda self, names: {"top1": self.top1, "loss": self.loss})
+        return left
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("pairs", "epoch", "stars"),
+    [
+        ([(3, 1.0), (5, 1.0), (4, 0.1)], 2, [1, 2, 2]),
+        ([(3, 1.0), (3, 0.9), (3, 0.95)], 2, [1, 2, 2]),  # as many right: the lower loss
+        ([(3, 1.0), (3, 1.0), (2, 0.1)], 1, [1, 1, 1]),  # the same: the first
+        ([(0, 9.0), (1, 9.0), (2, 9.0)], 3, [1, 2, 3]),
+        ([(3, math.nan), (3, 0.5), (3, 0.6)], 2, [1, 2, 2]),
+    ],
+    ids=["most right", "lower loss", "first of equals", "last", "a loss that is no number"],
+)
+def test_validation_picks(tiny, go, scores, watching, tmp_path, pairs, epoch, stars):
+    left = scores(*pairs, (7, 0.5))
+    weights = []
+    watcher = watching(on_epoch=lambda learner: weights.append(learner.model.head.weight.detach().clone()))
+    result = go(tiny("schedule.epochs=3", *ONE_MOVE), tmp_path / "run", watcher)
+    assert left == []
+    assert [best["epoch"] for best in watcher.bests] == stars
+    assert result["epoch"] == epoch
+    assert (result["picked_on"], result["top1"]) == ("val", 0.7)
+    assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["epoch"] == epoch
+    saved = from_pretrained(tmp_path / "run" / "best").head.weight
+    assert [torch.equal(saved, one) for one in weights] == [number == epoch for number in range(1, 4)]
+
+
+def test_validated_every_other_epoch_and_after_the_last(tiny, go, scores, read_log, tmp_path):
+    left = scores((3, 1.0), (2, 1.0), (9, 0.5))
+    result = go(tiny("schedule.epochs=3", "run.validate_every=2", *ONE_MOVE), tmp_path / "run")
+    assert left == []
+    assert result["epoch"] == 2
+    assert [row["val_top1"] for row in read_log(tmp_path / "run")] == ["", "0.3", "0.2"]
+    assert [row["val_loss"] for row in read_log(tmp_path / "run")] == ["", "1", "1"]
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """(part, epochs over) whenever a part's clips are opened or evaluated."""
+    seen, epochs = [], []
+    real_events, real_evaluate = TrainingData._events, run.Run._evaluate
+
+    def events(self, part):
+        seen.append((part, len(epochs)))
+        return real_events(self, part)
+
+    def evaluated(self, model, part):
+        seen.append((part, len(epochs)))
+        return real_evaluate(self, model, part)
+
+    monkeypatch.setattr(TrainingData, "_events", events)
+    monkeypatch.setattr(run.Run, "_evaluate", evaluated)
+    return seen, epochs
+
+
+def parts_seen(seen, names):
+    return [(what if isinstance(what, str) else names[tuple(what.names)], epochs) for what, epochs in seen]
+
+
+@pytest.mark.parametrize("protocol", ["validation", "paper"])
+def test_when_the_test_part_is_read(tiny, go, opened, watching, tmp_path, protocol):
+    recipe = tiny(f"run.protocol={protocol}", *ONE_MOVE)
+    seen, epochs = opened
+    data = open_data(recipe)
+    names = {tuple(data.val.names): "picking on val", tuple(data.test.names): "reading test"}
+    seen.clear()
+    result = go(recipe, tmp_path / "run", watching(on_epoch=lambda _: epochs.append(1)))
+    order = parts_seen(seen, names)
+    if protocol == "validation":
+        assert order == [
+            ("train", 0),
+            ("val", 0),
+            ("picking on val", 0),
+            ("picking on val", 1),
+            ("test", 2),
+            ("reading test", 2),
+        ]
+        assert result["picked_on"] == "val"
+    else:
+        assert order == [("train", 0), ("test", 0), ("reading test", 0), ("reading test", 1), ("reading test", 2)]
+        assert result["picked_on"] == "test"
+    assert result["protocol"] == protocol
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["protocol"] == protocol
+
+
+def test_without_a_validation_part_the_last_epoch_is_taken(tiny, go, read_log, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainingData, "val", None)
+    result = go(tiny(*ONE_MOVE), tmp_path / "run")
+    assert (result["picked_on"], result["epoch"]) == ("last epoch", 2)
+    assert [row["val_top1"] for row in read_log(tmp_path / "run")] == ["", ""]
+
+
+def test_the_result(finished, tiny):
+    result = json.loads((finished / "result.json").read_text())
+    assert {
+        "format": "ripe-result",
+        "version": 1,
+        "name": "tiny",
+        "protocol": "validation",
+        "picked_on": "val",
+    }.items() <= (result.items())
+    assert {"set": "synthgesture", "cut": "people", "split": "test", "n": 11, "seed": 0}.items() <= result.items()
+    assert {"top1", "top5", "loss", "per_class", "confusion", "rates", "seconds", "epoch"} <= result.keys()
+    confusion = np.array(result["confusion"])
+    assert confusion.sum() == 11
+    assert confusion.sum(1).tolist() == [row["n"] for row in result["per_class"]] == [1] * 11
+    assert np.trace(confusion) == sum(row["correct"] for row in result["per_class"])
+    assert result["top1"] == np.trace(confusion) / 11
+    assert [row["name"] for row in result["per_class"]] == list(open_data(tiny()).classes)
+    model = from_pretrained(finished / "best")
+    assert result["parameters"]["training"] == sum(p.numel() for p in model.parameters())
+    assert result["parameters"]["deployed"] < result["parameters"]["training"]
+    assert len(result["rates"]) == 6
+
+
+def test_the_folder(finished):
+    assert sorted(path.name for path in finished.iterdir() if not path.name.startswith("events.out")) == [
+        "best",
+        "checkpoints",
+        "log.csv",
+        "recipe.yaml",
+        "result.json",
+    ]
+    assert sorted(path.name for path in (finished / "best").iterdir()) == [
+        "config.json",
+        "labels.json",
+        "model.safetensors",
+    ]
+    assert sorted(path.name for path in (finished / "checkpoints").iterdir()) == [
+        "move-000000003-000000001.safetensors",
+        "move-000000006-000000002.safetensors",
+    ]
+
+
+def test_the_saved_recipe_gives_the_same_run_again(finished, go, outcome, tmp_path):
+    from ripe_mambaspike.train.recipes import load_recipe
+
+    go(load_recipe(finished / "recipe.yaml"), tmp_path / "again")
+    assert outcome(tmp_path / "again") == outcome(finished)
+
+
+# What a folder that holds a run is used for again.
+
+
+def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
+    before = digests(finished)
+    with pytest.raises(DataError, match="holds a run already; --resume auto to go on with it") as caught:
+        go(tiny(), finished)
+    assert str(finished) in str(caught.value)
+    assert digests(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["optimiser.lr=2e-3"], "optimiser.lr differs"),
+        (["schedule.epochs=3"], "schedule.epochs differs"),
+        (["run.seed=1", "run.ema=0.9"], "run.seed, run.ema differ)"),
+        (["model.fields={stage_channels: [4, 8, 16], hierarchy_widths: [4, 8, 8]}"], "model.fields"),
+    ],
+)
+def test_another_recipe_is_refused(finished, tiny, go, settings, said):
+    before = digests(finished)
+    with pytest.raises(ConfigError) as caught:
+        go(tiny(*settings), finished, resume=True)
+    assert said in str(caught.value)
+    assert str(finished) in str(caught.value)
+    assert digests(finished) == before
+
+
+def test_a_finished_run_stands(finished, tiny, go, watching):
+    """Also with another time between checkpoints and another place of the clips, which change nothing."""
+    before, watcher = digests(finished), watching()
+    result = go(tiny("run.checkpoint_minutes=3", "data.cache=off"), finished, watcher, resume=True)
+    assert result == json.loads((finished / "result.json").read_text())
+    assert watcher.lines == [f"{finished} had ended; its result stands"]
+    assert watcher.learner is None
+    assert digests(finished) == before
+
+
+def test_goes_on_with_other_checkpoint_minutes(finished, tiny, go, outcome, tmp_path):
+    with pytest.raises(run.Stop):
+        go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
+    go(tiny("run.checkpoint_minutes=0", "data.cache=off"), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(finished)
+
+
+def test_a_lost_result_is_found_again(finished, tiny, go, outcome, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    go(tiny(), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(finished)
+
+
+# What a move is made of.
+
+
+@pytest.fixture
+def network():
+    return create_model("dvsgesture", seed=0, classes=11, drop_path=0.0, **FIELDS)
+
+
+def clips(count, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    x = torch.poisson(torch.full((count, 4, 2, 16, 16), 0.5), generator=random)
+    return x, torch.randint(0, 11, (count,), generator=random)
+
+
+def gradients(model):
+    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_gradients_are_added_up_by_clips(network):
+    network.double()  # so that rounding does not hide a wrong share
+    five, three = ((x.double(), y) for x, y in (clips(5), clips(3, seed=1)))
+    settings = StepSettings(clip=1e30)
+    found, parts = [], []
+    for batch in (five, three):
+        network.zero_grad(set_to_none=True)
+        parts.append(add_gradient(network, *batch, settings))
+        found.append(gradients(network))
+    optimiser = make_optimiser(network, 1e-3, 0.05)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    together = whole_step(network, optimiser, [five, three], settings)
+    added = gradients(network)
+    assert before.keys() - added.keys() == {"tokens.activity", "tokens.earliness"}  # which are not learned
+    for name, gradient in added.items():
+        wanted = (5 * found[0][name] + 3 * found[1][name]) / 8
+        assert torch.allclose(gradient, wanted, rtol=1e-9, atol=1e-11 + 1e-9 * float(wanted.abs().max())), name
+    for name in ("loss", "hard", "relaxed", "consistency", "rate", "rates", "right"):
+        one, two = (getattr(part, name).double() for part in parts)
+        assert torch.allclose(getattr(together, name).double(), (5 * one + 3 * two) / 8, rtol=1e-6), name
+    norm = torch.stack([gradient.norm() for gradient in added.values()]).norm()
+    assert torch.allclose(together.norm, norm, rtol=1e-5)
+    assert all(int(state["step"]) == 1 for state in optimiser.state.values())  # one move for both
+    assert any(not torch.equal(before[name], p) for name, p in network.named_parameters())
+
+
+def test_the_gradient_is_clipped(network):
+    settings = StepSettings(clip=0.01)
+    parts = whole_step(network, make_optimiser(network, 1e-3, 0.05), [clips(4)], settings)
+    assert parts.norm > 0.01
+    left = torch.stack([gradient.norm() for gradient in gradients(network).values()]).norm()
+    assert float(left) == pytest.approx(0.01, rel=1e-4)
+
+
+@pytest.fixture
+def moves(monkeypatch):
+    """The batches of every move that a run takes."""
+    taken, real = [], loop.whole_step
+
+    def spy(model, optimiser, batches, settings):
+        taken.append([(x.clone(), y.clone()) for x, y in batches])
+        return real(model, optimiser, batches, settings)
+
+    monkeypatch.setattr(loop, "whole_step", spy)
+    return taken
+
+
+@pytest.mark.parametrize(("accumulate", "sizes"), [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), (5, [[4, 4, 3]])])
+def test_every_clip_counts_once_an_epoch(tiny, go, moves, tmp_path, accumulate, sizes):
+    recipe = tiny(f"schedule.accumulate={accumulate}", "loss.passes=1", *PLAIN)
+    go(recipe, tmp_path / "run")
+    assert [[len(x) for x, _ in move] for move in moves] == sizes * 2
+    train = open_data(recipe).train
+    wanted = sorted(hashlib.sha256(train.clip(n)[0].numpy().tobytes()).hexdigest() for n in range(11))
+    assert len(set(wanted)) == 11
+    orders = []
+    for epoch in range(2):
+        batches = [batch for move in moves[epoch * len(sizes) : (epoch + 1) * len(sizes)] for batch in move]
+        order = [hashlib.sha256(x.numpy().tobytes()).hexdigest() for batch, _ in batches for x in batch]
+        orders.append(order)
+        assert sorted(order) == wanted
+        assert sorted(y.argmax(-1).item() for _, targets in batches for y in targets) == list(range(11))
+    assert orders[0] != orders[1]
+    last = last_checkpoint(tmp_path / "run" / "checkpoints")
+    steps = {int(value) for name, value in last.tensors.items() if name.endswith(".step")}
+    assert steps == {2 * len(sizes)} == {last.document["place"]["moves"]}
+
+
+def test_validation_leaves_training_as_it_is(tiny, go, tmp_path):
+    """The same weights and moments with a validation after every epoch, with one at the end, with more batches."""
+    ends = []
+    for index, words in enumerate((["run.validate_every=1"], ["run.validate_every=3"], ["run.recalibrate=1"])):
+        go(tiny("schedule.epochs=3", "schedule.batch_size=6", "loss.passes=1", *words), tmp_path / str(index))
+        ends.append(last_checkpoint(tmp_path / str(index) / "checkpoints").tensors)
+    for other in ends[1:]:
+        assert other.keys() == ends[0].keys()
+        learned = [name for name in other if "running" not in name]
+        assert sum(name.startswith("optimiser.") for name in learned) > 100
+        assert [name for name in learned if not torch.equal(other[name], ends[0][name])] == []
+    statistics = [name for name in ends[0] if "running" in name]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in statistics)  # taken anew from the same weights
+    assert any(not torch.equal(ends[0][name], ends[2][name]) for name in statistics)
+
+
+def test_what_is_saved_as_best_is_what_was_trained(finished):
+    """The last epoch's weights are in its checkpoint too; the picked network is one of the two."""
+    epoch = json.loads((finished / "result.json").read_text())["epoch"]
+    state = load_file(sorted((finished / "checkpoints").iterdir())[epoch - 1])
+    best = load_file(finished / "best" / "model.safetensors")
+    assert best.keys() == {name.removeprefix("model.") for name in state if name.startswith("model.")}
+    assert [name for name, value in best.items() if not torch.equal(value, state[f"model.{name}"])] == []
+
+
+BRANCHES = [f"branches.{branch}.convs.0.weight" for branch in range(5)] + ["branches.4.convs.1.weight"]
+STAGE = [f"{conv}.{name}" for conv in ("first_conv", "second_conv") for name in BRANCHES] + [
+    "attention.query.0",
+    "attention.key.0",
+    "attention.value.0",
+]
+MAMBA = [
+    f"hierarchy.blocks.{block}.{way}.{name}"
+    for block in range(3)
+    for way in ("ahead", "behind")
+    for name in ("in_proj", "conv", "x_proj", "dt_proj", "out_proj")
+]
+OTHERS = [
+    *(f"bridge.mixture.scales.{scale}.conv.weight" for scale in range(3)),
+    "bridge.attention.weight",
+    "hierarchy.transitions.1.widen.weight",
+    "hierarchy.transitions.2.widen.weight",
+    *(f"hierarchy.blocks.{block}.merge.weight" for block in range(3)),
+    "head.weight",
+]
+KERNELS = [*(f"stages.{stage}.{name}" for stage in range(3) for name in STAGE), *OTHERS]
+DECAYED = {
+    "kernels": [*KERNELS, *MAMBA],
+    "release": [*KERNELS, *(f"stages.{stage}.attention.gain" for stage in range(3))],
+}
+
+
+@pytest.mark.parametrize("rule", list(DECAYED))
+def test_what_decays(network, rule):
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    decayed, kept = ([names[id(p)] for p in group] for group in split_by_decay(network, rule))
+    assert sorted(decayed) == sorted(DECAYED[rule])
+    learned = [name for name in names.values() if not name.startswith("tokens.")]
+    assert sorted([*decayed, *kept]) == sorted(learned)
+    groups = make_optimiser(network, 1e-3, 0.05, rule).param_groups
+    assert [[names[id(p)] for p in group["params"]] for group in groups] == [decayed, kept]
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
