@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
+from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_set
 from ripe_mambaspike.events import Recording, make_events, write
@@ -56,14 +58,30 @@ def test_python(code, folder):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Where the run that the README trains is kept, once there is one."""
+    return tmp_path_factory.mktemp("trained") / "mine"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command(command, folder):
+def test_command(command, folder, trained, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
     if "runs/mine" in command and not command.startswith("ripe train"):
-        (first,) = (line for line in COMMANDS if line.startswith("ripe train"))
-        run([sys.executable, "-m", "ripe_mambaspike", *shlex.split(first)[1:], "--no-report"], folder)
-    done = run([sys.executable, "-m", "ripe_mambaspike", *shlex.split(command)[1:]], folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+        if not trained.exists():
+            (first,) = (line for line in COMMANDS if line.startswith("ripe train"))
+            assert main([*shlex.split(first)[1:], "--no-report"]) == 0
+            shutil.copytree("runs/mine", trained)
+        shutil.copytree(trained, "runs/mine", dirs_exist_ok=True)
+    capsys.readouterr()
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_command_is_installed(folder):
+    done = run([sys.executable, "-m", "ripe_mambaspike", "--version"], folder)
+    assert done.returncode == 0
+    assert done.stdout.startswith("ripe ")
 
 
 def test_there_is_something_to_run():
