@@ -238,8 +238,8 @@ def workers_explained() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        said = " ".join(str(error).split()).rstrip(".")
-        if not said.startswith(DEATHS):
+    except (EOFError, ConnectionError, RuntimeError) as error:  # the first two: it died while it handed a batch over
+        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if isinstance(error, RuntimeError) and not said.startswith(DEATHS):
             raise
         raise DataError(f"a data worker died ({said}); fewer data.workers or more memory is wanted") from error
