@@ -61,6 +61,7 @@ class ClipCache:
 
     def _from_workers(self, plan: Sequence[Numbers]) -> Iterator[Tensor]:
         """From processes that stay for the next epoch; two passes at the same time have their own."""
+        self._idle = [loader for loader in self._idle if _alive(loader)]
         loader = self._idle.pop() if self._idle else _start_loader(self.clips, self.workers, self.device)
         loader.sampler.plan = plan  # type: ignore[attr-defined]
         refused = None
@@ -222,6 +223,12 @@ def _start_loader(clips: "Clips", workers: int, device: torch.device) -> DataLoa
 
 def _as_it_is(made: Any) -> Any:
     return made
+
+
+def _alive(loader: DataLoader[Any]) -> bool:
+    """Whether all workers of a loader that waits are there."""
+    workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
+    return all(worker.is_alive() for worker in workers)
 
 
 def _begin(worker: int) -> None:
