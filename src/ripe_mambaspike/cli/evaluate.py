@@ -55,7 +55,7 @@ class Eval:
         from ripe_mambaspike.train.recipe import Recipe
 
         folder = find_checkpoint(self.checkpoint)
-        device = choose_device(self.device)
+        device = choose_device(self.device, "--device")
         model = from_pretrained(folder)
         labels = read_labels(folder)
         settings = self._data(folder, labels)

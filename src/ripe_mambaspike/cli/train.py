@@ -16,6 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ripe_mambaspike.cli.show import console, number, print_json
 
 if TYPE_CHECKING:
+    import torch
+
     from ripe_mambaspike.train.loop import Learner
     from ripe_mambaspike.train.recipe import Recipe
 
@@ -182,7 +184,8 @@ class Teller:
         left_moves = (self._total - place.epoch) * learner.batches - place.batch
         left = spent / self._moves * left_moves / max(1, learner.recipe.schedule.accumulate)
         loss = float(learner.sums[0]) / max(1, place.clips)
-        says = f"loss {loss:.3f}  {place.clips / max(place.seconds, 1e-9):.0f} clips/s  {clock(left)} left"
+        speed = place.clips / max(place.seconds, 1e-9)
+        says = f"loss {loss:.3f}  {speed:.0f} clips/s  {memory(learner.device)}{clock(left)} left"
         self._bar.update(
             self._task, description=f"epoch {place.epoch + 1}/{self._total}", completed=place.batch, says=says
         )
@@ -193,8 +196,17 @@ class Teller:
         self.says(
             f"epoch {row['epoch']:.0f}/{self._total}  loss {number(row['loss'])}  train "
             f"{100 * (row['train_top1'] or 0):.1f} %{val}  rate {number(row['rate'], 2)}  "
-            f"{number(row['samples_per_second'], 3)} clips/s  {clock(row['seconds'] or 0)}"
+            f"{number(row['samples_per_second'], 3)} clips/s  {number(row['memory_mib'], 3)} MiB  "
+            f"{clock(row['seconds'] or 0)}"
         )
+
+
+def memory(device: "torch.device") -> str:
+    """The most that was used so far, where the system tells."""
+    from ripe_mambaspike.train.loop import peak_memory
+
+    found = peak_memory(device)
+    return "" if found is None else f"{found:,.0f} MiB  "
 
 
 def clock(seconds: float) -> str:

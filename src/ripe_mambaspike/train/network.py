@@ -31,7 +31,8 @@ def create_model_like(model: Model, form: str) -> Model:
         return build(model.config.replace(form=form), model.name)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, option: str = "run.device") -> torch.device:
+    """The device asked for; auto is CUDA where there is one."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("run.device is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
+        raise ConfigError(f"{option} is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

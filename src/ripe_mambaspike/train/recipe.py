@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from ripe_mambaspike.data.augment.settings import Augmentation
 
+# Fields that say where and how a run is computed, not what: they may differ when it goes on.
+FREE = ("data.root", "data.workers", "data.cache", "run.device", "run.checkpoint_minutes", "run.graph")
+
 
 @dataclass(frozen=True)
 class DataSettings:

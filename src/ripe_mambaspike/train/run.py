@@ -30,12 +30,10 @@ from ripe_mambaspike.train.labels import Labels, save_labels
 from ripe_mambaspike.train.loop import Learner
 from ripe_mambaspike.train.network import choose_device, make_network, parameters
 from ripe_mambaspike.train.recalibrate import recalibrate
-from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.recipe import FREE, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
 
 RECIPE, LOG, RESULT, BEST, CHECKPOINTS = "recipe.yaml", "log.csv", "result.json", "best", "checkpoints"
-# What may differ when a run goes on: where and how it is computed, not what.
-FREE = ("data.root", "data.workers", "data.cache", "run.device", "run.checkpoint_minutes", "run.graph")
 PICKED = {"validation": "val", "paper": "test"}
 
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.recipe import FREE, Recipe
 
 RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**32 - 1
 CHOSEN_HERE = ("run.seed", "data.fold", "data.folds")
-# What may differ between two runs of one recipe: where and how it is computed.
-OF_NO_MATTER = {"name", "data.root", "data.cache", "data.workers", "run.device", "run.graph", "run.checkpoint_minutes"}
+OF_NO_MATTER = {"name", *FREE}  # may differ between two runs of one recipe
 CLUSTER = "slurm"
 SLURM_DEFAULTS: dict[str, Any] = {"timeout_min": 24 * 60, "gpus_per_node": 1, "cpus_per_task": 4}
 POLL_SECONDS = 1.0

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.cuda.rates import most_covered
+from ripe_mambaspike.ops.cuda.rates import end_of, first_of, most_covered
 from ripe_mambaspike.ops.cuda.row_norm import normalise
 from ripe_mambaspike.ops.fused.row_norm import EPSILON
 
@@ -44,13 +44,13 @@ def _pool_kernel(
     CELLS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A block of cells and channels. Cell i of n covers the pixels ⌊i·size/n⌋ … ⌈(i+1)·size/n⌉ − 1 along an axis."""
+    """A block of cells and channels; the cells are those of `rates`."""
     position = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     image, cell = position // (ROWS * COLUMNS), position % (ROWS * COLUMNS)
     row, column = cell // COLUMNS, cell % COLUMNS
-    top, bottom = row * HEIGHT // ROWS, ((row + 1) * HEIGHT + ROWS - 1) // ROWS
-    left, right = column * WIDTH // COLUMNS, ((column + 1) * WIDTH + COLUMNS - 1) // COLUMNS
+    top, bottom = first_of(row, HEIGHT, ROWS), end_of(row, HEIGHT, ROWS)
+    left, right = first_of(column, WIDTH, COLUMNS), end_of(column, WIDTH, COLUMNS)
     wanted = (position < positions)[:, None] & (channel < CHANNELS)[None, :]
     corner = image.to(tl.int64) * (HEIGHT * WIDTH) + top * WIDTH + left
     if WHOLE:

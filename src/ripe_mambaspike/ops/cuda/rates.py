@@ -17,12 +17,12 @@ POOL_WARPS = 2
 
 
 @triton.jit
-def _first(index, size, cells):
+def first_of(index, size, cells):
     return index * size // cells
 
 
 @triton.jit
-def _end(index, size, cells):
+def end_of(index, size, cells):
     return ((index + 1) * size + cells - 1) // cells
 
 
@@ -55,8 +55,8 @@ def pool_kernel(
     cell = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row, column = cell // COLUMNS, cell % COLUMNS
-    top, left = _first(row, HEIGHT, ROWS), _first(column, WIDTH, COLUMNS)
-    bottom, end = _end(row, HEIGHT, ROWS), _end(column, WIDTH, COLUMNS)
+    top, left = first_of(row, HEIGHT, ROWS), first_of(column, WIDTH, COLUMNS)
+    bottom, end = end_of(row, HEIGHT, ROWS), end_of(column, WIDTH, COLUMNS)
     share = (1.0 / ((bottom - top) * (end - left)).to(tl.float32))[:, None]
     wanted = EVEN | ((cell < ROWS * COLUMNS)[:, None] & (channel < CHANNELS)[None, :])
     word = tl.program_id(1) * (BLOCK // PACKED) + tl.arange(0, BLOCK // PACKED)
@@ -119,10 +119,10 @@ def spread_kernel(
         changes = tl.zeros([PIXELS, BLOCK], tl.float32)
         for below in tl.static_range(DOWN):
             for beyond in tl.static_range(ACROSS):
-                row, column = _first(y, ROWS, HEIGHT) + below, _first(x, COLUMNS, WIDTH) + beyond
-                covers = (row < _end(y, ROWS, HEIGHT)) & (column < _end(x, COLUMNS, WIDTH))
-                tall = _end(row, HEIGHT, ROWS) - _first(row, HEIGHT, ROWS)
-                wide = _end(column, WIDTH, COLUMNS) - _first(column, WIDTH, COLUMNS)
+                row, column = first_of(y, ROWS, HEIGHT) + below, first_of(x, COLUMNS, WIDTH) + beyond
+                covers = (row < end_of(y, ROWS, HEIGHT)) & (column < end_of(x, COLUMNS, WIDTH))
+                tall = end_of(row, HEIGHT, ROWS) - first_of(row, HEIGHT, ROWS)
+                wide = end_of(column, WIDTH, COLUMNS) - first_of(column, WIDTH, COLUMNS)
                 place = (moment * (ROWS * COLUMNS) + row * COLUMNS + column)[:, None] * ALL + OFFSET + channel[None, :]
                 given = wanted & covers[:, None]
                 area = (tall * wide).to(tl.float32)[:, None]
