@@ -169,7 +169,7 @@ def _scalar(value: Any) -> str:
     """A value on one line."""
     options: dict[str, Any] = {"default_flow_style": True, "width": float("inf"), "allow_unicode": True}
     text = yaml.safe_dump([plain(value)], sort_keys=False, **options)[1:-2]
-    if "\n" in text:
+    if len(text.splitlines()) > 1:  # U+0085 and its kin end a line too, and YAML reads such an end as a space
         text = yaml.safe_dump([plain(value)], sort_keys=False, default_style='"', **options)[1:-2]
     return text
 
