@@ -1,9 +1,18 @@
-"""What every test shares: one thread, a fixed seed, and a way to make uninitialised memory show."""
+"""What every test shares: one thread, a fixed seed, and a way to make uninitialised memory show.
+
+Hypothesis draws the same examples in every run, so that a change is judged by what it changed. New ones are sought by
+`HYPOTHESIS_PROFILE=explore make test`; one that fails becomes a test of its own.
+"""
 
 import os
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, database=None)
+settings.register_profile("explore", database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():  # Triton's kernels run in its interpreter, which is chosen before Triton is imported

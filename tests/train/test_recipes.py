@@ -464,7 +464,9 @@ def test_any_recipe_reads_back_as_it_was(recipe, comments):
 
 
 @pytest.mark.parametrize("code", [0x0A, 0x0B, 0x0C, 0x0D, 0x1C, 0x1D, 0x1E, 0x85, 0xA0, 0x2028, 0x2029, 0xFEFF])
-@pytest.mark.parametrize("around", ["{}", "a{}", "{}b", "a{}b", " {} "], ids=["alone", "end", "start", "inside", "spaces"])
+@pytest.mark.parametrize(
+    "around", ["{}", "a{}", "{}b", "a{}b", " {} "], ids=["alone", "end", "start", "inside", "spaces"]
+)
 def test_ends_of_lines_in_a_text_read_back(code, around):
     recipe = recipe_from({"data": {"cut": around.format(chr(code)), "root": chr(code)}}, "made")
     text = to_yaml(recipe)

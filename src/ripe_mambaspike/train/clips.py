@@ -34,6 +34,7 @@ class Clips:
         height, width = data.grid
         self.settings = data
         self.shape = (data.steps, 2, height, width)
+        self.classes = parts[0].classes
         self.labels: Numbers = np.concatenate(labels)
         self._parts = [
             BinnedSet(part, data.steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts

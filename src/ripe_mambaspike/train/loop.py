@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.draws import draws_for
-from ripe_mambaspike.data.augment.settings import augment_clips, mix
+from ripe_mambaspike.data.augment.relabel import relabels
+from ripe_mambaspike.data.augment.settings import augment_labelled, mix
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import say
@@ -60,6 +61,8 @@ class Learner:
 
     def __post_init__(self) -> None:
         settings, run = self.recipe.optimiser, self.recipe.run
+        if self.recipe.augmentation.relabel:
+            relabels(self.clips.classes)  # says now whether a class has no opposite
         rate: float | Tensor = settings.lr
         if self.device.type == "cuda":
             rate = torch.tensor(settings.lr, device=self.device)  # a recorded step reads it there
@@ -152,7 +155,8 @@ class Learner:
         if not len(x):  # what a process may have of an epoch's last batch
             return x, x.new_zeros(0, classes)
         draws = draws_for(self.recipe.run.seed, self.place.epoch, index)
-        return mix(augment_clips(x, settings, draws), y, settings, draws, classes)
+        x, y = augment_labelled(x, y, settings, draws, self.clips.classes)
+        return mix(x, y, settings, draws, classes)
 
     def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> Parts:
         place = self.place

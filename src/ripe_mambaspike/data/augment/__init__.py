@@ -24,7 +24,15 @@ from ripe_mambaspike.data.augment.geometry import (
 )
 from ripe_mambaspike.data.augment.mixing import Box, EventCutMix, Mixup, cutmix, mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA, OPERATIONS, Draw, apply_draw
-from ripe_mambaspike.data.augment.settings import BENCHMARKS, Augmentation, augment_clips, augmentation_for, mix
+from ripe_mambaspike.data.augment.relabel import relabel, relabels
+from ripe_mambaspike.data.augment.settings import (
+    BENCHMARKS,
+    Augmentation,
+    augment_clips,
+    augment_labelled,
+    augmentation_for,
+    mix,
+)
 
 __all__ = [
     "BENCHMARKS",
@@ -41,6 +49,7 @@ __all__ = [
     "affine",
     "apply_draw",
     "augment_clips",
+    "augment_labelled",
     "augmentation_for",
     "cutmix",
     "cutout",
@@ -49,6 +58,8 @@ __all__ = [
     "flip_polarity",
     "mix",
     "mixup",
+    "relabel",
+    "relabels",
     "reverse_time",
     "roll",
     "rotations",

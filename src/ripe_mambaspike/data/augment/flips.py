@@ -10,6 +10,8 @@ from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_g
 from ripe_mambaspike.data.augment.draws import hits
 from ripe_mambaspike.data.augment.edit import edit
 
+Chosen = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and which of them were changed [B] bool
+
 
 def flip_polarity(x: Tensor, chosen: Tensor) -> Tensor:
     """ON and OFF exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
@@ -39,7 +41,7 @@ class PolarityFlip:
         check_number("polarity_flip probability", self.probability)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        return _at_random(x, self.probability, generator, flip_polarity)
+        return _at_random(x, self.probability, generator, flip_polarity)[0]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class HorizontalFlip:
         check_number("horizontal_flip probability", self.probability)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return self.choose(x, generator)[0]
+
+    def choose(self, x: Tensor, generator: torch.Generator) -> Chosen:
+        """The clips, and which of them were mirrored [B]."""
         return _at_random(x, self.probability, generator, flip_horizontal)
 
 
@@ -71,12 +77,19 @@ class TimeReversal:
         check_flag("time_reversal swap_polarity", self.swap_polarity)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return self.choose(x, generator)[0]
+
+    def choose(self, x: Tensor, generator: torch.Generator) -> Chosen:
+        """The clips, and which of them were reversed [B]."""
         return _at_random(x, self.probability, generator, lambda x, c: reverse_time(x, c, self.swap_polarity))
 
 
 def _at_random(
     x: Tensor, probability: float, generator: torch.Generator, flip: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+) -> Chosen:
     check_clips(x)
     check_generator(generator)
-    return flip(x, hits(len(x), probability, generator)) if probability else x
+    if not probability:
+        return x, torch.zeros(len(x), dtype=torch.bool)
+    chosen = hits(len(x), probability, generator)
+    return flip(x, chosen), chosen

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number
+from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number
 from ripe_mambaspike.data.augment.flips import HorizontalFlip, PolarityFlip, TimeReversal
 from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA
+from ripe_mambaspike.data.augment.relabel import relabel, relabels
 from ripe_mambaspike.errors import ConfigError
 
 
@@ -30,11 +31,13 @@ class Augmentation:
     cutmix_alpha: float = 0.0  # EventCutMix's λ ~ Beta(α, α)
     cutmix_probability: float = 0.5  # probability that EventCutMix hits a batch; the paper is silent, our choice
     label_smoothing: float = 0.1  # share of a target spread over all classes
+    relabel: bool = False  # whether a mirrored or reversed sample is labelled as what it then shows, by class names
 
     def __post_init__(self) -> None:
         self.clip_transforms()  # each checks its own settings
         self.mixers()
         check_number("label_smoothing", self.label_smoothing)
+        check_flag("relabel", self.relabel)
 
     def clip_transforms(self) -> tuple[NDA, HorizontalFlip, PolarityFlip, TimeReversal]:
         """What changes a clip on its own, in order."""
@@ -102,6 +105,25 @@ def augment_clips(x: Tensor, settings: Augmentation, generator: torch.Generator)
     for transform in settings.clip_transforms():
         x = transform(x, generator)
     return x
+
+
+def augment_labelled(
+    x: Tensor, labels: Tensor, settings: Augmentation, generator: torch.Generator, classes: tuple[str, ...]
+) -> tuple[Tensor, Tensor]:
+    """`augment_clips` with the labels [B]: with `relabel`, those of mirrored and reversed clips follow the names."""
+    if not settings.relabel:
+        return augment_clips(x, settings, generator), labels
+    tables = relabels(classes)
+    check_clips(x)
+    check_generator(generator)
+    for transform in settings.clip_transforms():
+        if isinstance(transform, HorizontalFlip | TimeReversal):
+            x, chosen = transform.choose(x, generator)
+            table = tables.mirrored if isinstance(transform, HorizontalFlip) else tables.backwards
+            labels = relabel(labels, chosen, table)
+        else:
+            x = transform(x, generator)
+    return x, labels
 
 
 def mix(
