@@ -280,6 +280,42 @@ def test_gestures(tmp_path, quick, monkeypatch):
         assert BinnedSet(loaded, 10)[0][0].sum() == len(recording)
 
 
+def test_shorter_gestures_are_the_beginning_of_the_longer_ones(tmp_path, quick):
+    """But for those played backwards, whose scene begins where the clip ends."""
+    counts = {"train": 11, "val": 1, "test": 1, "size": 16, "calibration": quick}
+    whole = make_set("synthgesture", tmp_path / "whole", **counts)
+    short = make_set("synthgesture", tmp_path / "short", seconds=0.4, **counts)
+    assert (whole.index["recipe"]["duration_us"], short.index["recipe"]["duration_us"]) == (1_500_000, 400_000)
+    assert whole.folder.name != short.folder.name
+    for label, ((long, _), (brief, _)) in enumerate(
+        zip(parts_of(tmp_path / "whole"), parts_of(tmp_path / "short"), strict=True)
+    ):
+        assert brief.last_us < 400_000
+        if label not in (4, 6):
+            begun = {tuple(event) for event in long.events[long.events["t"] < 300_000].tolist()}
+            here = {tuple(event) for event in brief.events[brief.events["t"] < 300_000].tolist()}
+            assert len(begun & here) > 0.95 * len(begun)  # noise is drawn for the whole clip
+
+
+def parts_of(root):
+    return load_set("synthgesture", root, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "sentence"),
+    [
+        ("synthgesture", 0.05, "--seconds is 0.05; a number from 0.1 to 10.0 is wanted"),
+        ("synthgesture", float("nan"), "--seconds is nan; a number from 0.1 to 10.0 is wanted"),
+        ("sim-nmnist", 1.0, "--seconds is 1.0; the recordings of sim-nmnist last as long as the camera's movement"),
+    ],
+)
+def test_seconds_that_cannot_be(name, seconds, sentence, tmp_path):
+    images = None if name == "synthgesture" else tmp_path
+    with pytest.raises(ConfigError) as error:
+        make_set(name, tmp_path / "out", images=images, seconds=seconds)
+    assert str(error.value) == sentence
+
+
 def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
     counts = {"train": 2, "val": 1, "test": 1, "size": 16, "calibration": quick}
     make_set("synthgesture", tmp_path / "at once", **counts)

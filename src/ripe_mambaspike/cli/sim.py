@@ -31,6 +31,8 @@ class Make:
     """Test clips."""
     size: Count = None
     """The sensor's side in pixels; the original's when not given."""
+    seconds: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    """How long a gesture is watched; 1.5 when not given. The other sets last as long as the camera's movement."""
     variation: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """How much recordings differ, times what was seen in real ones; 0 for not at all."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -54,6 +56,7 @@ class Make:
                 val=self.val,
                 test=self.test,
                 size=self.size,
+                seconds=self.seconds,
                 variation=self.variation,
                 seed=self.seed,
                 calibration=self.calibration,

@@ -28,11 +28,12 @@ from ripe_mambaspike.data.building import (
 )
 from ripe_mambaspike.data.listing import Clip, Listing
 from ripe_mambaspike.data.pictures import Picture, find_pictures, fingerprint, on_ground, read_pictures
-from ripe_mambaspike.data.sets.registry import SIMULATED, STORE
+from ripe_mambaspike.data.sets.registry import STORE
 from ripe_mambaspike.data.sets.simulated import GESTURES, VERSION, Planned, plan_gestures, plan_pictures, recipe_key
+from ripe_mambaspike.data.simulated_checks import check_made, duration_us
 from ripe_mambaspike.data.store import EventStore, pack
 from ripe_mambaspike.data.workers import Workers
-from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.fitted import (
     GESTURE_PIXEL,
@@ -46,8 +47,6 @@ from ripe_mambaspike.events.simulate.gestures import CLASSES, DURATION_US, draw_
 from ripe_mambaspike.events.simulate.pixel import simulate_events
 from ripe_mambaspike.events.simulate.saccades import Saccades, scaled
 
-SIDES = {"sim-nmnist": 34, "sim-cifar10": 128, "sim-caltech101": 128, GESTURES: 64}
-LOWEST, HIGHEST = 8, 1024  # of the sensor's side
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
 BATCH_PIXELS = 1 << 16  # of those simulated together
 KEPT_FRAMES = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
@@ -64,6 +63,7 @@ class Recipe:
     seed: int
     variation: float
     calibration: Calibration
+    duration_us: int = DURATION_US  # of a gesture's clip
 
     @property
     def size(self) -> tuple[int, int]:
@@ -105,6 +105,7 @@ def make_set(
     val: int | None = None,
     test: int | None = None,
     size: int | None = None,
+    seconds: float | None = None,
     variation: float = 1.0,
     seed: int = 0,
     calibration: str | Path | None = None,
@@ -114,14 +115,14 @@ def make_set(
     """The store of a simulated set in `out`, for `load_set(name, out, …)`; made if it is not there yet.
 
     `images` are the pictures to show, which every set but `synthgesture` needs; `train`, `val` and `test` are how many
-    clips to make, all when not given; `size` is the sensor's side. With more than one worker, a script of yours needs
-    the usual `if __name__ == "__main__":`.
+    clips to make, all when not given; `size` is the sensor's side, `seconds` how long a gesture is watched. With more
+    than one worker, a script of yours needs the usual `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
     camera = load_calibration(calibration)
     if name == GESTURES and calibration is None:
         camera = replace(camera, pixel=GESTURE_PIXEL)
-    recipe = Recipe(name, *_check(name, images, size, seed, variation), camera)
+    recipe = Recipe(name, *check_made(name, images, size, seed, variation), camera, duration_us(name, seconds))
     counts = {"train": train, "val": val, "test": test}
     if images is None:
         source, planned = None, plan_gestures(CLASSES, counts)
@@ -150,33 +151,13 @@ def make_set(
             return make_current(home / key)
 
 
-def _check(
-    name: str, images: str | Path | None, size: int | None, seed: int, variation: float
-) -> tuple[int, int, float]:
-    """Side, seed and variation."""
-    if name not in SIMULATED:
-        raise ConfigError(f"there is no simulated set '{name}'; one of {', '.join(SIMULATED)} is wanted")
-    if images is None and name != GESTURES:
-        raise ConfigError(f"{name} shows pictures and none were given; --images with {SIMULATED[name].files} is wanted")
-    if images is not None and name == GESTURES:
-        raise ConfigError(f"--images is {images}; {name} shows none, so leave it out")
-    side = SIDES[name] if size is None else size
-    if not LOWEST <= side <= HIGHEST:
-        raise ConfigError(f"--size is {side}; a whole number from {LOWEST} to {HIGHEST} is wanted")
-    if not 0 <= variation <= 10:
-        raise ConfigError(f"--variation is {variation}; a number from 0 to 10 is wanted")
-    if not 0 <= seed < 1 << 63:
-        raise ConfigError(f"--seed is {seed}; a whole number from 0 to 2⁶³ − 1 is wanted")
-    return side, seed, float(variation)
-
-
 def _describe(recipe: Recipe, pictures: str | None) -> dict[str, Any]:
     """The recipe as the index keeps it."""
     return {
         "version": VERSION,
         "set": recipe.name,
         "sensor_size": list(recipe.size),
-        "duration_us": DURATION_US if pictures is None else recipe.calibration.saccades.duration_us,
+        "duration_us": recipe.duration_us if pictures is None else recipe.calibration.saccades.duration_us,
         "step_us": recipe.step_us,
         "seed": recipe.seed,
         "variation": recipe.variation,
@@ -239,9 +220,13 @@ def _batches(task: Task) -> Iterator[list[Events]]:
 
 
 def _gestures(recipe: Recipe, clips: Sequence[Clip], parts: Sequence[str], seeds: Sequence[int]) -> list[Events]:
-    drawn = [draw_clip(clip.label, seed, part) for clip, seed, part in zip(clips, seeds, parts, strict=True)]
+    duration = recipe.duration_us
+    drawn = [
+        replace(draw_clip(clip.label, seed, part), duration_us=duration)
+        for clip, seed, part in zip(clips, seeds, parts, strict=True)
+    ]
     first = -(WARM_US // recipe.step_us) * recipe.step_us
-    times = torch.arange(first, DURATION_US + recipe.step_us, recipe.step_us).clamp(max=DURATION_US).double()
+    times = torch.arange(first, duration + recipe.step_us, recipe.step_us).clamp(max=duration).double()
     whole = len(times) * len(drawn) * recipe.side**2 <= KEPT_FRAMES
     frames = render(drawn, times, recipe.size) if whole else None
 
@@ -250,7 +235,7 @@ def _gestures(recipe: Recipe, clips: Sequence[Clip], parts: Sequence[str], seeds
         return render(drawn, at, recipe.size) if frames is None else frames[:, torch.searchsorted(times, at)]
 
     common: dict[str, Any] = {"step_us": recipe.step_us, "factors": _factors(recipe, seeds), "warm_us": WARM_US}
-    return simulate_events(scene, recipe.calibration.pixel, recipe.size, DURATION_US, seeds, **common)
+    return simulate_events(scene, recipe.calibration.pixel, recipe.size, duration, seeds, **common)
 
 
 def _factors(recipe: Recipe, seeds: Sequence[int]) -> Tensor:
