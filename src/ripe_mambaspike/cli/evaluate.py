@@ -1,21 +1,17 @@
 """`ripe eval`: the number of a saved network on a part of a set."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from ripe_mambaspike.cli.show import console, print_json, print_table
-from ripe_mambaspike.errors import WeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torch import Tensor
-
-    from ripe_mambaspike.train.labels import Labels
-    from ripe_mambaspike.train.recipe import DataSettings
 
 
 @dataclass
@@ -48,28 +44,21 @@ class Eval:
         from ripe_mambaspike.deploy.fuse import fuse
         from ripe_mambaspike.models.pretrained import from_pretrained
         from ripe_mambaspike.models.ripe import RipeMambaSpike
-        from ripe_mambaspike.train.clips import EvalBatches, open_data
+        from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of
+        from ripe_mambaspike.train.clips import EvalBatches
         from ripe_mambaspike.train.evaluate import BATCH, evaluate
         from ripe_mambaspike.train.labels import find_checkpoint, read_labels
         from ripe_mambaspike.train.network import choose_device
-        from ripe_mambaspike.train.recipe import Recipe
 
         folder = find_checkpoint(self.checkpoint)
         device = choose_device(self.device, "--device")
         model = from_pretrained(folder)
         labels = read_labels(folder)
-        settings = self._data(folder, labels)
-        data = open_data(Recipe(data=settings))
-        if data.classes != labels.classes:
-            raise WeightsError(
-                f"{folder} tells {len(labels.classes)} classes apart ({', '.join(labels.classes[:3])}, …) and "
-                f"{settings.set} has {len(data.classes)} ({', '.join(data.classes[:3])}, …); the same ones are wanted"
-            )
+        settings = settings_of(folder, labels, dataset=self.dataset, root=self.root, cut=self.cut)
+        data = open_for(folder, labels, settings)
         if self.fused and isinstance(model, RipeMambaSpike) and model.config.form == "training":
             model = fuse(model, quiet=True)
-        part = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[self.split]()
-        if part is None:
-            raise WeightsError(f"{settings.set} has no {self.split} part; one that is there is wanted")
+        part = part_of(data, self.split)
         batches: Any = EvalBatches(part, BATCH, device)
         found = evaluate(model.to(device), shuffled(batches) if self.shuffle else batches, len(data.classes))
         document = {
@@ -78,23 +67,6 @@ class Eval:
         }  # fmt: skip
         print_json(document) if self.json else show(document)
         return 0
-
-    def _data(self, folder: Path, labels: "Labels") -> "DataSettings":
-        """The set asked for, binned as the network was trained; where none was asked for, as in the run's recipe."""
-        from ripe_mambaspike.train.recipe import DataSettings
-        from ripe_mambaspike.train.recipes import load_recipe
-
-        recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
-        settings = DataSettings(set=labels.set, cut=labels.cut)
-        if recipe is not None and self.dataset in (None, labels.set):
-            settings = load_recipe(recipe).data
-            if self.cut is not None:
-                settings = replace(settings, cut=self.cut, folds=0, fold=0)
-        if self.dataset is not None and self.dataset != settings.set:
-            settings = DataSettings(set=self.dataset)
-        binning = {"steps": labels.steps, "grid": labels.grid, "by": labels.by, "binary": labels.binary}
-        root = settings.root if self.root is None else str(self.root)
-        return replace(settings, root=root, cut=self.cut or settings.cut, extra=(), cache="off", **binning)  # type: ignore[arg-type]
 
 
 def shuffled(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tensor, Tensor]]":
@@ -114,15 +86,7 @@ def show(document: dict[str, Any]) -> None:
         f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
         + (", time bins shuffled" if document["shuffled"] else "")
     )
-    rows = [
-        (
-            row["name"],
-            str(row["n"]),
-            str(row["correct"]),
-            f"{100 * row['correct'] / row['n']:.1f} %" if row["n"] else "–",
-        )
-        for row in document["per_class"]
-    ]
+    rows = [(row["name"], str(row["n"]), str(row["correct"]), _share(row)) for row in document["per_class"]]
     print_table(out, "classes", ("class", "clips", "right", "share"), rows)
     if document["rates"]:
         out.print("firing rates " + "  ".join(f"{rate:.3f}" for rate in document["rates"]))
