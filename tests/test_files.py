@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from ripe_mambaspike import files
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import atomic_folder, atomic_write
 
 
 def names(folder):
@@ -88,3 +88,60 @@ def test_the_file_may_be_read_by_whom_the_system_allows(tmp_path, mask):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "none" / "a.bin"):
         pass
+
+
+def fill(path, word):
+    with atomic_folder(path) as folder:
+        (folder / word).write_text(word)
+
+
+def test_a_folder_appears_whole_and_takes_the_old_ones_place(tmp_path):
+    path = tmp_path / "deep" / "made"
+    with atomic_folder(path) as folder:
+        (folder / "one").write_text("1")
+        assert not path.exists()
+    assert names(path) == ["one"]
+    fill(path, "two")
+    assert names(path) == ["two"]
+    assert names(path.parent) == ["made"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~current_mask()
+
+
+def current_mask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("no")])
+def test_a_folder_that_ends_badly_leaves_the_old_one(tmp_path, error):
+    path = tmp_path / "made"
+
+    def begin():
+        with atomic_folder(path) as folder:
+            (folder / "half").write_text("")
+            raise error
+
+    for kept in ([], ["made"]):
+        with pytest.raises(type(error)):
+            begin()
+        assert names(tmp_path) == kept
+        fill(path, "whole")
+    assert names(path) == ["whole"]
+
+
+def test_a_folder_that_cannot_be_moved_in_gives_the_place_back(tmp_path, monkeypatch):
+    path = tmp_path / "made"
+    fill(path, "old")
+    real = files.Path.replace
+
+    def fail(self, target):
+        if target == path and not self.name.endswith(".old"):
+            raise OSError(5, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(files.Path, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        fill(path, "new")
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["made"]

@@ -1,6 +1,7 @@
 """Writing files so that a reader sees the old one or the new one, never half of one; and which commit this is."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,31 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill that takes the path's place when the block ends well, and leaves no trace when it does not.
+
+    What stood in its place stays until the new one is whole. The folder it is put into is made when missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    old = made.with_name(f"{made.name}.old")
+    try:
+        mask = os.umask(0)
+        os.umask(mask)
+        made.chmod(0o777 & ~mask)
+        yield made
+        if path.exists():
+            path.replace(old)
+        made.replace(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.replace(path)
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def commit(start: Path | None = None) -> str | None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ripe_mambaspike.account.energy import energy_report
 from ripe_mambaspike.account.flops import count_flops
-from ripe_mambaspike.account.parameters import count_parameters
+from ripe_mambaspike.account.parameters import BYTES, count_parameters
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.mamba_spike import MambaSpike
@@ -20,15 +20,20 @@ def account(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
     assert isinstance(model, RipeMambaSpike | MambaSpike)
     if isinstance(model, MambaSpike):
         model.check(x)
-    config = model.config
-    parameters = count_parameters(config)
-    flops = count_flops(config.replace(resolution=tuple(x.shape[3:]), steps=x.shape[1]))
     with torch.no_grad(), evaluation(model):
         energy = energy_report(model, x, measured_on)
+    return document_of(model, x.shape[1], (x.shape[3], x.shape[4]), energy)
+
+
+def document_of(model: Model, steps: int, resolution: tuple[int, int], energy: dict[str, Any]) -> dict[str, Any]:
+    """The account with an energy report that was made at these steps and this resolution."""
+    config = model.config
+    parameters = count_parameters(config)
+    flops = count_flops(config.replace(resolution=resolution, steps=steps))
     document: dict[str, Any] = {
         "model": model.name,
         "config": config.to_dict(),
-        "counted_at": {"steps": x.shape[1], "resolution": list(x.shape[3:])},
+        "counted_at": {"steps": steps, "resolution": list(resolution)},
         "parameters": {
             "training": parameters.training,
             "deployed": parameters.deployed,
@@ -42,4 +47,8 @@ def account(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
     if isinstance(config, RipeConfig) and parameters.dual_kernel is not None:
         extra = parameters.dual_kernel - parameters.deployed
         document["dual_kernel"] = {"weights": parameters.dual_kernel, "more_than_deployed": extra}
+        document["dual_kernel_bytes"] = {
+            "whole": {kind: size * parameters.dual_kernel for kind, size in BYTES.items()},
+            "more_than_deployed": {kind: size * extra for kind, size in BYTES.items()},
+        }
     return document

@@ -6,6 +6,7 @@ edge of the map meets fewer kernel positions, and so do the multiply-adds it is 
 and memory access are not counted.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.tdm import shift
@@ -74,12 +76,28 @@ def measure(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]
     return [tally.activity(binary=index > 0, reads=reads) for index, tally in enumerate(tallies)]
 
 
+def backbone_macs(config: RipeConfig) -> dict[str, int]:
+    """Multiply-adds of the six convolutions at the config's steps and resolution, as `measure` counts them."""
+    macs = {}
+    size, before = config.resolution, 2
+    for level, (grid, channels) in enumerate(zip(config.grids(*size), config.stage_channels, strict=True), 1):
+        macs[f"stage{level}.first_conv"] = int(fan_out(*size, 2).sum()) * before * channels * config.steps
+        macs[f"stage{level}.second_conv"] = int(fan_out(*grid, 1).sum()) * channels**2 * config.steps
+        size, before = grid, channels
+    return macs
+
+
 def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: str) -> dict[str, Any]:
     """Everything `ripe account` says about energy, for one sample; x sets steps and resolution."""
-    flops = count_flops(model.config.replace(resolution=tuple(x.shape[3:]), steps=x.shape[1]))
-    spiking = "encoder" if isinstance(model, MambaSpike) else "backbone"
+    config = model.config.replace(resolution=tuple(x.shape[3:]), steps=x.shape[1])
+    return energy_of(measure(model, x), config, measured_on)
+
+
+def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: str) -> dict[str, Any]:
+    """The same from layers that were measured at the config's steps and resolution."""
+    flops = count_flops(config)
+    spiking = "backbone" if isinstance(config, RipeConfig) else "encoder"
     rest = (flops.total - flops.by_part[spiking]) / 2  # multiply-adds that stay dense in any form
-    layers = measure(model, x)
     dense = sum(layer.dense_picojoules for layer in layers)
     event = sum(layer.event_picojoules for layer in layers)
     macs = sum(layer.macs for layer in layers)

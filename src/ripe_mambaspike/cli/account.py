@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from ripe_mambaspike.cli.account_tables import show, show_sweep
+from ripe_mambaspike.cli.data.recordings import printable, spoken_warnings
 from ripe_mambaspike.cli.select import is_saved, read_clip, read_fields, select_model
-from ripe_mambaspike.cli.show import console, number, print_json, print_table
-from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.cli.show import print_json, progress, progress_done
+from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.account.sweeps import Sweep
+    from ripe_mambaspike.account.measured import Activity
+    from ripe_mambaspike.deploy.accumulate import Accumulator
+    from ripe_mambaspike.train.predict import Classifier
 
 SWEPT = {
     "resolution": {"resolution"},
@@ -26,12 +30,17 @@ CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their
 class Account:
     """Count a network's parameters, operations, bytes and energy.
 
-    Energy needs spikes: they are measured on --input, or on a synthetic clip, and a network that was never trained
-    is labelled as such.
+    Energy needs spikes: they are measured on --recordings, on --input, or on a synthetic clip, and a network that was
+    never trained is labelled as such. On recordings the additions are made and counted by the accumulate-only runtime,
+    whose spikes are compared with the dense network's; rates are given by layer, as mean, least and most.
+
+    JSON keys: model, config, counted_at, parameters, flops, weight_bytes, dual_kernel, dual_kernel_bytes, energy
+    (assumptions, layers, shares, microjoules); with --recordings also operations (backbone, network, macs_that_stay)
+    and recordings (count, sums, spikes, spikes_that_differ, rates, additions, files).
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = "dvsgesture"
-    """A registered network (see ripe models), or the folder of a saved one."""
+    """A registered network (see ripe models), or the folder of a run or of a saved network in any form."""
     resolution: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the square input; the network's own when not given."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -40,6 +49,10 @@ class Account:
     """More fields of the network, for example: --set attention=grouped neurons=lif tokens=64."""
     input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Binned events to measure spikes on: .npy or .npz, (steps, 2, height, width)."""
+    recordings: Annotated[tuple[Path, ...] | None, tyro.conf.arg(metavar="FILE …")] = None
+    """Recordings of any format to measure spikes, additions and energy on, binned as in training."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Of --recordings the first so many; all when not given."""
     sweep: Literal["resolution", "steps", "width", "tokens"] | None = None
     """Print one of the paper's cost tables beside ours instead."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -50,11 +63,18 @@ class Account:
     def run(self) -> int:
         if self.plot is not None and self.sweep is None:
             raise ConfigError("--plot was given without --sweep; there is nothing to draw")
+        if self.recordings == ():
+            raise ConfigError("--recordings was given no file; at least one is wanted")
+        if self.limit is not None and (self.recordings is None or self.limit < 1):
+            given = f"--limit is {self.limit}" + (", without --recordings" if self.recordings is None else "")
+            raise ConfigError(f"{given}; at least 1 of --recordings is wanted")
         if self.sweep is not None:
             self._show_sweep()
         else:
-            document = self._account()
-            print_json(document) if self.json else _show(document)
+            document = (
+                self._account() if self.recordings is None else self._account_recordings(self.recordings[: self.limit])
+            )
+            print_json(document) if self.json else show(document)
         return 0
 
     def _fields(self) -> dict[str, Any]:
@@ -77,7 +97,7 @@ class Account:
         saved = is_saved(self.model)
         fields = self._fields()
         size = {name: fields.pop(name) for name in ("resolution", "steps") if saved and name in fields}
-        model = select_model(self.model, fields)
+        model = select_model(_folder(self.model) if saved else self.model, fields)
         if self.input is not None:
             if self.resolution is not None or self.steps is not None:
                 raise InputError("--input was given together with --resolution or --steps; the file sets both")
@@ -97,13 +117,38 @@ class Account:
         measured_on += f"weights of {self.model}" if saved else "untrained weights (seed 0)"
         return account(model, clip, measured_on)
 
+    def _account_recordings(self, paths: tuple[Path, ...]) -> dict[str, Any]:
+        if self.input is not None:
+            raise ConfigError("--input was given together with --recordings; spikes are measured on one of them")
+        if self.set:
+            raise ConfigError("--set was given together with --recordings; a saved network has its fields")
+        if not is_saved(self.model):
+            raise ConfigError(
+                f"--recordings was given for {self.model!r}; the folder of a run or of a saved network is wanted"
+            )
+        from ripe_mambaspike.account.measured import account_recordings, accumulator_of
+        from ripe_mambaspike.train.predict import load_classifier
+
+        classifier = load_classifier(self.model, steps=self.steps, grid=self.resolution)
+        runtime = accumulator_of(classifier.model)
+        activities = []
+        try:
+            for index, path in enumerate(paths, 1):
+                progress(f"measuring {index} of {len(paths)}: {printable(path)} …")
+                activities.append(_measure(classifier, runtime, path))
+        finally:
+            progress_done()
+        count = f"{len(paths)} recording{'s' if len(paths) > 1 else ''}"
+        return account_recordings(classifier.model, activities, f"{count}, weights of {self.model}")
+
     def _show_sweep(self) -> None:
         from ripe_mambaspike.account.sweeps import sweep
         from ripe_mambaspike.models.registry import model_config
 
         assert self.sweep is not None
-        if self.input is not None:
-            raise ConfigError("--input was given together with --sweep; a sweep measures no spikes")
+        for option, given in (("--input", self.input), ("--recordings", self.recordings)):
+            if given:
+                raise ConfigError(f"{option} was given together with --sweep; a sweep measures no spikes")
         fields = self._fields()
         swept = SWEPT[self.sweep] & fields.keys()
         if swept:
@@ -116,81 +161,32 @@ class Account:
             from ripe_mambaspike.account.plots import plot_sweep
 
             plot_sweep(made, self.plot)
-        print_json(made.to_dict()) if self.json else _show_sweep(made)
+        print_json(made.to_dict()) if self.json else show_sweep(made)
 
 
-def _show(document: dict[str, Any]) -> None:
-    out = console()
-    parameters, flops, energy = document["parameters"], document["flops"], document["energy"]
-    config = document["config"]
-    height, width = document["counted_at"]["resolution"]
-    steps, most = document["counted_at"]["steps"], config["steps"]
-    time = f"T {steps}" if steps == most else f"T {steps} of {most}"
-    out.print(f"[bold]{document['model']}[/] · {time}, {height}×{width}, {config['classes']} classes\n")
+def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
+    """One recording's activity; an error always names the file."""
+    from ripe_mambaspike.account.measured import measure_clip
+    from ripe_mambaspike.events.reading import read
+    from ripe_mambaspike.train.predict import clip_of
 
-    rows = [
-        (part, number(parameters["training_by_part"][part]), number(count))
-        for part, count in parameters["by_part"].items()
-    ]
-    rows.append(("[bold]total", f"[bold]{parameters['training']:,}", f"[bold]{parameters['deployed']:,}"))
-    print_table(out, "Parameters", ("part", "training", "deployed"), rows)
-
-    rows = [
-        (part.replace("_", " "), number(count / 1e9), f"{100 * count / flops['total']:.1f} %")
-        for part, count in flops["by_part"].items()
-    ]
-    rows.append(("[bold]total", f"[bold]{number(flops['total'] / 1e9)}", ""))
-    rows.append(("without the scan", number(flops["without_scan"] / 1e9), ""))
-    print_table(out, "GFLOPs of one sample, deployed (a multiply-add is two)", ("part", "GFLOP", "share"), rows)
-
-    sizes = ", ".join(f"{count / 1e6:.2f} MB as {kind}" for kind, count in document["weight_bytes"].items())
-    out.print(f"[bold]Weights[/]: {sizes}")
-    if "dual_kernel" in document:
-        dual = document["dual_kernel"]
-        out.print(
-            f"[bold]Dual-kernel form[/]: {dual['weights']:,} weights, {dual['more_than_deployed']:,} more than deployed"
-        )
-    out.print()
-    _show_energy(out, energy)
+    try:
+        with spoken_warnings():
+            recording = read(path)
+        return measure_clip(runtime, printable(path), clip_of(classifier, recording).unsqueeze(0))
+    except RipeError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
 
 
-def _show_energy(out: Any, energy: dict[str, Any]) -> None:
-    about = energy["assumptions"]
-    title = f"Synaptic operations of one sample, measured on {about['measured_on']}"
-    rows = [
-        (
-            layer["layer"],
-            "spikes" if layer["binary"] else "event counts",
-            f"{layer['rate']:.4f}",
-            number(layer["macs"] / 1e6),
-            "–" if layer["accumulates"] is None else number(layer["accumulates"] / 1e6),
-        )
-        for layer in energy["layers"]
-    ]
-    columns = ("convolution", "operand", "mean", "dense, M MAC", "by additions, M AC")
-    print_table(out, title, columns, rows, left=2)
-    out.print(
-        f"At {about['technology']} ({about['mac_picojoules']} pJ a multiply-add, {about['ac_picojoules']} pJ an "
-        f"addition), leaving out {about['left_out']}:"
-    )
-    for part, label in (("backbone", "spiking part"), ("network", "network")):
-        dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_event_microjoules"]
-        share = 100 * energy[f"eligible_share_of_{part}"]
-        out.print(
-            f"  {label}: {number(dense)} µJ dense, {number(event)} µJ with additions for the {share:.1f} % of it that "
-            "reads spikes"
-        )
+def _folder(saved: str) -> str:
+    """The folder of the network itself, where that of a run was given."""
+    from ripe_mambaspike.train.labels import BEST, CONFIG_FILE
 
-
-def _show_sweep(made: "Sweep") -> None:
-    out = console()
-    names = list(made.units)
-    columns = [""] + [f"{name.replace('_', ' ')}, {made.units[name]}" for name in names]
-    rows = []
-    for row in made.rows:
-        rows.append([row.setting] + [f"{number(row.ours[name])}" for name in names])
-        printed = (row.paper[name] for name in names)
-        rows.append(["[dim]  paper"] + [f"[dim]{'–' if value is None else f'{value:g}'}" for value in printed])
-    print_table(out, made.title, columns, rows)
-    for remark in made.remarks:
-        out.print(f"· {remark}")
+    within = Path(saved) / BEST
+    try:
+        of_a_run = not (Path(saved) / CONFIG_FILE).exists() and (within / CONFIG_FILE).exists()
+    except (OSError, ValueError):  # a name the system cannot even look up
+        of_a_run = False
+    return str(within) if of_a_run else saved

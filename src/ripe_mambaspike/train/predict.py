@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.models.base import Model
 
 SMALLEST_SIDE = 8  # three strides of two
+MANY = 100  # events, of which some brighten and some darken if the sensor tells
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,9 @@ def predict(classifier: Classifier, recording: Recording) -> Prediction:
 
     from ripe_mambaspike.models.base import clip_logits
 
-    if not len(recording):
-        raise InputError("the recording has no events; at least one is wanted")
-    _check_sensor(classifier, recording)
     one = classifier
-    x = bin_events(recording, one.steps, by=one.by, grid=one.grid, binary=one.binary)
     with torch.no_grad():
-        logits = one.model(x.unsqueeze(0).to(one.model.dtype))
+        logits = one.model(clip_of(one, recording).unsqueeze(0).to(one.model.dtype))
     clip = torch.softmax(clip_logits(logits)[0], -1)
     if not clip.isfinite().all():
         raise WeightsError("the network's logits for it are not finite; a network that was trained well is wanted")
@@ -119,6 +116,16 @@ def predict(classifier: Classifier, recording: Recording) -> Prediction:
         for start, stop, (leader, share) in zip(edges, edges[1:], leaders, strict=False)
     )
     return Prediction(one.names[best], shares[best], dict(zip(one.names, shares, strict=True)), timeline)
+
+
+def clip_of(classifier: Classifier, recording: Recording) -> "Tensor":
+    """The recording's events as the network wants them: counts [T, 2, H, W] float32."""
+    if not len(recording):
+        raise InputError("the recording has no events; at least one is wanted")
+    _check_sensor(classifier, recording)
+    _check_polarity(recording)
+    one = classifier
+    return bin_events(recording, one.steps, by=one.by, grid=one.grid, binary=one.binary)
 
 
 def step_edges(recording: Recording, steps: int, by: Literal["time", "count"]) -> list[int]:
@@ -151,3 +158,11 @@ def _check_sensor(classifier: Classifier, recording: Recording) -> None:
         f"its sensor of {across}×{down} pixels is smaller than the {width}×{height} grid of the network; "
         f"a grid of {fits} fits it, and one of {max(height, width)} is taken when it is asked for"
     )
+
+
+def _check_polarity(recording: Recording) -> None:
+    """A sensor without polarities gives events of one alone, which the network never saw."""
+    polarity = recording.events["p"]
+    if len(polarity) >= MANY and (polarity[0] == polarity).all():
+        kind = "ON" if polarity[0] else "OFF"
+        raise InputError(f"all of its {len(polarity):,} events are {kind}; the network wants those of both polarities")

@@ -4,6 +4,8 @@
 // channel). The weights are a table of rows [6, 3, Cin], three rows of taps for now and three for before, so that a
 // spike's weights lie at its own place in the table, counted from where the output begins to see. For every output row
 // the lists it sees are merged by position; what one output sees is then one piece of the merged list.
+//
+// Weights are floats, doubles, or single bytes that are added up in 32 bits.
 
 #include <algorithm>
 #include <vector>
@@ -14,10 +16,42 @@ namespace {
 
 constexpr int64_t STRIP = 16;  // output rows of a task
 constexpr int64_t STEPS = 4;   // time steps of a task
-constexpr int64_t MOST = 8;    // vectors of 16 output channels that are summed together, in registers
+constexpr int64_t MOST = 8;    // vectors of output channels that are summed together, in registers
 constexpr int RUN = 8;         // list entries copied at once, wanted or not: lists have as much room beyond their end
 
 typedef int32_t Run __attribute__((vector_size(4 * RUN)));
+
+// What is added up: the weights of one vector of output channels as they lie in the table, and their sums.
+template <typename InTable, typename InSum>
+struct Numbers {
+    using Weight = InTable;
+    using Sum = InSum;
+    static constexpr int64_t lanes = 64 / sizeof(Sum);
+    typedef Weight Row __attribute__((vector_size(lanes * sizeof(Weight))));
+    typedef Sum Sums __attribute__((vector_size(64)));
+
+    static Sums row(const Weight* from) {
+        Row row;
+        std::memcpy(&row, from, sizeof(row));
+#if defined(__AVX512F__)  // GCC 12 would widen bytes one by one
+        if constexpr (sizeof(Weight) == 1) return (Sums)_mm512_maskz_cvtepi8_epi32(0xffff, (__m128i)row);
+#endif
+        return __builtin_convertvector(row, Sums);
+    }
+    // The first `count` sums from memory, the others zero.
+    static Sums read(const Sum* from, int64_t count) {
+        Sums sums = {};
+        std::memcpy(&sums, from, std::min(count, lanes) * sizeof(Sum));
+        return sums;
+    }
+    static void write(Sum* to, Sums sums, int64_t count) {
+        if (__builtin_expect(count >= lanes, 1)) std::memcpy(to, &sums, sizeof(sums));
+        else std::memcpy(to, &sums, count * sizeof(Sum));
+    }
+};
+using Floats = Numbers<float, float>;
+using Doubles = Numbers<double, double>;
+using Bytes = Numbers<int8_t, int32_t>;
 
 struct Image {
     int64_t batch, steps, height, width, in_channels, channels, stride, block;
@@ -102,47 +136,51 @@ using Merge = void (*)(const Image&, const Seen*, List&);
 constexpr Merge MERGE[7] = {merge<0>, merge<1>, merge<2>, merge<3>, merge<4>, merge<5>, merge<6>};
 
 // One output row: bias and all the weights its outputs see. Returns how many weight rows were added.
-template <int VECTORS>
-int64_t out_row(const Image& size, const List& list, const float* table, const Lanes* bias, float* out, int64_t kept) {
-    constexpr int64_t width = VECTORS * LANES;
+template <typename N, int VECTORS>
+int64_t out_row(const Image& size, const List& list, const typename N::Weight* table, const typename N::Sums* bias,
+                typename N::Sum* out, int64_t kept) {
+    constexpr int64_t width = VECTORS * N::lanes;
     constexpr int PARTS = VECTORS < 3 ? 2 : 1;  // sums side by side where one would wait for itself
     int64_t added = 0;
     for (int64_t x = 0; x < size.out_width(); ++x) {
         int64_t left = x * size.stride - 1;
         const int32_t* place = list.places.data() + list.starts[std::max<int64_t>(left, 0)];
         const int32_t* end = list.places.data() + list.starts[std::min(left + 3, size.width)];
-        const float* weight = table - left * size.in_channels * width;
-        Lanes sum[VECTORS], other[VECTORS] = {};
+        const typename N::Weight* weight = table - left * size.in_channels * width;
+        typename N::Sums sum[VECTORS], other[VECTORS] = {};
         for (int i = 0; i < VECTORS; ++i) sum[i] = bias[i];
         added += end - place;
         for (; end - place >= PARTS; place += PARTS)
             for (int i = 0; i < VECTORS; ++i) {
-                sum[i] += widened(weight + place[0] * width + i * LANES);
-                if (PARTS == 2) other[i] += widened(weight + place[1] * width + i * LANES);
+                sum[i] += N::row(weight + place[0] * width + i * N::lanes);
+                if (PARTS == 2) other[i] += N::row(weight + place[1] * width + i * N::lanes);
             }
         if (PARTS == 2 && place < end)
-            for (int i = 0; i < VECTORS; ++i) sum[i] += widened(weight + place[0] * width + i * LANES);
-        for (int i = 0; i < VECTORS; ++i) {
-            int64_t count = std::min<int64_t>(LANES, kept - i * LANES);
-            if (count > 0) save(out + x * size.channels + i * LANES, sum[i] + other[i], int(count));
-        }
+            for (int i = 0; i < VECTORS; ++i) sum[i] += N::row(weight + place[0] * width + i * N::lanes);
+        for (int i = 0; i < VECTORS && i * N::lanes < kept; ++i)
+            N::write(out + x * size.channels + i * N::lanes, sum[i] + other[i], kept - i * N::lanes);
     }
     return added;
 }
 
-using OutRow = int64_t (*)(const Image&, const List&, const float*, const Lanes*, float*, int64_t);
-constexpr OutRow OUT_ROW[MOST] = {out_row<1>, out_row<2>, out_row<3>, out_row<4>,
-                                  out_row<5>, out_row<6>, out_row<7>, out_row<8>};
+template <typename N>
+using OutRow = int64_t (*)(const Image&, const List&, const typename N::Weight*, const typename N::Sums*,
+                           typename N::Sum*, int64_t);
+template <typename N>
+constexpr OutRow<N> OUT_ROW[MOST] = {out_row<N, 1>, out_row<N, 2>, out_row<N, 3>, out_row<N, 4>,
+                                     out_row<N, 5>, out_row<N, 6>, out_row<N, 7>, out_row<N, 8>};
 
 // Some rows of one output image. `now` and `before` (or null) hold the image's rows [top, bottom).
+template <typename N>
 struct Strip {
     const Image& size;
-    const float *table, *bias;  // [blocks, 6, 3, Cin, block] (or 3 without a kernel for before), [C] or null
+    const typename N::Weight* table;  // [blocks, 6, 3, Cin, block], or 3 without a kernel for before
+    const typename N::Sum* bias;      // [C] or null
     int64_t tap_rows;
     const std::vector<List>*now, *before;
     int64_t first, last, top, bottom;
 
-    int64_t run(float* out, List& merged) const {
+    int64_t run(typename N::Sum* out, List& merged) const {
         int64_t additions = 0;
         for (int64_t y = first; y < last; ++y) {
             Seen rows[6];
@@ -161,25 +199,24 @@ struct Strip {
         return additions;
     }
 
-    int64_t sum(const List& merged, float* out) const {
+    int64_t sum(const List& merged, typename N::Sum* out) const {
         int64_t additions = 0, block_size = tap_rows * 3 * size.in_channels * size.block;
         for (int64_t channel = 0, block = 0; channel < size.channels; channel += size.block, ++block) {
             int64_t kept = std::min(size.block, size.channels - channel);
-            Lanes start[MOST] = {};
-            for (int64_t i = 0; bias && i * LANES < kept; ++i)
-                start[i] = load(bias + channel + i * LANES, int(std::min<int64_t>(LANES, kept - i * LANES)));
-            auto row = OUT_ROW[size.block / LANES - 1];
+            typename N::Sums start[MOST] = {};
+            for (int64_t i = 0; bias && i * N::lanes < kept; ++i)
+                start[i] = N::read(bias + channel + i * N::lanes, kept - i * N::lanes);
+            auto row = OUT_ROW<N>[size.block / N::lanes - 1];
             additions += kept * row(size, merged, table + block * block_size, start, out + channel, kept);
         }
         return additions;
     }
 };
 
-}  // namespace
-
-// spikes [B, T, H, W, Cin] → out [B, T, H', W', C]; result: the additions made, and whether a byte was no spike.
-extern "C" void ripe_accumulate_conv(const int64_t* sizes, int64_t dual, const uint8_t* spikes, const float* table,
-                                     const float* bias, float* out, int64_t* result, int64_t threads) {
+template <typename N>
+void convolve(const int64_t* sizes, int64_t dual, const uint8_t* spikes, const uint8_t* earlier_spikes,
+              const typename N::Weight* table, const typename N::Sum* bias, typename N::Sum* out, int64_t* result,
+              int64_t threads) {
     const Image& size = *reinterpret_cast<const Image*>(sizes);
     const int64_t strips = (size.out_height() + STRIP - 1) / STRIP, pieces = (size.steps + STEPS - 1) / STEPS;
     const int64_t row = size.width * size.in_channels, image = size.height * row;
@@ -194,21 +231,43 @@ extern "C" void ripe_accumulate_conv(const int64_t* sizes, int64_t dual, const u
         int64_t step = task / strips % pieces * STEPS, end = std::min(step + STEPS, size.steps);
         int64_t top = std::max<int64_t>(0, first * size.stride - 1);
         int64_t bottom = std::min(size.height, (last - 1) * size.stride + 2);
-        const int64_t sample = task / strips / pieces * size.steps;
+        const int64_t sample = task / strips / pieces;
         auto read = [&](int64_t which) {
             auto& lists = kept[which & 1];
             if (int64_t(lists.size()) < bottom - top) lists.resize(bottom - top);
-            const uint8_t* from = spikes + (sample + which) * image;
+            const uint8_t* from = which < 0 ? earlier_spikes + sample * image
+                                            : spikes + (sample * size.steps + which) * image;
             for (int64_t y = top; y < bottom; ++y) wrong |= lists[y - top].read(size, from + y * row);
         };
-        if (dual && step) read(step - 1);
-        for (; step < end; ++step) {
+        const bool begins = step == 0 && !earlier_spikes;  // nothing came before
+        if (dual && !begins) read(step - 1);
+        for (bool seen = dual && !begins; step < end; ++step, seen = dual) {
             read(step);
-            const auto* earlier = dual && step ? &kept[(step - 1) & 1] : nullptr;
-            Strip strip{size, table, bias, dual ? 6 : 3, &kept[step & 1], earlier, first, last, top, bottom};
-            additions += strip.run(out + (sample + step) * out_image, merged);
+            const auto* earlier = seen ? &kept[(step - 1) & 1] : nullptr;
+            Strip<N> strip{size, table, bias, dual ? 6 : 3, &kept[step & 1], earlier, first, last, top, bottom};
+            additions += strip.run(out + (sample * size.steps + step) * out_image, merged);
         }
     }
     result[0] = additions;
     result[1] = wrong != 0;
+}
+
+}  // namespace
+
+// spikes [B, T, H, W, Cin], those of the step before them [B, H, W, Cin] or null → out [B, T, H', W', C];
+// result: the additions made, and whether a byte was no spike.
+extern "C" void ripe_accumulate_conv(const int64_t* sizes, int64_t dual, const uint8_t* spikes, const uint8_t* earlier,
+                                     const float* table, const float* bias, float* out, int64_t* result,
+                                     int64_t threads) {
+    convolve<Floats>(sizes, dual, spikes, earlier, table, bias, out, result, threads);
+}
+extern "C" void ripe_accumulate_conv_doubles(const int64_t* sizes, int64_t dual, const uint8_t* spikes,
+                                             const uint8_t* earlier, const double* table, const double* bias,
+                                             double* out, int64_t* result, int64_t threads) {
+    convolve<Doubles>(sizes, dual, spikes, earlier, table, bias, out, result, threads);
+}
+extern "C" void ripe_accumulate_conv_bytes(const int64_t* sizes, int64_t dual, const uint8_t* spikes,
+                                           const uint8_t* earlier, const int8_t* table, const int32_t* bias,
+                                           int32_t* out, int64_t* result, int64_t threads) {
+    convolve<Bytes>(sizes, dual, spikes, earlier, table, bias, out, result, threads);
 }

@@ -1,0 +1,198 @@
+"""The accumulate-only runtime: a dual-kernel network whose eligible convolutions are made of additions alone.
+
+Five of the six convolutions of the spiking part read spikes. Here each spike adds rows of weights to the outputs that
+it reaches (`ops/sparse_conv.py`), and the additions are counted as they are made. Everything else is the network's own
+code, so the spikes are those of the dense dual-kernel network — in every step, not by luck: a sum that is exact does
+not depend on the order of its terms. The weights are therefore put on a grid, one power of two a channel, on which no
+partial sum needs more digits than there are:
+
+| sums | weights | what the grid moves |
+|---|---|---|
+| float64 | the network's, in a float64 network | at most 2⁻⁵³ of the sum of a channel's weights: next to nothing |
+| float32 | rounded, in a float32 network | at most 2⁻²⁴ of that sum |
+| int8 | one byte each, added up in int32, in a float32 network | at most 1/127 of a channel's largest weight |
+
+The scale of an int8 channel is a power of two; it is applied once an output, where the norm's affine follows anyway.
+"""
+
+import copy
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.deploy.fuse import dual_kernel
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.base import Model, Output
+from ripe_mambaspike.models.ripe import FrontEndState, RipeMambaSpike
+from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.repconv import DualKernelConv
+from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
+
+Sums = Literal["float64", "float32", "int8"]
+DIGITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
+LARGEST_BYTE = 127
+LEAST_EXPONENT = -100  # of a grid: what is smaller counts as nothing
+
+
+class Heard(NamedTuple):
+    """What an accumulating convolution remembers between two pieces of a recording."""
+
+    spikes: Tensor  # of the last step [B, H, W, Cin], bytes
+    additions: int  # made since the recording began, for all samples
+
+
+class Accumulated(NamedTuple):
+    """What a pass gave and what it took."""
+
+    output: Output
+    spikes: dict[str, Tensor]  # by neuron layer, `stage1.first_neuron` on, [B, T, C, H, W]
+    additions: dict[str, int]  # by eligible convolution, `stage1.second_conv` on, for all samples; empty when dense
+    state: FrontEndState
+
+
+class AccumulatingConv(nn.Module):
+    """A `DualKernelConv` by additions; the state it returns has their number.
+
+    With the step [C] of a grid that its weights lie on, they become bytes and are added up in int32.
+    """
+
+    now: Tensor
+    before: Tensor
+    bias: Tensor
+    step: Tensor | None  # what one unit of int8 weights stands for [C]
+
+    def __init__(self, dense: DualKernelConv, step: Tensor | None = None) -> None:
+        super().__init__()
+        self.in_channels, self.channels, self.stride = dense.in_channels, dense.channels, dense.stride
+        now, before, bias = (value.detach() for value in (dense.weight_now, dense.weight_before, dense.bias))
+        if step is not None:
+            now, before = (_in_steps(value, step).to(torch.int8) for value in (now, before))
+            bias, step = _in_steps(bias, step).to(torch.int32), step.to(bias.dtype)
+        for name, value in {"now": now, "before": before, "bias": bias, "step": step}.items():
+            self.register_buffer(name, value, persistent=False)
+        self.table = prepared(now, before)
+
+    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Heard | None = None) -> tuple[Tensor, Heard]:
+        """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision."""
+        if mode.relaxed:
+            raise InputError("a relaxed pass has no spikes to add up; a hard one is wanted")
+        spikes = x.to(torch.uint8).movedim(2, -1).contiguous()
+        earlier, before = initial_state or (None, 0)
+        weights = (self.now, self.before, self.bias)
+        out, additions = accumulate_conv(spikes, *weights, self.stride, earlier, self.table)
+        out = out.to(x.dtype) if self.step is None else out.to(x.dtype) * self.step
+        return out.movedim(-1, 2).contiguous(), Heard(spikes[:, -1], before + additions)
+
+
+class Accumulator:
+    """A network ready to run by additions, and its dense twin: the dual-kernel network with the very same weights.
+
+    `grid=False` leaves the weights as they are: sums then round as their order has it, and spikes near the threshold
+    may differ from the dense network's. int8 weights are always on their grid.
+    """
+
+    def __init__(self, model: Model, sums: Sums = "float64", *, grid: bool = True) -> None:
+        if sums not in DIGITS:
+            raise ConfigError(f"sums is {sums!r}; one of {', '.join(DIGITS)} is wanted")
+        self.sums = sums
+        self.dense = _dense_twin(model, torch.float64 if sums == "float64" else torch.float32)
+        steps = _put_on_grid(self.dense, sums) if grid or sums == "int8" else {}
+        shared: dict[int, Any] = {id(parameter): parameter for parameter in self.dense.parameters()}
+        self.network = copy.deepcopy(self.dense, shared)
+        for name, conv in _eligible(self.dense).items():
+            accumulating = AccumulatingConv(conv, steps[name] if sums == "int8" else None)
+            self.network.set_submodule(name, accumulating)
+
+    def run(self, x: Tensor, steps_at_once: int | None = None) -> Accumulated:
+        """Binned events [B, T, 2, H, W] by additions: at once, or in pieces of so many steps with carried state."""
+        return _run(self.network, x, steps_at_once)
+
+    def run_dense(self, x: Tensor, steps_at_once: int | None = None) -> Accumulated:
+        """The same by the dense twin."""
+        return _run(self.dense, x, steps_at_once)
+
+
+def run_accumulating(
+    model: Model, x: Tensor, sums: Sums = "float64", *, grid: bool = True, steps_at_once: int | None = None
+) -> Accumulated:
+    """One pass of a network in any form by additions; whoever has several keeps an `Accumulator`."""
+    return Accumulator(model, sums, grid=grid).run(x, steps_at_once)
+
+
+def differing_spikes(first: Accumulated, second: Accumulated) -> dict[str, int]:
+    """By neuron layer, how many spikes are in one pass and not in the other."""
+    return {layer: int((spikes != second.spikes[layer]).sum()) for layer, spikes in first.spikes.items()}
+
+
+def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
+    """The power of two [C], in float64, on whose multiples every sum of a channel's weights is exact."""
+    terms = torch.cat([value.detach().double().flatten(1) for value in (now, before, bias[:, None])], 1).abs()
+    wanted = terms.sum(1) / (2 ** DIGITS[sums] - 2 * terms.shape[1])  # room for what rounding to the grid adds
+    if sums == "int8":
+        wanted = torch.maximum(wanted, terms[:, :-1].amax(1) / LARGEST_BYTE)
+    mantissa, exponent = torch.frexp(wanted)
+    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)  # a power of two is its own step
+    return torch.ldexp(torch.ones_like(wanted), exponent.clamp(min=LEAST_EXPONENT))
+
+
+@torch.no_grad()
+def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accumulated:
+    if steps_at_once is not None and steps_at_once < 1:
+        raise InputError(f"steps_at_once is {steps_at_once}; at least 1 is wanted")
+    state, fronts = None, []
+    for piece in x.to(network.dtype).split(steps_at_once or max(1, x.shape[1]), dim=1):
+        fronts.append(network.front_end(piece, initial_state=state))
+        state = fronts[-1].state
+    assert state is not None
+    spikes = {}
+    for level, pieces in enumerate(zip(*(front.stages for front in fronts), strict=True), 1):
+        spikes[f"stage{level}.first_neuron"] = torch.cat([piece.inner_spikes for piece in pieces], 1)
+        spikes[f"stage{level}.second_neuron"] = torch.cat([piece.spikes for piece in pieces], 1)
+    features = torch.cat([front.features for front in fronts], 1)
+    attention = torch.cat([front.attention for front in fronts], 1)
+    indices = network.select(spikes["stage3.second_neuron"])
+    logits = network.classify(features, attention, indices)
+    rates = torch.stack([fired.float().mean() for fired in spikes.values()])
+    kept: dict[str, Any] = {
+        f"stage{level}.{which}_conv": memory
+        for level, stage in enumerate(state.stages, 1)
+        for which, memory in (("first", stage.first_input), ("second", stage.second_input))
+    }
+    additions = {layer: memory.additions for layer, memory in kept.items() if isinstance(memory, Heard)}
+    return Accumulated(Output(logits, rates, attention, indices), spikes, additions, state)
+
+
+def _dense_twin(model: Model, dtype: torch.dtype) -> RipeMambaSpike:
+    """A copy in the dual-kernel form and the precision of the pass; what is coarser than float32 is widened first."""
+    if isinstance(model, RipeMambaSpike) and model.dtype not in (torch.float32, torch.float64):
+        model = copy.deepcopy(model).float()
+    if isinstance(model, RipeMambaSpike) and model.config.form == "dual-kernel":
+        return copy.deepcopy(model).eval().to(dtype)
+    return dual_kernel(model, quiet=True).to(dtype)
+
+
+def _eligible(network: RipeMambaSpike) -> dict[str, DualKernelConv]:
+    return {name: module for name, module in network.named_modules() if isinstance(module, DualKernelConv)}
+
+
+@torch.no_grad()
+def _put_on_grid(network: RipeMambaSpike, sums: Sums) -> dict[str, Tensor]:
+    """Round the eligible weights to their channels' grids, in place; the steps by convolution."""
+    steps = {}
+    for name, conv in _eligible(network).items():
+        weights = (conv.weight_now, conv.weight_before, conv.bias)
+        steps[name] = step = grid_step(*weights, sums)
+        for weight in weights:
+            weight.copy_(_in_steps(weight, step) * _along(step, weight))
+    return steps
+
+
+def _in_steps(weight: Tensor, step: Tensor) -> Tensor:
+    """How many steps of its channel every weight is, rounded."""
+    return (weight.double() / _along(step, weight)).round()
+
+
+def _along(step: Tensor, weight: Tensor) -> Tensor:
+    """The step of every output channel, to be broadcast over its weights."""
+    return step.reshape(-1, *[1] * (weight.ndim - 1))
