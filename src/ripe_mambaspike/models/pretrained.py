@@ -2,6 +2,7 @@
 
 The config names the network, its form and the checksum of the weights, so that a damaged, truncated or exchanged
 file is noticed before anything is loaded. Both files are written beside their place and moved into it whole.
+Weights may be stored smaller (`models.stored`); the network that is loaded has the float32 numbers they stand for.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -29,23 +31,41 @@ VERSION = 1
 ARCHITECTURES: dict[str, type[ModelConfig]] = {c.architecture: c for c in (RipeConfig, MambaSpikeConfig)}
 
 
-def save_pretrained(model: Model, folder: str | Path) -> Path:
-    """Write the network into the folder, made when missing; files of an earlier save there are replaced."""
+def save_pretrained(
+    model: Model,
+    folder: str | Path,
+    *,
+    stored: Mapping[str, Stored] | None = None,
+    beside: Mapping[str, bytes] | None = None,
+) -> Path:
+    """Write the network into the folder, made when missing; files of an earlier save there are replaced.
+
+    With `stored` those parameters are kept as they are stored and the others in float32. Files to lie `beside` are
+    written with the network or not at all.
+    """
     folder = _as_path(folder)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if not stored:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    else:
+        tensors = to_file(model, stored)
     packed = pack_tensors(tensors, {"format": "pt"})
+    weights = {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()}
+    facts = _facts(model)
+    if stored:
+        weights["precision"], facts["dtype"] = precision_of(stored), "float32"
     document = {
         "format": FORMAT,
         "version": VERSION,
         "architecture": model.config.architecture,
         "name": model.name,
         "config": model.config.to_dict(),
-        **_facts(model),
-        "weights": {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()},
+        **facts,
+        "weights": weights,
     }
+    files = {**(beside or {}), WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_together(folder, {WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()})
+        _write_together(folder, files)
     except OSError as error:
         raise WeightsError(
             f"{folder} cannot be written ({error.strerror or error}); a folder with room for the network is wanted"
@@ -83,7 +103,10 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
         )
     with torch.device("meta"):
         model = build(config, str(document.get("name", architecture)))
-    load_weights(model, _unpack(data, folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
+    tensors = _unpack(data, folder / WEIGHTS_FILE)
+    if "precision" in weights:
+        tensors = from_file(tensors, weights["precision"], str(folder / WEIGHTS_FILE))
+    load_weights(model, tensors, str(folder / WEIGHTS_FILE))
     for key, value in _facts(model).items():
         if document.get(key) != value:
             raise WeightsError(f"{origin} says {key} {document.get(key)!r}; the network it describes has {value!r}")

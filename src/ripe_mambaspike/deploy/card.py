@@ -1,0 +1,232 @@
+"""README.md of an exported folder: what the network is, how to load it, how well it does and what it cannot do.
+
+Only what is known is said. Names of classes and sets come from users: `safe` makes them plain text in Markdown.
+"""
+
+import math
+import re
+import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ripe_mambaspike.data.sets.registry import find_set
+from ripe_mambaspike.deploy.card_result import PICKED, RunResult
+from ripe_mambaspike.deploy.quantise import AccuracyChange, Calibration
+from ripe_mambaspike.errors import ConfigError, DataError, RipeError
+from ripe_mambaspike.events.view.words import clean
+from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.train.labels import LABELS_FILE, Labels
+
+CARD_FILE = "README.md"
+MOST_NAMES = 200
+ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+MARKUP = set(string.punctuation) - set("\"'(),-./%;=+!?") - set(ENTITIES)
+LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # would become one
+LIST = re.compile(r"^([-+=]|\d+(?=[.)](\s|$)))")  # where a line would become a list or a heading
+WEIGHTS = {
+    "fp32": "float32",
+    "fp16": "float16 matrices and float32 vectors; it computes in float32",
+    "int8": "int8 matrices with a scale for each output channel, some of them float16, and float32 vectors; "
+    "it computes in float32",
+}
+
+
+class Parity(NamedTuple):
+    """An exported graph beside PyTorch on the same clips."""
+
+    what: str  # such as "onnx, clip"
+    difference: float  # largest, relative
+    agreeing: int
+    clips: int
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card can say beside what the network itself tells; anything may be unknown."""
+
+    to: str = "safetensors"  # the format of the export
+    weights: str = "fp32"  # fp32, fp16 or int8
+    labels: Labels | None = None
+    result: RunResult | None = None
+    parity: tuple[Parity, ...] = ()
+    accuracy: AccuracyChange | None = None  # of the smaller weights, on held-out clips
+    calibration: Calibration | None = None
+    cost: tuple[tuple[str, str], ...] = ()  # what, and how much with its unit
+    limits: tuple[str, ...] = ()  # sentences, such as what the format cannot express
+
+
+def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> Path:
+    """Write README.md into the folder, which is there with the other files; the file's path."""
+    path = Path(folder) / CARD_FILE
+    if facts.weights not in WEIGHTS:
+        raise ConfigError(f"weights is {facts.weights!r}; one of {', '.join(WEIGHTS)} is wanted")
+    try:
+        files = {one.name: one.stat().st_size for one in sorted(path.parent.iterdir()) if one.is_file()}
+        text = card_text(model, facts, files)
+        with atomic_write(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror or error}); a folder is wanted") from error
+    return path
+
+
+def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int]) -> str:
+    """The card; `files` are the folder's, with their bytes."""
+    sections = {
+        "": _network(model, facts),
+        "Files": _files(files),
+        "Use": _use(model, facts),
+        "Classes": _classes(model, facts),
+        "Training": _training(facts),
+        "Accuracy": _accuracy(facts),
+        "Checks": _checks(facts),
+        "Cost": (f"- {safe(what)}: {safe(much)}" for what, much in facts.cost),
+        "Limits": _limits(model, facts),
+        "Licence": iter(["Apache-2.0 for the weights and the code. The recordings it learned from have their own."]),
+    }
+    lines = [*_front_matter(facts), "", f"# {safe(model.name)}"]
+    for title, section in sections.items():
+        if said := list(section):
+            lines += ["", *([f"## {title}", ""] if title else []), *said]
+    return "\n".join(lines) + "\n"
+
+
+def safe(text: Any) -> str:
+    """One line of plain text in Markdown, whatever it was: no markup, no HTML, no link, no end of a table's cell."""
+    kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text)))
+    kept = LINK.sub(r"\.", kept)
+    return LIST.sub(lambda found: f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\", kept)
+
+
+def _front_matter(facts: CardFacts) -> list[str]:
+    tags = ["event-camera", "neuromorphic", "spiking-neural-network", "mamba", "state-space-model", facts.weights]
+    lines = ["---", "license: apache-2.0", "library_name: ripe-mambaspike", "pipeline_tag: video-classification"]
+    return [*lines, "tags:", *(f"- {tag}" for tag in tags), "---"]
+
+
+def _network(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
+    config = model.config
+    height, width = facts.labels.grid if facts.labels else config.resolution
+    yield (
+        "A RIPE-MambaSpike network, a classifier for recordings of event cameras: spiking convolutions whose rates "
+        "feed a bidirectional Mamba."
+    )
+    yield from ("", "| | |", "|---|---|")
+    yield f"| form | {safe(config.form)} |"
+    yield f"| input | {_steps(model, facts)} time steps of 2 polarities, {height}×{width} pixels |"
+    yield f"| output | {config.classes} classes, logits for every step |"
+    yield f"| parameters | {model.parameter_count():,} |"
+    yield f"| weights | {WEIGHTS[facts.weights]} |"
+    yield f"| format | {safe(facts.to)} |"
+
+
+def _files(files: Mapping[str, int]) -> Iterator[str]:
+    listed = {name: size for name, size in files.items() if name != CARD_FILE and not name.startswith(".")}
+    if listed:
+        yield from ("| file | bytes |", "|---|---|")
+    for name, size in listed.items():
+        yield f"| {safe(name)} | {size:,} |"
+
+
+def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
+    steps, (height, width) = _steps(model, facts), facts.labels.grid if facts.labels else model.config.resolution
+    if facts.to == "nir":
+        yield "The graph is read by `nir.read`; see the limits below for what it leaves out."
+        return
+    shape = f"1, {steps}, 2, {height}, {width}"
+    yield "With the package `ripe-mambaspike` installed, in this folder:"
+    yield from ("", "```python", "import torch", "")
+    if facts.to == "safetensors":
+        yield from ("from ripe_mambaspike import from_pretrained", "", 'network = from_pretrained(".")')
+    else:
+        yield from ("from ripe_mambaspike.deploy.exported import load_exported", "", 'network = load_exported(".")')
+    yield f"clips = torch.zeros({shape})  # events counted: clip, step, polarity (OFF, ON), row, column"
+    yield f"logits = network(clips)  # [1, {steps}, {model.config.classes}]"
+    yield "classes = logits.mean(1).argmax(-1)  # of every clip"
+    yield from ("```", "", "On recordings of any length and format:", "")
+    yield from ("```bash", "ripe predict . RECORDING", "```")
+
+
+def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
+    if facts.labels is None:
+        yield f"The outputs have no names: 0 to {model.config.classes - 1}."
+        return
+    yield from ("| output | class |", "|---|---|")
+    for number, name in enumerate(facts.labels.classes[:MOST_NAMES]):
+        yield f"| {number} | {safe(name)} |"
+    if (left := len(facts.labels.classes) - MOST_NAMES) > 0:
+        yield from ("", f"The other {left} are in {LABELS_FILE}.")
+
+
+def _training(facts: CardFacts) -> Iterator[str]:
+    labels, result = facts.labels, facts.result
+    if labels is None and result is None:
+        yield "Not known: the network came without the files of a run."
+        return
+    name, cut = (result.set, result.cut) if result else (labels.set, labels.cut)  # type: ignore[union-attr]
+    split = f", split {safe(cut)}" if cut else ""
+    if result and result.folds:
+        split = f", fold {result.fold} of {result.folds} held out as the test part"
+    yield f"- Set: {safe(name)}{split}.{' Its recordings are simulated.' if _simulated(name) else ''}"
+    if result:
+        yield f"- Recipe: {safe(result.recipe)}; the network is that of epoch {result.epoch}."
+        if result.extra:
+            yield f"- The training parts of {', '.join(map(safe, result.extra))} were learned from too."
+    if labels:
+        height, width = labels.grid
+        counted = "whether there was an event" if labels.binary else "events counted"
+        yield f"- Clips: {labels.steps} bins of equal {labels.by}, {height}×{width}, {counted}."
+
+
+def _accuracy(facts: CardFacts) -> Iterator[str]:
+    result, change = facts.result, facts.accuracy
+    if result is None and change is None:
+        yield "Not known: no result of a run came with the network."
+    if result:
+        correct = round(result.top1 * result.clips)
+        smaller = ", before its weights were made smaller" if facts.weights != "fp32" else ""
+        yield (
+            f"- {100 * result.top1:.2f} % of {result.clips} test clips ({correct} right) by the trained "
+            f"network{smaller}; {PICKED[result.picked_on]}."
+        )
+    if change:
+        yield f"- {facts.weights} weights beside float32 on {change.clips} held-out clips: {change}."
+
+
+def _checks(facts: CardFacts) -> Iterator[str]:
+    for one in facts.parity:
+        size = f"{one.difference:.1e}" if math.isfinite(one.difference) else "not finite"
+        yield (
+            f"- {safe(one.what)} beside PyTorch: largest relative difference {size}, {one.agreeing} of {one.clips} "
+            "labels agree."
+        )
+    if facts.calibration:
+        worst = facts.calibration.worst
+        yield (
+            f"- int8 was calibrated on {facts.calibration.clips} clips; the layer that moves most, {safe(worst.name)}, "
+            f"moves by {100 * worst.error:.2f} % of its output there."
+        )
+
+
+def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
+    yield "- Whatever a recording shows is called one of the classes above; there is no answer for anything else."
+    yield f"- A clip has at most {model.config.steps} steps, and the answer is for the clip as a whole."
+    yield "- Other sensors, sizes, lenses and bin lengths than those it was trained on were not tested."
+    if facts.weights != "fp32":
+        yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."
+    for sentence in facts.limits:
+        yield f"- {safe(sentence)}"
+
+
+def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
+    return facts.labels.steps if facts.labels else model.config.steps
+
+
+def _simulated(name: str) -> bool:
+    try:
+        return find_set(name).simulated
+    except RipeError:
+        return False

@@ -1,0 +1,247 @@
+"""Smaller weights for a deployed network: float16, or int8 calibrated on clips.
+
+Matrices and kernels that multiply activations become int8 with a scale a row. What else has two dimensions (the
+norms' numbers for every step, Mamba's decays and its depthwise taps) becomes float16, and so do the first stage's
+convolutions: every later spike hangs on them, and they are a hundredth of the network. Vectors stay float32: spikes
+hang on thresholds, time constants, biases and filter coefficients, and they are few.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.deploy.quantise_moments import input_moments
+from ripe_mambaspike.deploy.quantise_rounding import ROUNDINGS, Rounded, damped, output_error, plain
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.pretrained import save_pretrained
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_shape
+from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.train.labels import LABELS_FILE, Labels, save_labels
+
+Rounding = Literal["plain", "searched", "compensated"]
+FEWEST_CLIPS = 8
+TOGETHER = 4  # clips a pass
+SCALE_BYTES = 4
+FORMS = ("deployed", "dual-kernel")
+
+
+class LayerError(NamedTuple):
+    """How far a layer's outputs move on the calibration clips, relative to their own root mean square."""
+
+    name: str
+    error: float
+    plain: float  # had each weight been rounded to the nearest multiple of largest / 127
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How int8 weights were found."""
+
+    clips: int
+    rounding: Rounding
+    layers: tuple[LayerError, ...]
+    numbers: dict[str, int]  # of the network's, how many are kept in int8, float16 and float32
+
+    @property
+    def worst(self) -> LayerError:
+        return max(self.layers, key=lambda layer: layer.error)
+
+
+class AccuracyChange(NamedTuple):
+    """Two networks on the same labelled clips."""
+
+    clips: int
+    correct: int  # of the first
+    correct_stored: int
+    agreeing: int  # clips that both call the same
+
+    @property
+    def top1(self) -> float:
+        return self.correct / self.clips
+
+    @property
+    def top1_stored(self) -> float:
+        return self.correct_stored / self.clips
+
+    @property
+    def points(self) -> float:
+        """The change in percentage points; negative when accuracy was lost."""
+        return 100 * (self.correct_stored - self.correct) / self.clips
+
+    @property
+    def agreement(self) -> float:
+        return self.agreeing / self.clips
+
+    def __str__(self) -> str:
+        return (
+            f"{100 * self.top1:.2f} % → {100 * self.top1_stored:.2f} % ({self.points:+.2f} points), "
+            f"{self.agreeing} of {self.clips} labels agree"
+        )
+
+
+@torch.no_grad()
+def to_float16(model: Model) -> dict[str, Stored]:
+    """Everything of two or more dimensions; what float16 cannot hold stays out and is kept in float32."""
+    _expect(model, "to_float16")
+    return {name: one for name, tensor in model.named_parameters() if (one := _in_float16(tensor)) is not None}
+
+
+@torch.no_grad()
+def to_int8(
+    model: Model,
+    clips: Tensor | Iterable[Tensor],
+    *,
+    rounding: Rounding = "compensated",
+    float16_stages: int = 1,
+) -> tuple[dict[str, Stored], Calibration]:
+    """Weights calibrated on clips [N, T, 2, H, W], or on several of them [T, 2, H, W], of any sizes; at least 8.
+
+    See `deploy.quantise_rounding` for the ways to round. The convolutions of the first `float16_stages` stages are
+    kept in float16; with two of them the 0.87 M networks still are below 1.05 MB.
+    """
+    network = _expect(model, "to_int8")
+    if rounding not in ROUNDINGS:
+        raise ConfigError(f"rounding is {rounding!r}; one of {', '.join(ROUNDINGS)} is wanted")
+    if float16_stages not in range(len(network.stages) + 1):
+        raise ConfigError(f"float16_stages is {float16_stages!r}; a whole number from 0 to 3 is wanted")
+    network = deepcopy(network).float().cpu()
+    batches, count = _checked(clips, network)
+    moments = input_moments(network, batches)
+    halves = tuple(f"stages.{level}.{which}_conv." for level in range(float16_stages) for which in ("first", "second"))
+    stored: dict[str, Stored] = {}
+    layers: list[LayerError] = []
+    for name, parameter in network.named_parameters():
+        if name in moments and _pays(parameter) and not name.startswith(halves):
+            stored[name], error = _in_int8(name, parameter, moments[name], rounding)
+            layers.append(error)
+        elif (half := _in_float16(parameter)) is not None:
+            stored[name] = half
+    return stored, Calibration(count, rounding, tuple(layers), _numbers(network, stored))
+
+
+def apply_stored(model: Model, stored: Mapping[str, Stored]) -> RipeMambaSpike:
+    """A float32 copy with the restored weights: what every runtime computes with."""
+    copied = deepcopy(_expect(model, "apply_stored")).float()
+    check_stored(copied, stored)
+    with torch.no_grad():
+        for name, parameter in copied.named_parameters():
+            if name in stored:
+                parameter.copy_(restore(stored[name]))
+    return copied.eval()
+
+
+def save_stored(
+    model: Model, stored: Mapping[str, Stored], folder: str | Path, *, labels: Labels | None = None
+) -> Path:
+    """A folder that `from_pretrained` loads as the float32 network `apply_stored` gives, bit for bit."""
+    network = _expect(model, "save_stored")
+    beside: dict[str, bytes] = {}
+    if labels is not None:
+        if len(labels.classes) != network.config.classes:
+            raise ConfigError(f"labels names {len(labels.classes)} classes; the network has {network.config.classes}")
+        with tempfile.TemporaryDirectory() as place:  # checked and written as they always are, then moved in together
+            beside[LABELS_FILE] = save_labels(labels, place).read_bytes()
+    return save_pretrained(network, folder, stored=stored, beside=beside)
+
+
+@torch.no_grad()
+def compare_accuracy(
+    model: Model, stored: Mapping[str, Stored], batches: Iterable[tuple[Tensor, Tensor]]
+) -> AccuracyChange:
+    """The network in float32 beside its stored weights, on batches of clips [B, T, 2, H, W] and labels [B]."""
+    ours, theirs = deepcopy(_expect(model, "compare_accuracy")).float(), apply_stored(model, stored)
+    clips = correct = correct_stored = agreeing = 0
+    with evaluation(ours):
+        for x, y in batches:
+            first, second = ours.predict(x.float()), theirs.predict(x.float())
+            clips += len(y)
+            correct += int((first == y).sum())
+            correct_stored += int((second == y).sum())
+            agreeing += int((first == second).sum())
+    if not clips:
+        raise InputError("no labelled clips were given; at least one is wanted")
+    return AccuracyChange(clips, correct, correct_stored, agreeing)
+
+
+def _expect(model: Any, what: str) -> RipeMambaSpike:
+    if not isinstance(model, RipeMambaSpike) or model.config.form not in FORMS:
+        given = f"a {type(model).__name__}"
+        if isinstance(model, RipeMambaSpike):
+            given = f"'{model.name}' in its {model.config.form} form, which is to be fused first,"
+        elif isinstance(model, Model):
+            given = f"'{model.name}'"
+        raise ConfigError(
+            f"{what} wants a RIPE-MambaSpike network in its deployed or dual-kernel form; {given} was given"
+        )
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise ConfigError(f"{what} wants finite weights; '{model.name}' has a number in {name} that is not")
+    return model
+
+
+def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
+    """Batches of clips that have events, and how many clips those are."""
+    batches: list[Tensor] = []
+    for part in _parts(clips):
+        check_input(part, model.config.steps, torch.float32)
+        if not bool(part.isfinite().all()):
+            raise InputError("a calibration clip has a number that is not finite; counts of events are wanted")
+        seen = part[part.flatten(1).any(1)]
+        batches.extend(piece for piece in seen.split(TOGETHER) if len(piece))
+    count = sum(map(len, batches))
+    if count < FEWEST_CLIPS:
+        raise InputError(
+            f"{count} calibration clip{'s' * (count != 1)} with events {'were' if count != 1 else 'was'} given; "
+            f"at least {FEWEST_CLIPS} are wanted, or the scales would follow single recordings"
+        )
+    return batches, count
+
+
+def _parts(clips: Any) -> Iterator[Tensor]:
+    for part in [clips] if isinstance(clips, Tensor) else clips:
+        if not isinstance(part, Tensor):
+            raise InputError(f"a calibration clip is a {type(part).__name__}; a tensor of binned events is wanted")
+        yield (part[None] if part.ndim == 4 else part).detach().cpu().float()
+
+
+def _pays(parameter: Tensor) -> bool:
+    """Whether int8 and its scales are smaller than float16: not for rows of up to four numbers."""
+    return parameter.numel() + SCALE_BYTES * len(parameter) < 2 * parameter.numel()
+
+
+def _in_int8(name: str, parameter: Tensor, moments: Tensor, rounding: str) -> tuple[Stored, LayerError]:
+    shared = len(moments) > 1  # [groups, out, in]: a scale for each of the first dimension, as for all
+    weight = parameter.detach().double().reshape(len(moments), -1, moments.shape[-1])
+    moments = damped(moments)
+    rounded = ROUNDINGS[rounding](weight, moments, shared)
+    values = rounded.values.to(torch.int8).reshape(parameter.shape)
+    scale = rounded.scale.float().reshape(scale_shape(parameter.shape))
+    size = output_error(weight, moments).sum().clamp(min=torch.finfo(torch.float64).tiny)
+
+    def relative(one: Rounded) -> float:
+        return float((output_error(weight - one.restored(), moments).sum() / size).sqrt())
+
+    nearest = rounded if rounding == "plain" else plain(weight, moments, shared)
+    return Stored(values, scale), LayerError(name, relative(rounded), relative(nearest))
+
+
+def _in_float16(parameter: Tensor) -> Stored | None:
+    half = parameter.detach().half()
+    return Stored(half, None) if parameter.ndim > 1 and bool(half.isfinite().all()) else None
+
+
+def _numbers(model: RipeMambaSpike, stored: Mapping[str, Stored]) -> dict[str, int]:
+    counts = {"int8": 0, "float16": 0, "float32": 0}
+    for name, parameter in model.named_parameters():
+        kind = "float32" if name not in stored else "float16" if stored[name].scale is None else "int8"
+        counts[kind] += parameter.numel()
+    return counts

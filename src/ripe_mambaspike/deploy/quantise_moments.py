@@ -1,0 +1,115 @@
+"""What every weight matrix reads while clips pass through the network: the second moments of its inputs.
+
+A deployed network multiplies by its matrices in a few kinds of calls. Inside `listening` each such call is seen with
+the very tensor that it reads, filtered in time, shifted or pooled as it may be, whatever module made it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.bridge import FoldedMixture
+from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.ops.backend import kernels
+
+PIECE = 2**24  # numbers of patches made at a time
+
+
+@torch.no_grad()
+def input_moments(model: RipeMambaSpike, clips: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Sums of x xᵀ [G, K, K] in float64 of the inputs of every parameter that multiplies them, by its name.
+
+    `clips` are batches [B, T, 2, H, W] in the network's precision. K are the numbers one output is made of: a row of
+    the parameter, flat. G is 1, or the groups of a parameter [groups, out, in].
+    """
+    listener = _Listener(model)
+    mixture = model.bridge.mixture
+    handle = mixture.register_forward_pre_hook(listener.mixture_reads)
+    try:
+        with evaluation(model), kernels("off"):  # the reference path, in plain calls
+            for batch in clips:
+                with listener:
+                    model.run(batch)
+    finally:
+        handle.remove()
+    return listener.moments
+
+
+class _Listener(TorchFunctionMode):
+    """Takes down what is multiplied by a parameter; it is known by its place in memory, so views of it count."""
+
+    def __init__(self, model: RipeMambaSpike) -> None:
+        super().__init__()
+        self.names = {p.data_ptr(): name for name, p in model.named_parameters() if p.ndim > 1}
+        scales = model.bridge.mixture.scales
+        self.mixed = [f"bridge.mixture.scales.{index}.weight" for index in range(len(scales))]
+        self.moments: dict[str, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        reader = _READERS.get(func)
+        if reader is not None:
+            weight, inputs = reader(*args, **(kwargs or {}))
+            name = self.names.get(weight.data_ptr())
+            if name is not None:
+                self.add(name, inputs())
+        return func(*args, **(kwargs or {}))
+
+    def mixture_reads(self, mixture: FoldedMixture, inputs: tuple[Any, ...]) -> None:
+        """The bridge folds its norms and shares into the kernels before it calls: its rates are taken here."""
+        for name, rates in zip(self.mixed, inputs[0], strict=True):
+            self.add(name, _patch_moments(rates, 3, 1, 1))
+
+    def add(self, name: str, moments: Tensor) -> None:
+        self.moments[name] = self.moments[name] + moments if name in self.moments else moments
+
+
+Read = tuple[Tensor, Callable[[], Tensor]]  # the weight, and how to make the moments of what it multiplies
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Read:
+    return weight, lambda: _row_moments(x.flatten(0, -2))[None]
+
+
+def _conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0) -> Read:
+    return weight, lambda: _patch_moments(x, weight.shape[-1], stride, padding)
+
+
+def _matmul(weight: Tensor, x: Tensor) -> Read:
+    """weight [out, in] over x [.., in, N], or [groups, out, in] over x [B, T, groups, in, N]."""
+
+    def moments() -> Tensor:
+        if x.ndim == 5:
+            return torch.stack([_row_moments(part.transpose(-1, -2).flatten(0, -2)) for part in x.unbind(-3)])
+        return _row_moments(x.transpose(-1, -2).flatten(0, -2))[None]
+
+    return weight, moments
+
+
+_READERS: dict[Any, Callable[..., Read]] = {
+    F.linear: _linear,
+    torch.conv2d: _conv2d,
+    torch.bmm: _matmul,
+    torch.matmul: _matmul,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+}
+
+
+def _row_moments(rows: Tensor) -> Tensor:
+    """[n, K] → [K, K]."""
+    return (rows.T @ rows).double()
+
+
+def _patch_moments(x: Tensor, side: int, stride: Any, padding: Any) -> Tensor:
+    """Of the patches that a kernel meets: x [B, C, H, W] → [1, C·side², C·side²], ordered as a kernel is."""
+    size = x.shape[1] * side**2
+    total = torch.zeros(size, size, dtype=torch.float64)
+    for piece in x.split(max(1, PIECE // (x[0].numel() * side**2))):
+        patches = F.unfold(piece, side, padding=padding, stride=stride)  # [b, K, L]
+        total += _row_moments(patches.transpose(1, 2).flatten(0, 1))
+    return total[None]

@@ -1,0 +1,105 @@
+"""A parameter as it is kept in a small file: int8 with a scale for each output channel, or float16.
+
+Every runtime computes with what `restore` gives; nothing else is ever made of the stored numbers.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ripe_mambaspike.errors import WeightsError
+
+LARGEST = 127  # of int8, symmetric: −128 is never used
+Precision = Literal["float16", "int8"]
+SCALE = ".scale"  # behind a parameter's name, the name of its scales in a file
+
+
+class Stored(NamedTuple):
+    values: Tensor  # int8 or float16, the parameter's shape
+    scale: Tensor | None  # float32, per output channel [C, 1, …]; None for float16
+
+
+def restore(stored: Stored, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The parameter's numbers: one exact widening and one float32 product each, the same on every machine."""
+    values = stored.values.float()
+    return (values if stored.scale is None else values * stored.scale).to(dtype)
+
+
+def scale_shape(shape: torch.Size | tuple[int, ...]) -> tuple[int, ...]:
+    """Of the scales of a parameter: one for each output channel, [C, 1, …]."""
+    return (shape[0], *(1,) * (len(shape) - 1))
+
+
+def precision_of(stored: Mapping[str, Stored]) -> Precision:
+    """The name of what the matrices are kept in: int8 where any of them is."""
+    return "int8" if any(one.scale is not None for one in stored.values()) else "float16"
+
+
+def check_stored(model: nn.Module, stored: Mapping[str, Stored]) -> None:
+    """Refuse stored weights that are not this network's."""
+    own = dict(model.named_parameters())
+    for name, (values, scale) in stored.items():
+        if name not in own:
+            raise WeightsError(f"the stored weights have {name}, which the network has not; its own are wanted")
+        _check(name, values, scale, own[name].shape, "the stored weights")
+
+
+def to_file(model: nn.Module, stored: Mapping[str, Stored]) -> dict[str, Tensor]:
+    """Tensors by the names they have in a file; what is not stored is float32, scales follow their values."""
+    check_stored(model, stored)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if name not in stored:
+            tensors[name] = tensor.detach().cpu().float().contiguous()
+            continue
+        values, scale = stored[name]
+        tensors[name] = values.cpu().contiguous()
+        if scale is not None:
+            tensors[name + SCALE] = scale.cpu().contiguous()
+    return tensors
+
+
+def from_file(tensors: Mapping[str, Tensor], precision: Any, origin: str) -> dict[str, Tensor]:
+    """What a network is loaded with, all float32: the inverse of `to_file`. Its names are left to the loader."""
+    if precision not in get_args(Precision):
+        raise WeightsError(
+            f"{origin} says that its weights are {precision!r}; one of {', '.join(get_args(Precision))} is wanted"
+        )
+    restored: dict[str, Tensor] = {}
+    scales = {name + SCALE for name, tensor in tensors.items() if tensor.dtype == torch.int8}
+    for name, tensor in tensors.items():
+        if name in scales:
+            continue
+        if tensor.dtype == torch.float32:
+            restored[name] = tensor
+            continue
+        scale = tensors.get(name + SCALE) if tensor.dtype == torch.int8 else None
+        _check(name, tensor, scale, tensor.shape, origin)
+        restored[name] = restore(Stored(tensor, scale))
+    held = "int8" if scales else "float16" if any(t.dtype == torch.float16 for t in tensors.values()) else "float32"
+    if held != precision:
+        raise WeightsError(f"{origin} is said to hold {precision} weights; it holds {held}")
+    return restored
+
+
+def _check(name: str, values: Tensor, scale: Tensor | None, shape: torch.Size, origin: str) -> None:
+    if values.dtype not in (torch.int8, torch.float16):
+        kind = str(values.dtype).removeprefix("torch.")
+        raise WeightsError(f"{origin} has {name} in {kind}; int8, float16 or float32 is wanted")
+    if values.shape != shape:
+        raise WeightsError(f"{origin} has {name} of shape {tuple(values.shape)}; {tuple(shape)} is wanted")
+    if values.dtype == torch.int8 and (scale is None or values.ndim < 2):
+        raise WeightsError(f"{origin} has {name} in int8 without rows or without {name}{SCALE}; both are wanted")
+    if values.dtype != torch.int8 and scale is not None:
+        raise WeightsError(f"{origin} has {name} in float16 with scales; none are wanted")
+    if scale is not None:
+        wanted = scale_shape(shape)
+        if scale.dtype != torch.float32 or scale.shape != wanted:
+            given = f"{str(scale.dtype).removeprefix('torch.')} {tuple(scale.shape)}"
+            raise WeightsError(f"{origin} has scales of {name} that are {given}; float32 {wanted} is wanted")
+        if not bool((scale.isfinite() & (scale > 0)).all()):
+            raise WeightsError(f"{origin} has a scale of {name} that is not a positive number; all must be")
+    if not bool(values.isfinite().all()):
+        raise WeightsError(f"{origin} has a number of {name} that is not finite; all must be")

@@ -1,0 +1,241 @@
+"""The card of an exported folder: what it says is so, its code runs, and no name becomes markup."""
+
+import json
+import re
+from html import unescape
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from ripe_mambaspike import create_model, write
+from ripe_mambaspike.deploy.card import CardFacts, Parity, card_text, safe, write_card
+from ripe_mambaspike.deploy.card_result import RunResult, read_result, result_of
+from ripe_mambaspike.deploy.quantise import (
+    AccuracyChange,
+    Calibration,
+    LayerError,
+    apply_stored,
+    save_stored,
+    to_float16,
+)
+from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.events import Recording, make_events
+from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.train.recipes import load_recipe, save_recipe
+
+NASTY = ("hand_clapping", "a|b", "<script>alert(1)</script>", "[x](http://e.com)\n# Title")
+LABELS = Labels(NASTY, "synthgesture", "people", 4, (16, 20), "time", False, 3, "validation")
+RESULT = RunResult("my *recipe*", "synthgesture", "people", "val", 3, 0.875, 40)
+DOCUMENT = {
+    "format": "ripe-result", "version": 1, "name": "mine", "protocol": "validation", "picked_on": "val", "epoch": 3,
+    "set": "synthgesture", "cut": "people", "top1": 0.875, "n": 40, "folds": None, "fold": None,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def network():
+    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 16}
+    return create_model("nmnist", seed=0, classes=4, form="deployed", **fields)
+
+
+@pytest.fixture
+def folder(network, tmp_path):
+    """An exported folder with its card."""
+    stored = to_float16(network)
+    save_stored(network, stored, tmp_path / "out", labels=LABELS)
+    write_card(tmp_path / "out", network, CardFacts(weights="fp16", labels=LABELS, result=RESULT))
+    return tmp_path / "out"
+
+
+def section(text, title):
+    """The lines under a heading."""
+    return re.split(r"^## ", text.split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0].strip()
+
+
+def shown(text):
+    """What a reader of the page sees of plain text."""
+    return unescape(re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text))
+
+
+def test_front_matter_is_what_hubs_read(folder):
+    text = (folder / "README.md").read_text()
+    _, front, body = text.split("---\n", 2)
+    said = yaml.safe_load(front)
+    assert said["license"] == "apache-2.0"
+    assert {"event-camera", "spiking-neural-network", "fp16"} <= set(said["tags"])
+    assert body.lstrip().startswith("# nmnist\n")
+
+
+def test_it_says_what_the_network_is(network, folder):
+    text = (folder / "README.md").read_text()
+    assert f"| parameters | {network.parameter_count():,} |" in text
+    assert "| input | 4 time steps of 2 polarities, 16×20 pixels |" in text
+    assert "| form | deployed |" in text
+    size = (folder / "model.safetensors").stat().st_size
+    assert f"| model.safetensors | {size:,} |" in section(text, "Files")
+    assert "README" not in section(text, "Files")
+
+
+def test_the_code_in_it_runs(folder, network, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(folder)
+    names = {}
+    exec(block, names)
+    assert names["logits"].shape == (1, 4, 4)
+    assert torch.equal(names["classes"], apply_stored(network, to_float16(network)).predict(names["clips"]))
+
+
+def test_the_command_in_it_runs(folder, capsys, monkeypatch):
+    from ripe_mambaspike.cli.main import main
+
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 24, (2, 500))
+    recording = Recording(make_events(x, y, np.sort(random.integers(0, 90_000, 500)), x % 2), (24, 24))
+    path = write(recording, folder.parent / "clip.npz")
+    (block,) = re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    words = block.replace("RECORDING", str(path)).split()
+    monkeypatch.chdir(folder)
+    assert words[0] == "ripe"
+    assert main([*words[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recordings"][0]["label"] in NASTY
+
+
+@pytest.mark.parametrize("to", ["onnx", "nir"])
+def test_other_formats_are_loaded_otherwise(network, to):
+    use = section(card_text(network, CardFacts(to=to, labels=LABELS), {}), "Use")
+    assert "from_pretrained" not in use
+    assert ("load_exported" in use) == (to == "onnx")
+    assert ("nir.read" in use) == (to == "nir")
+
+
+def test_names_are_shown_as_they_are_and_mean_nothing(folder):
+    text = (folder / "README.md").read_text()
+    rows = section(text, "Classes").splitlines()[2:]
+    assert len(rows) == len(NASTY)
+    for number, (row, name) in enumerate(zip(rows, NASTY, strict=True)):
+        cells = re.split(r"(?<!\\)\|", row)
+        assert len(cells) == 4
+        assert shown(cells[1]).strip() == str(number)
+        assert shown(cells[2]).strip() == " ".join(name.split())
+    assert "<script" not in text
+    assert "\n# Title" not in text
+    assert "](" not in text.replace("\\](", "")
+    assert "http://" not in text
+    assert shown(section(text, "Training")).count("my *recipe*") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("1. first", "1\\. first"),
+        ("- minus", "\\- minus"),
+        ("1.25 mJ", "1.25 mJ"),
+        ("www.e.com", "www\\.e.com"),
+        ("a\u202eb\x00c", "a b c"),
+        ("~~x~~ `y` $z$", "\\~\\~x\\~\\~ \\`y\\` \\$z\\$"),
+        ("&lt;", "&amp;lt;"),
+        ("x" * 500, "x" * 119 + "…"),
+        ("\ud800", "?"),
+    ],
+    ids=["list", "dash", "number", "link", "controls", "marks", "entity", "long", "surrogate"],
+)
+def test_text_made_safe(given, expected):
+    assert safe(given) == expected
+
+
+def test_accuracy_and_how_it_was_picked(network):
+    said = {
+        picked: section(card_text(network, CardFacts(result=RESULT._replace(picked_on=picked)), {}), "Accuracy")
+        for picked in ("val", "test", "last epoch")
+    }
+    assert all("87.50 % of 40 test clips (35 right)" in text for text in said.values())
+    assert "picked on a validation part" in said["val"]
+    assert "picked on the test part itself" in said["test"]
+    assert "nothing was picked" in said["last epoch"]
+    assert "Not known" in section(card_text(network, CardFacts(), {}), "Accuracy")
+
+
+def test_checks_costs_and_limits(network):
+    facts = CardFacts(
+        weights="int8",
+        labels=LABELS,
+        result=RESULT._replace(fold=2, folds=5, extra=("my set",)),
+        parity=(Parity("onnx, clip", 3.2e-6, 99, 100), Parity("onnx, step", float("nan"), 0, 100)),
+        accuracy=AccuracyChange(200, 190, 189, 198),
+        calibration=Calibration(32, "compensated", (LayerError("a_b", 0.01, 0.02),), {}),
+        cost=(("energy at 45 nm", "0.4 mJ"),),
+        limits=("attention is not expressed",),
+    )
+    text = card_text(network, facts, {})
+    assert "onnx, clip beside PyTorch: largest relative difference 3.2e-06, 99 of 100 labels agree." in text
+    assert "largest relative difference not finite" in text
+    assert "int8 weights beside float32 on 200 held-out clips: 95.00 % → 94.50 % (-0.50 points)" in text
+    assert "before its weights were made smaller" in text
+    assert "calibrated on 32 clips; the layer that moves most, a\\_b, moves by 1.00 %" in text
+    assert "fold 2 of 5 held out as the test part" in section(text, "Training")
+    assert "Its recordings are simulated." in section(text, "Training")
+    assert "my set were learned from too" in section(text, "Training")
+    assert section(text, "Cost") == "- energy at 45 nm: 0.4 mJ"
+    assert "- attention is not expressed" in section(text, "Limits")
+    bare = card_text(network, CardFacts(), {})
+    assert "## Cost" not in bare
+    assert "## Checks" not in bare
+    assert "The outputs have no names: 0 to 3." in bare
+
+
+def test_very_many_classes_are_cut(network):
+    many = Labels(tuple(f"c{n}" for n in range(205)), "x", None, 4, (16, 16), "time", False, 0, "validation")
+    text = section(card_text(network, CardFacts(labels=many), {}), "Classes")
+    assert "| 199 | c199 |" in text
+    assert "c200" not in text
+    assert "The other 5 are in labels.json." in text
+
+
+@pytest.fixture
+def run(network, tmp_path):
+    """The folder of a run that has ended."""
+    best = network.save_pretrained(tmp_path / "run" / "best")
+    save_labels(LABELS, best)
+    (tmp_path / "run" / "result.json").write_text(json.dumps(DOCUMENT))
+    return tmp_path / "run"
+
+
+def test_the_result_of_a_run_is_found(run, network, tmp_path):
+    expected = RunResult("mine", "synthgesture", "people", "val", 3, 0.875, 40)
+    assert result_of(run) == result_of(run / "best") == expected
+    assert result_of(network.save_pretrained(tmp_path / "alone")) is None
+    (run / "result.json").write_text(json.dumps({**DOCUMENT, "folds": 5, "fold": 2}))
+    assert result_of(run) == expected._replace(fold=2, folds=5)
+    recipe = load_recipe("synthgesture")
+    object.__setattr__(recipe.data, "extra", ("nmnist=somewhere/else",))
+    save_recipe(recipe, run / "recipe.yaml")
+    assert result_of(run).extra == ("nmnist",)
+
+
+def test_a_result_of_another_network_is_not_claimed(run):
+    (run / "result.json").write_text(json.dumps({**DOCUMENT, "epoch": 9}))
+    assert result_of(run) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", json.dumps({"name": "x"}), json.dumps({**DOCUMENT, "top1": 87.5}), json.dumps({**DOCUMENT, "n": 0}),
+     json.dumps({**DOCUMENT, "picked_on": "luck"}), json.dumps({**DOCUMENT, "top1": "NaN"})],
+    ids=["cut", "list", "lacking", "percent", "none", "luck", "nan"],
+)  # fmt: skip
+def test_a_damaged_result_is_told_in_a_sentence(run, text):
+    (run / "result.json").write_text(text)
+    with pytest.raises(DataError, match=r"result\.json is not a run's result \(.+\); the file written by ripe train"):
+        result_of(run)
+
+
+def test_what_cannot_be_written(network, tmp_path):
+    with pytest.raises(DataError, match=r"README\.md cannot be written"):
+        write_card(tmp_path / "absent", network, CardFacts())
+    with pytest.raises(ConfigError, match="weights is 'int4'; one of fp32, fp16, int8 is wanted"):
+        write_card(tmp_path, network, CardFacts(weights="int4"))
+    with pytest.raises(DataError, match="cannot be read"):
+        read_result(tmp_path / "absent.json")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,242 @@
+"""Weights kept in int8 and float16: restored exactly, loaded as they were checked, refused when they do not fit."""
+
+import hashlib
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as pack
+
+from ripe_mambaspike import create_model, from_pretrained, fuse
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.errors import WeightsError
+from ripe_mambaspike.models.pretrained import save_pretrained
+from ripe_mambaspike.models.stored import Stored, check_stored, from_file, precision_of, restore, scale_shape, to_file
+
+
+def rounded(tensor):
+    """int8 by the plainest rule there is."""
+    scale = tensor.detach().flatten(1).abs().amax(1).clamp(min=1e-6) / 127
+    scale = scale.reshape(scale_shape(tensor.shape))
+    return Stored((tensor.detach() / scale).round().to(torch.int8), scale)
+
+
+@pytest.fixture(scope="module")
+def network():
+    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "classes": 7}
+    model = create_model("nmnist", seed=0, **fields)
+    randomise(model, 0)
+    return fuse(model, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def stored(network):
+    """Kernels and matrices in int8, what a norm has for every step in float16."""
+    parameters = [(name, tensor) for name, tensor in network.named_parameters() if tensor.ndim > 1]
+    halves = ("scale", "shift", "a_log")
+    return {n: Stored(t.detach().half(), None) if n.endswith(halves) else rounded(t) for n, t in parameters}
+
+
+def test_every_pair_of_value_and_scale_is_one_float32_product():
+    values = torch.arange(-127, 128, dtype=torch.int8).repeat(3, 1)
+    scale = torch.tensor([[0.1], [1 / 3], [7e-5]])
+    expected = [[float(torch.tensor(float(v)) * s) for v in range(-127, 128)] for (s,) in scale]
+    assert restore(Stored(values, scale)).tolist() == expected
+
+
+def test_float16_is_widened_exactly():
+    values = torch.tensor([[0.1, 65504.0, 6e-8, -0.0]], dtype=torch.float16)
+    assert restore(Stored(values, None)).tolist() == [[float(v) for v in values[0]]]
+    assert restore(Stored(values, None), torch.float64).dtype == torch.float64
+
+
+def test_a_folder_gives_back_the_restored_numbers(network, stored, events, tmp_path):
+    save_pretrained(network, tmp_path, stored=stored, beside={"note.txt": b"hello"})
+    loaded = from_pretrained(tmp_path, form="deployed")
+    for name, parameter in network.named_parameters():
+        expected = restore(stored[name]) if name in stored else parameter
+        assert torch.equal(loaded.get_parameter(name), expected), name
+    assert loaded.dtype == torch.float32
+    assert not loaded.training
+    assert torch.isfinite(loaded(events())).all()
+    assert (tmp_path / "note.txt").read_bytes() == b"hello"
+    document = json.loads((tmp_path / "config.json").read_text())
+    assert document["weights"]["precision"] == "int8"
+    assert document["dtype"] == "float32"
+
+
+def test_the_file_has_values_under_their_own_names_and_scales_behind(network, stored, tmp_path):
+    save_pretrained(network, tmp_path, stored=stored)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(tensors["head.weight"], stored["head.weight"].values)
+    assert torch.equal(tensors["head.weight.scale"], stored["head.weight"].scale)
+    kinds = {name: tensor.dtype for name, tensor in tensors.items()}
+    assert kinds["entry.shift"] == torch.float16
+    assert kinds["head.bias"] == torch.float32
+    assert kinds["stages.0.first_conv.weight"] == torch.int8
+    assert len(kinds) == len(network.state_dict()) + sum(one.scale is not None for one in stored.values())
+
+
+def test_float16_alone_is_called_so(network, stored, tmp_path):
+    halves = {name: Stored(network.get_parameter(name).detach().half(), None) for name in stored}
+    assert (precision_of(halves), precision_of(stored)) == ("float16", "int8")
+    save_pretrained(network, tmp_path, stored=halves)
+    loaded = from_pretrained(tmp_path)
+    assert torch.equal(loaded.head.weight, network.head.weight.half().float())
+    assert torch.equal(loaded.head.bias, network.head.bias)
+
+
+def test_a_network_in_half_precision_is_still_one(network, tmp_path):
+    """Without stored weights a float16 network loads as float16, as ever."""
+    save_pretrained(deepcopy(network).half(), tmp_path)
+    assert from_pretrained(tmp_path).dtype == torch.float16
+
+
+def test_nothing_stored_is_a_plain_save(network, tmp_path):
+    save_pretrained(network, tmp_path, stored={})
+    assert torch.equal(from_pretrained(tmp_path).head.weight, network.head.weight)
+    assert "precision" not in json.loads((tmp_path / "config.json").read_text())["weights"]
+
+
+def test_a_failing_write_leaves_the_old_folder_whole(network, stored, tmp_path, monkeypatch):
+    save_pretrained(network, tmp_path, stored=stored, beside={"labels.json": b"old"})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    opened = Path.open
+
+    def no_room(path, *args, **kwargs):
+        if "config.json" in path.name:
+            raise OSError("no space left on device")
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", no_room)
+    with pytest.raises(WeightsError, match="no space"):
+        save_pretrained(network, tmp_path, beside={"labels.json": b"new"})
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def change(folder, edit, precision="int8"):
+    """Change the tensors of a folder and its checksum with them."""
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    packed = pack(tensors, {"format": "pt"})
+    (folder / "model.safetensors").write_bytes(packed)
+    document = json.loads((folder / "config.json").read_text())
+    document["weights"] |= {"sha256": hashlib.sha256(packed).hexdigest(), "precision": precision}
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def without_scale(tensors):
+    del tensors["head.weight.scale"]
+
+
+def with_flat_scale(tensors):
+    tensors["head.weight.scale"] = tensors["head.weight.scale"].flatten()
+
+
+def with_half_scale(tensors):
+    tensors["head.weight.scale"] = tensors["head.weight.scale"].half()
+
+
+def with_negative_scale(tensors):
+    tensors["head.weight.scale"][2] *= -1
+
+
+def with_lost_scale(tensors):
+    tensors["head.weight.scale"][2] = float("nan")
+
+
+def with_infinite_half(tensors):
+    tensors["entry.shift"][0, 0] = float("inf")
+
+
+def with_int16(tensors):
+    tensors["head.weight"] = tensors["head.weight"].short()
+
+
+def with_int8_vector(tensors):
+    tensors["head.bias"] = tensors["head.bias"].to(torch.int8)
+
+
+def with_a_stranger(tensors):
+    tensors["stranger"] = torch.ones(3)
+
+
+def with_a_short_matrix(tensors):
+    for name in ("head.weight", "head.weight.scale"):
+        tensors[name] = tensors[name][:-1].clone()
+
+
+def without_a_matrix(tensors):
+    del tensors["head.weight"], tensors["head.weight.scale"]
+
+
+EDITS = {
+    without_scale: r"head\.weight in int8 without rows or without head\.weight\.scale",
+    with_flat_scale: r"scales of head\.weight that are float32 \(7,\); float32 \(7, 1\) is wanted",
+    with_half_scale: r"scales of head\.weight that are float16",
+    with_negative_scale: r"a scale of head\.weight that is not a positive number",
+    with_lost_scale: r"a scale of head\.weight that is not a positive number",
+    with_infinite_half: r"a number of entry\.shift that is not finite",
+    with_int16: r"head\.weight in int16; int8, float16 or float32 is wanted",
+    with_int8_vector: r"head\.bias in int8 without rows",
+    with_a_stranger: "has the unknown stranger",
+    with_a_short_matrix: r"head\.weight of shape \(6, 24\); .* wants \(7, 24\)",
+    without_a_matrix: r"lacks head\.weight",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_files_that_do_not_fit_are_refused_in_a_sentence(network, stored, tmp_path, edit):
+    save_pretrained(network, tmp_path, stored=stored)
+    change(tmp_path, edit)
+    with pytest.raises(WeightsError, match=EDITS[edit]) as caught:
+        from_pretrained(tmp_path)
+    assert "model.safetensors" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [
+        ("int4", "says that its weights are 'int4'; one of float16, int8"),
+        (8, "says that its weights are 8;"),
+        (None, "says that its weights are None;"),
+        ("float16", "is said to hold float16 weights; it holds int8"),
+    ],
+    ids=["unknown", "number", "null", "another"],
+)
+def test_a_config_that_says_something_else_is_refused(network, stored, tmp_path, precision, said):
+    save_pretrained(network, tmp_path, stored=stored)
+    change(tmp_path, lambda tensors: None, precision)
+    with pytest.raises(WeightsError, match=said):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.999], ids=["empty", "half", "nearly"])
+def test_a_file_cut_short_is_refused(network, stored, tmp_path, keep):
+    save_pretrained(network, tmp_path, stored=stored)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(data[: int(keep * len(data))])
+    with pytest.raises(WeightsError, match="checksum differs"):
+        from_pretrained(tmp_path)
+
+
+def test_weights_of_another_network_are_not_written(network, small, stored, tmp_path):
+    other = small(classes=9, form="deployed")
+    with pytest.raises(WeightsError, match=r"head\.weight of shape \(7, 24\); \(9, 24\) is wanted"):
+        save_pretrained(other, tmp_path / "new", stored=stored)
+    with pytest.raises(WeightsError, match=r"have nobody, which the network has not"):
+        check_stored(network, {"nobody": stored["head.weight"]})
+    with pytest.raises(WeightsError, match=r"head\.weight in float16 with scales"):
+        to_file(network, {"head.weight": Stored(network.head.weight.detach().half(), stored["head.weight"].scale)})
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_was_put_into_a_file_comes_back(network, stored):
+    tensors = from_file(to_file(network, stored), "int8", "here")
+    assert list(tensors) == list(network.state_dict())
+    assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
