@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@$(INSTALL) -e ".[dev,data]"
+	@$(INSTALL) -e ".[dev,data,export,edge,nir]"
 	@touch $@
 
 quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account; simulate some gestures
@@ -28,7 +28,7 @@ quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, prin
 	@$(BIN)/ripe sim make synthgesture --out runs/gestures --train 44 --val 11 --test 11
 
 test: $(VENV)/.installed-dev  ## the whole test suite, on the CPU
-	@$(BIN)/python -m pytest -n 2 -m "not gpu"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 
 check: $(VENV)/.installed-dev  ## style and types
 	@$(BIN)/ruff check .

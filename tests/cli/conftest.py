@@ -6,7 +6,19 @@ import pytest
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.data.simulated import make_set
 
+SETTINGS = (
+    "name=tiny",
+    "data.steps=4",
+    "data.grid=[16, 18]",
+    "data.by=count",
+    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "schedule.batch_size=11",
+    "schedule.epochs=3",
+    "run.ema=0.5",
+    "run.device=cpu",
+)
 SMALL = ("stage_channels=[8, 12, 16]", "hierarchy_widths=[8, 16, 24]")
 
 
@@ -52,3 +64,20 @@ def refused(ripe):
             assert str(name) in said.err, said.err
 
     return check
+
+
+@pytest.fixture(scope="session")
+def gestures(tmp_path_factory):
+    """The root of a small simulated set."""
+    folder = tmp_path_factory.mktemp("gestures")
+    make_set("synthgesture", folder, train=22, val=13, test=37, size=16)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(gestures, tmp_path_factory):
+    """The folder of a run that ended."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    words = ["train", "synthgesture", "--no-report", "--out", str(folder), "--set", f"data.root={gestures}", *SETTINGS]
+    assert main(words) == 0
+    return folder

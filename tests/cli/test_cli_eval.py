@@ -6,36 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.train.labels import read_labels, save_labels
-
-SETTINGS = (
-    "name=tiny",
-    "data.steps=4",
-    "data.grid=[16, 18]",
-    "data.by=count",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
-    "schedule.batch_size=11",
-    "schedule.epochs=3",
-    "run.ema=0.5",
-    "run.device=cpu",
-)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gestures")
-    make_set("synthgesture", folder, train=22, val=13, test=37, size=16)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def finished(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    words = ["train", "synthgesture", "--no-report", "--out", str(folder), "--set", f"data.root={root}", *SETTINGS]
-    assert main(words) == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +55,11 @@ def test_the_number_of_the_validation(ripe, finished, result):
     assert asked(ripe, finished, "--split", "train")["n"] == 22
 
 
-def test_the_folder_of_the_network_alone(ripe, finished, result, root, tmp_path):
+def test_the_folder_of_the_network_alone(ripe, finished, result, gestures, tmp_path):
     """best/ in its run finds the recipe; copied elsewhere it needs to be told where the clips are."""
     assert asked(ripe, finished / "best")["confusion"] == result["confusion"]
     shutil.copytree(finished / "best", tmp_path / "net")
-    found = asked(ripe, tmp_path / "net", "--root", root)
+    found = asked(ripe, tmp_path / "net", "--root", gestures)
     assert {name: found[name] for name in SAME} == {name: result[name] for name in SAME}
 
 
@@ -122,11 +93,11 @@ def test_a_set_with_other_classes(refused, finished, tmp_path):
         refused(["eval", tmp_path / "net"], tmp_path / "net", "11 classes apart", "synthgesture has 11", "are wanted")
 
 
-def test_another_set(refused, finished, root, tmp_path):
+def test_another_set(refused, finished, gestures, tmp_path):
     refused(["eval", finished, "--dataset", "nmnist", "--root", tmp_path], tmp_path, "no prepared nmnist")
     refused(["eval", finished, "--dataset", "nmnis"], "nmnis")
     refused(["eval", finished, "--root", tmp_path], tmp_path, "no prepared synthgesture")
-    refused(["eval", finished, "--cut", "sideways", "--root", root], "sideways")
+    refused(["eval", finished, "--cut", "sideways", "--root", gestures], "sideways")
     refused(["eval", finished, "--split", "all"], "--split", "all")
 
 

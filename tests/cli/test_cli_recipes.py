@@ -65,3 +65,14 @@ def test_an_unknown_name(capsys):
     with pytest.raises(ConfigError, match="no recipe 'mnist'; did you mean 'nmnist'"):
         Recipes("mnist").run()
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["train", "seeds"])
+def test_help_lists_every_field_with_its_comment(ripe, command):
+    said = ripe(command, "--help")
+    assert said.code == 0
+    words = " ".join(said.out.split())
+    for field in fields_of():
+        assert field.path in words
+        assert field.help in words, field
+    assert "augmentation.label_smoothing share of a target spread over all classes (a finite number; 0.1)" in words

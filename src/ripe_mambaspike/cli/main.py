@@ -18,10 +18,11 @@ from ripe_mambaspike.cli.check import Check
 from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
 from ripe_mambaspike.cli.data import Data
 from ripe_mambaspike.cli.evaluate import Eval
+from ripe_mambaspike.cli.export import Export
 from ripe_mambaspike.cli.fuse import Fuse
 from ripe_mambaspike.cli.models import Models
 from ripe_mambaspike.cli.predict import Predict
-from ripe_mambaspike.cli.recipes import Recipes
+from ripe_mambaspike.cli.recipes import Recipes, show_fields
 from ripe_mambaspike.cli.seeds import Seeds
 from ripe_mambaspike.cli.sim import COMMANDS as SIM_COMMANDS
 from ripe_mambaspike.cli.sim import Sim
@@ -34,6 +35,7 @@ Command = (
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Fuse, tyro.conf.subcommand("fuse")]
     | Annotated[Models, tyro.conf.subcommand("models")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
@@ -42,10 +44,12 @@ Command = (
     | Annotated[Sim, tyro.conf.subcommand("sim")]
     | Annotated[Train, tyro.conf.subcommand("train")]
 )
-Asked = Account | Bench | Check | Data | Eval | Fuse | Models | Predict | Recipes | Seeds | Sim | Train
+Asked = Account | Bench | Check | Data | Eval | Export | Fuse | Models | Predict | Recipes | Seeds | Sim | Train
 COMMANDS = (
-    "account", "bench", "check", "data", "eval", "fuse", "models", "predict", "recipes", "seeds", "sim", "train",
+    "account", "bench", "check", "data", "eval", "export", "fuse", "models", "predict", "recipes", "seeds", "sim",
+    "train",
 )  # fmt: skip
+SETTABLE = ("seeds", "train")  # commands whose help lists the fields of a recipe
 NESTED = {"bench": tuple(BENCH_COMMANDS), "data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 WANTED = {
@@ -112,6 +116,8 @@ def _parse(words: list[str]) -> Asked | int:
             )
     except SystemExit as stop:
         if stop.code in (0, None):
+            if words[0] in SETTABLE:
+                show_fields()
             return 0
         return _refuse(_sentence(said.getvalue()))
 

@@ -32,7 +32,7 @@ class Predict:
     """Say what recordings show, how sure the network is, and which class led when."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """The folder of a run (its best network is taken), or of a saved network in any form."""
+    """The folder of a run (its best network is taken), of a saved network in any form, or of an export."""
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECORDING …")]
     """Recordings of any format."""
     held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -49,9 +49,7 @@ class Predict:
             raise InputError("no recording was given; at least one is wanted")
         if self.held_out < 0:
             raise InputError(f"--held-out is {self.held_out}; 0 or more is wanted")
-        from ripe_mambaspike.train.predict import load_classifier
-
-        classifier = load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
+        classifier = self._classifier()
         out = console()
         keys = Keys()
         made: list[dict[str, Any]] = []
@@ -92,6 +90,13 @@ class Predict:
             ending = OTHERS_TOO if made else ""
             print(f"ripe: {len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}", file=sys.stderr)
         return 2 if failed else 0
+
+    def _classifier(self) -> "Classifier":
+        from ripe_mambaspike.deploy.exported import is_export, load_exported_classifier
+        from ripe_mambaspike.train.predict import load_classifier
+
+        load = load_exported_classifier if is_export(self.checkpoint) else load_classifier
+        return load(self.checkpoint, steps=self.steps, grid=self.grid)
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "Keys") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""

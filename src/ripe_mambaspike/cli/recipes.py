@@ -52,6 +52,22 @@ class Recipes:
         print(to_yaml(recipe, comments=True), end="")
 
 
+def show_fields() -> None:
+    """Every field that --set takes, as a part of a command's help."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ripe_mambaspike.train.recipes import fields_of
+
+    out = console()
+    out.print("[bold]fields[/] that --set takes, with their defaults where a recipe sets none:")
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
+    for one in fields_of():
+        said = escape(f"{one.help or 'see ripe recipes NAME'} ({one.type}; {one.default})")
+        table.add_row(f"[cyan]{one.path}[/]", said)
+    out.print(table)
+
+
 def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
     return {
         "recipe": name,

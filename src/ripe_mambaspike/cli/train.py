@@ -28,8 +28,9 @@ Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
 class Train:
     """Train a network by a recipe, pick it by validation, test it once, and write a report.
 
-    Every field of a recipe can be set: ripe recipes NAME shows them all, with what they mean. The folder then holds the
-    recipe as it was run, log.csv, checkpoints, the picked network in best/, result.json and report.html.
+    Every field of a recipe can be set; they are listed below, and ripe recipes NAME shows a recipe's own values. The
+    folder then holds the recipe as it was run, log.csv, checkpoints, the picked network in best/, result.json and
+    report.html.
 
     Started by torchrun --nproc-per-node N -m ripe_mambaspike train …, it is one run on N processes with
     schedule.batch_size clips each.

@@ -1,0 +1,204 @@
+"""`ripe export`: from a trained network to the files that another machine runs."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from ripe_mambaspike.cli.export_tables import show
+from ripe_mambaspike.cli.show import print_json, progress, progress_done
+from ripe_mambaspike.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.deploy.at_hand import AtHand
+    from ripe_mambaspike.deploy.quantise import AccuracyChange
+    from ripe_mambaspike.models.ripe import RipeMambaSpike
+    from ripe_mambaspike.models.stored import Stored
+    from ripe_mambaspike.train.labels import Labels
+    from ripe_mambaspike.train.predict import Classifier
+
+CALIBRATION_CLIPS = 64
+Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE …")]
+
+
+@dataclass
+class Export:
+    """Fuse a trained network and write it for another runtime, with a model card; --check compares it with PyTorch.
+
+    A folder is written: the clip graph (T bins in, logits of every step out), the step graph (one bin and all states
+    in, features and the next states out) and the tail graph (the features of T steps in, logits out); for safetensors
+    the network that from_pretrained loads; for NIR the spiking front-end.
+    """
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """The folder of a run (its best network is taken), or of a saved network."""
+    to: Literal["safetensors", "onnx", "torch-export", "aoti", "executorch", "nir"]
+    """The format."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where to put it; export/FORMAT-WEIGHTS in the run's folder, or beside the network's, when not given."""
+    weights: Literal["fp32", "fp16", "int8"] = "fp32"
+    """How weights are kept; int8 are calibrated on training recordings, one scale for each output channel."""
+    graphs: tuple[Literal["clip", "step", "tail"], ...] = ("clip", "step", "tail")
+    """Which graphs to write."""
+    static: bool = False
+    """For one clip at a time of the trained size, where a format cannot leave batch and resolution open."""
+    opset: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Of ONNX; a recent one when not given."""
+    check: bool = False
+    """Run what was written beside PyTorch: largest difference, labels, time to load and to answer. What does not agree
+    is not left behind."""
+    recordings: Files = ()
+    """To check on; up to --clips test recordings of the set it was trained on when not given."""
+    calibration: Files = ()
+    """To calibrate int8 weights on; training recordings of the set it was trained on when not given."""
+    clips: Annotated[int, tyro.conf.arg(metavar="N")] = 100
+    """How many test recordings to check on."""
+    root: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where the set lies; as in the run's recipe when not given."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from ripe_mambaspike.deploy.exporting import Wish, check_place, deployed, export
+        from ripe_mambaspike.train.labels import LABELS_FILE, find_checkpoint, read_labels
+        from ripe_mambaspike.train.predict import load_classifier
+
+        if self.clips < 1:
+            raise InputError(f"--clips is {self.clips}; a whole number of at least 1 is wanted")
+        wish = Wish(self.to, self.weights, self.graphs, self.static, self.opset)
+        folder = find_checkpoint(self.checkpoint)
+        out = self.out or folder.parent / "export" / f"{self.to}-{self.weights}"
+        check_place(out)
+        classifier = load_classifier(folder)
+        labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
+        job = _Job(self, folder, classifier, labels)
+        try:
+            job.look()
+            progress("fusing …")
+            job.model = deployed(classifier.model)
+            job.make_small()
+            export(job.model, wish, out, labels, job.stored, job.finish, lambda what: progress(f"{what} …"))
+        finally:
+            progress_done()
+        document = {
+            "checkpoint": str(folder), "folder": str(out), "to": self.to, "weights": self.weights, **job.document,
+        }  # fmt: skip
+        print_json(document) if self.json else show(document)
+        return 0
+
+
+@dataclass
+class _Job:
+    """One export under way, and what it will say."""
+
+    asked: Export
+    folder: Path
+    classifier: "Classifier"
+    labels: "Labels | None"
+    model: "RipeMambaSpike" = field(init=False)  # deployed, float32
+    stored: "dict[str, Stored] | None" = None
+    seen: "AtHand | None" = None  # what the export is checked on
+    learned: "AtHand | None" = None  # what int8 weights are calibrated on
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Read the recordings that are needed: what is wrong with them is said before anything is computed."""
+        from ripe_mambaspike.deploy.card import CardFacts
+        from ripe_mambaspike.deploy.card_result import result_of
+
+        asked = self.asked
+        self.facts: CardFacts = CardFacts(asked.to, asked.weights, self.labels, result_of(self.folder))
+        if asked.check:
+            self.seen = self._clips("test", asked.recordings, asked.clips, "recordings", "to check on")
+        if asked.weights == "int8":
+            few = CALIBRATION_CLIPS
+            self.learned = self._clips("train", asked.calibration, few, "calibration", "to calibrate on")
+
+    def make_small(self) -> None:
+        """The weights as they are to be kept, and what that changes."""
+        from ripe_mambaspike.deploy.quantise import to_float16, to_int8
+
+        if self.asked.weights == "fp16":
+            self.stored = to_float16(self.model)
+        elif self.learned is not None:
+            progress("calibrating …")
+            self.stored, calibration = to_int8(self.model, self.learned.clips)
+            worst = calibration.worst
+            self.document["calibration"] = {
+                "on": self.learned.what, "clips": calibration.clips, "worst_layer": worst.name,
+                "worst_error": worst.error,
+            }  # fmt: skip
+            self.facts = replace(self.facts, calibration=calibration)
+        if self.stored is not None and (change := self._accuracy()) is not None:
+            self.document["accuracy"] = {
+                "n": change.clips, "fp32_top1": change.top1, "top1": change.top1_stored, "points": change.points,
+                "agreeing": change.agreeing,
+            }  # fmt: skip
+            self.facts = replace(self.facts, accuracy=change)
+
+    def finish(self, made: Path) -> None:
+        """Look at what was written, check it where that was asked for, and write its card."""
+        from ripe_mambaspike.account.flops import count_flops
+        from ripe_mambaspike.deploy.card import write_card
+
+        self.document["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
+        if self.asked.to == "nir":
+            from ripe_mambaspike.deploy.exported import read_manifest
+
+            missing = read_manifest(made).not_expressed
+            self.document["not_expressed"] = list(missing)
+            self.facts = replace(self.facts, limits=missing)
+        if self.seen is not None:
+            progress("checking …")
+            self.document["check"] = {"on": self.seen.what, "ways": self._check(made, self.seen)}
+        config = self.model.config
+        at = config.replace(steps=self.classifier.steps, resolution=self.classifier.grid)
+        cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
+        write_card(made, self.model, replace(self.facts, cost=cost))
+
+    def _clips(self, part: str, files: tuple[Path, ...], count: int, option: str, why: str) -> "AtHand":
+        from ripe_mambaspike.deploy.at_hand import from_files, from_set
+
+        if files:
+            return from_files(self.classifier, files)
+        if self.labels is None:
+            raise InputError(
+                f"{self.folder} does not say what it was trained on, so there is nothing {why}; --{option} is wanted"
+            )
+        return from_set(self.folder, self.labels, part, count, self.asked.root)
+
+    def _accuracy(self) -> "AccuracyChange | None":
+        """What the smaller weights change on the test part, where that is at hand."""
+        import torch
+
+        from ripe_mambaspike.deploy.at_hand import whole_part
+        from ripe_mambaspike.deploy.quantise import compare_accuracy
+        from ripe_mambaspike.train.clips import EvalBatches
+        from ripe_mambaspike.train.evaluate import BATCH
+
+        if self.labels is None:
+            return None
+        try:
+            part = whole_part(self.folder, self.labels, "test", self.asked.root)
+        except DataError:
+            if self.asked.root is not None:
+                raise
+            return None  # the set is elsewhere, and recordings were given instead
+        assert self.stored is not None
+        progress("comparing the accuracy …")
+        return compare_accuracy(self.model, self.stored, EvalBatches(part, BATCH, torch.device("cpu")))
+
+    def _check(self, made: Path, seen: "AtHand") -> dict[str, Any]:
+        from ripe_mambaspike.deploy.card import Parity
+        from ripe_mambaspike.deploy.checking import check_export, check_front
+        from ripe_mambaspike.deploy.quantise import apply_stored
+
+        to = self.asked.to
+        if to == "nir":
+            return {"front-end": check_front(next(made.glob("*.nir")), self.model, seen.clips).to_dict()}
+        network = apply_stored(self.model, self.stored) if self.stored else self.model
+        found = check_export(made, to, network, seen.clips)
+        said = [Parity(f"{to}, {how}", one.difference, one.labels, one.clips) for how, one in found.items()]
+        self.facts = replace(self.facts, parity=tuple(said))
+        return {how: one.to_dict() for how, one in found.items()}

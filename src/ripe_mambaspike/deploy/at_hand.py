@@ -1,0 +1,49 @@
+"""Clips to calibrate and to check an export on: of the set a network was trained on, or of files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError, RipeError
+from ripe_mambaspike.events.reading import read
+from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of
+from ripe_mambaspike.train.clips import Clips
+from ripe_mambaspike.train.labels import Labels
+from ripe_mambaspike.train.predict import Classifier, clip_of
+from ripe_mambaspike.train.samples import evenly
+
+
+class AtHand(NamedTuple):
+    """Clips [N, T, 2, H, W] and what they are, in words; where it is known, what they show [N]."""
+
+    clips: Tensor
+    labels: Tensor | None
+    what: str
+
+
+def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> AtHand:
+    """So many clips of a part of the network's own set, of all classes alike."""
+    found = whole_part(folder, labels, part, root)
+    chosen = evenly(found.labels.tolist(), min(count, len(found)))
+    clips, classes = zip(*(found.clip(number) for number in chosen), strict=True)
+    what = f"{len(chosen)} of the {len(found)} {part} recordings of {labels.set}"
+    return AtHand(torch.stack(clips), torch.tensor(classes), what)
+
+
+def whole_part(folder: Path, labels: Labels, part: str, root: Path | None = None) -> Clips:
+    """A part of the network's own set."""
+    return part_of(open_for(folder, labels, settings_of(folder, labels, root=root)), part)
+
+
+def from_files(classifier: Classifier, paths: Sequence[Path]) -> AtHand:
+    """Recordings of any format; an error names the file."""
+    clips = []
+    for path in paths:
+        try:
+            clips.append(clip_of(classifier, read(path)))
+        except RipeError as error:
+            raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+    return AtHand(torch.stack(clips), None, f"{len(clips)} recordings given")

@@ -1,0 +1,220 @@
+"""A deployed network's spiking front-end in NIR's nodes, with a sentence for all that they cannot say.
+
+Every node has the name of its part, `stage2.first_conv`, and its metadata the name of the module and the numbers that
+the node itself does not hold, so that the network can be built again.
+"""
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ripe_mambaspike.deploy.export.nir_neurons import STEP, Edges, Grid, array, delayed, neuron_graph, nir, scaled
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
+from ripe_mambaspike.nn.norm import TimeAffine
+from ripe_mambaspike.nn.repconv import FusedConv
+from ripe_mambaspike.nn.stage import SpikingStage
+
+FORMAT = "ripe-front-end"
+VERSION = 1
+FRONT_END = ("entry.", "stages.")  # modules whose numbers lie at the nodes; those of the rest lie at the graph
+CONVENTIONS = (
+    f"A step lasts {STEP} s, over which inputs are constant: an LI decays by exp(-step/tau), a Delay is one step.",
+    "What several edges bring to a node is added up; before the first step everything is 0.",
+    "A Threshold fires above its value and the network's neurons at theirs: it holds the next smaller number.",
+    "A neuron is a graph of its own: NIR's LIF returns to v_reset, and these subtract when they fire.",
+)
+
+
+def front_end_graph(model: RipeMambaSpike, height: int, width: int) -> tuple[Any, list[str]]:
+    """The NIRGraph for inputs of this size, and the sentences about what it does not express."""
+    check_model(model)
+    nodes: dict[str, Any] = {"events": nir().Input(input_type=np.array([2, height, width]))}
+    edges: Edges = []
+    last = _join(nodes, edges, "events", "entry", _norm("entry", model.entry))
+    grids = [(height, width), *model.config.grids(height, width)]
+    for level, stage in enumerate(model.stages):
+        last = _stage(nodes, edges, last, level, stage, grids[level], grids[level + 1])
+    missing = not_expressed(model, height, width)
+    state = model.state_dict()
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "dt": STEP,
+        "name": model.name,
+        "config": json.dumps(model.config.to_dict()),
+        "conventions": json.dumps(CONVENTIONS),
+        "not_expressed": json.dumps(missing),
+        "parameters": {name: array(value) for name, value in state.items() if not name.startswith(FRONT_END)},
+    }
+    return nir().NIRGraph(nodes, edges, metadata=metadata), missing
+
+
+def parameters(graph: Any) -> dict[str, Any]:
+    """Every tensor of the network by its name, from the nodes and from the metadata."""
+    found = dict(graph.metadata["parameters"])
+    for node in graph.nodes.values():
+        held = dict(node.metadata)
+        module = text(held.pop("module", ""))
+        if module.endswith("_conv"):
+            held |= {"weight": node.weight, "bias": node.bias}
+        found |= {f"{module}.{name}": value for name, value in held.items()}
+    return found
+
+
+def text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def check_model(model: Any) -> None:
+    wanted = "a NIR file is made of a RIPE-MambaSpike network in its deployed form"
+    if not isinstance(model, RipeMambaSpike):
+        given = f"'{model.name}'" if hasattr(model, "name") else f"a {type(model).__name__}"
+        raise ConfigError(f"{wanted}; {given} was given")
+    if model.config.form != "deployed":
+        raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    kind = str(model.dtype).removeprefix("torch.")
+    if kind not in ("float32", "float64"):
+        raise ConfigError(f"{wanted} in float32 or float64; '{model.name}' is in {kind}")
+
+
+def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
+    """What a reader of the graph alone would not know, a sentence each."""
+    config = model.config
+    said = []
+    if norms := _changing_norms(model):
+        said.append(
+            f"No NIR node changes its numbers with the step, and the norms over time do: {_listed(norms)} have the "
+            "mean of the steps' scales and shifts, and their metadata every step's."
+        )
+    if config.attention != "none":
+        said.append(
+            f"No NIR node multiplies two signals, and the attention ({config.attention}) does: stage1.attention, "
+            "stage2.attention and stage3.attention pass the features unchanged, and their metadata has its weights."
+        )
+    rates = "the three stages' spikes" if config.bridge == "mr-s3a" else "the last stage's spikes"
+    said.append(
+        f"The bridge divides counts of {rates} by the steps so far and normalises over channels, which no NIR node "
+        "does: the graph ends with the stages' spikes, and the bridge's weights are metadata."
+    )
+    if config.tokens is not None:
+        said.append(f"Keeping the {config.tokens} most salient positions is a choice that no NIR node makes.")
+    said.append(
+        f"The mixing of the tokens ({config.mixer}) and the head have no NIR nodes: their weights are metadata."
+    )
+    said.append(
+        f"NIR's neurons have the shape of their grid: the graph is for inputs of {width}×{height} and no others, and "
+        f"its norms for at most {config.steps} steps."
+    )
+    return said
+
+
+def _stage(
+    nodes: dict[str, Any], edges: Edges, last: str, level: int, stage: nn.Module, before: Grid, grid: Grid
+) -> str:
+    """The nodes of one stage behind the last one; the name of its second neuron."""
+    assert isinstance(stage, SpikingStage)
+    assert isinstance(stage.second_conv, FusedConv)
+    place, module = f"stage{level + 1}.", f"stages.{level}."
+    channels = len(stage.second_conv.bias)
+
+    def join(name: str, node: Any) -> str:
+        return _join(nodes, edges, last, place + name, node)
+
+    last = _filtered(nodes, edges, last, f"{place}first", f"{module}first_conv", stage.first_conv, before)
+    last = join("first_norm", _norm(f"{module}first_norm", stage.first_norm))
+    last = join("first_neuron", _neuron(f"{module}first_neuron", stage.first_neuron, grid))
+    last = _filtered(nodes, edges, last, f"{place}second", f"{module}second_conv", stage.second_conv, grid)
+    last = join("second_norm", _norm(f"{module}second_norm", stage.second_norm))
+    attention = scaled(np.ones(channels), grid)
+    attention.metadata = _held(f"{module}attention", stage.attention)
+    last = join("attention", attention)
+    last = join("second_neuron", _neuron(f"{module}second_neuron", stage.second_neuron, grid))
+    join("spikes", nir().Output(output_type=np.array([channels, *grid])))
+    return last
+
+
+def _join(nodes: dict[str, Any], edges: Edges, last: str, name: str, node: Any) -> str:
+    nodes[name] = node
+    edges.append((last, name))
+    return name
+
+
+def _filtered(
+    nodes: dict[str, Any], edges: Edges, last: str, place: str, module: str, conv: nn.Module, grid: Grid
+) -> str:
+    """`(1 + λ) x − λ x of the step before`, both into the convolution."""
+    assert isinstance(conv, FusedConv)
+    name = f"{place}_conv"
+    held: dict[str, Any] = {"module": module}
+    if conv.coefficient is None:
+        edges.append((last, name))
+    else:
+        coefficient = array(conv.coefficient.double())
+        held["coefficient"] = array(conv.coefficient)
+        nodes[f"{place}_now"] = scaled(1 + coefficient, grid)
+        nodes[f"{place}_delay"] = delayed(len(coefficient), grid)
+        nodes[f"{place}_before"] = scaled(-coefficient, grid)
+        edges += [(last, f"{place}_now"), (f"{place}_now", name), (last, f"{place}_delay")]
+        edges += [(f"{place}_delay", f"{place}_before"), (f"{place}_before", name)]
+    nodes[name] = nir().Conv2d(
+        input_shape=grid,
+        weight=array(conv.weight),
+        stride=conv.stride,
+        padding=1,
+        dilation=1,
+        groups=1,
+        bias=array(conv.bias),
+        metadata=held,
+    )
+    return name
+
+
+def _norm(module: str, norm: nn.Module) -> Any:
+    """A scale and a shift of every channel, the steps' mean, as a 1×1 convolution with a diagonal kernel.
+
+    A grouped convolution would say it shorter, but nir 1.0.8 cannot read one back: it takes a group's channels for all.
+    """
+    assert isinstance(norm, TimeAffine)
+    held = _held(module, norm)
+    scale, shift = held["scale"].mean(0), held["shift"].mean(0)
+    if not _changes(norm):
+        scale, shift = held["scale"][0], held["shift"][0]
+    weight = np.diag(scale)[:, :, None, None].copy()
+    return nir().Conv2d(
+        input_shape=None, weight=weight, stride=1, padding=0, dilation=1, groups=1, bias=shift, metadata=held
+    )
+
+
+def _neuron(module: str, neuron: nn.Module, grid: Grid) -> Any:
+    assert isinstance(neuron, LIF | SiLIF | CSiLIF)
+    constants = copy.deepcopy(neuron).double().constants(torch.device("cpu"))
+    return neuron_graph(constants, grid, _held(module, neuron))
+
+
+def _held(module: str, part: nn.Module) -> dict[str, Any]:
+    """The module's name and all its numbers."""
+    return {"module": module, **{name: array(value) for name, value in part.state_dict().items()}}
+
+
+def _changing_norms(model: RipeMambaSpike) -> list[str]:
+    norms = {"entry": model.entry}
+    for level, stage in enumerate(model.stages, 1):
+        norms |= {f"stage{level}.{half}_norm": getattr(stage, f"{half}_norm") for half in ("first", "second")}
+    return [name for name, norm in norms.items() if _changes(norm)]
+
+
+def _changes(norm: nn.Module) -> bool:
+    assert isinstance(norm, TimeAffine)
+    return any(bool((values != values[:1]).any()) for values in (norm.scale, norm.shift))
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,114 @@
+"""The network's neurons and temporal filters as loops of NIR's primitives.
+
+NIR's own LIF returns to a fixed potential when it fires; these neurons subtract, and one of them has a complex pole.
+Both are said exactly with an integrator or a delayed sum, a threshold, and a delay of one step that carries the spike
+back. NIR adds up what several edges bring to one node. Numbers made of others are kept in float64, whatever the
+network's precision: in float64 a loop then fires as the network does in float64.
+"""
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ripe_mambaspike.ops.fused import Neuron
+from ripe_mambaspike.ops.neurons import CSILIF_RESET
+
+Array = NDArray[Any]
+Grid = tuple[int, int]
+Edges = list[tuple[str, str]]
+
+STEP = 0.004  # seconds a step lasts in the file: the neurons' own unit, in which τ = −STEP / ln β
+
+
+def nir() -> Any:
+    """The package, imported when it is needed; it has no types."""
+    return importlib.import_module("nir")
+
+
+def array(values: Tensor) -> Array:
+    """As an array, a single number as numpy's: that is what NIR files take."""
+    return values.detach().cpu().numpy().copy()[()]
+
+
+def spread(values: Array, grid: Grid) -> Array:
+    """Values of channels [C] at every position [C, H, W], as NIR's nodes want them."""
+    return np.broadcast_to(values[:, None, None], (*values.shape, *grid)).copy()
+
+
+def delayed(channels: int, grid: Grid) -> Any:
+    """One step later."""
+    return nir().Delay(delay=np.full((channels, *grid), STEP))
+
+
+def scaled(values: Array, grid: Grid) -> Any:
+    """Each channel by its own number."""
+    return nir().Scale(scale=spread(values, grid))
+
+
+def neuron_graph(neuron: Neuron, grid: Grid, metadata: dict[str, Any]) -> Any:
+    """A neuron as a graph of its own: current in, spikes out; the node `potential` gives the potential before reset."""
+    decay, gain, threshold = (array(value.double()) for value in (neuron.decay, neuron.gain, neuron.threshold))
+    shape = np.array([len(decay), *grid])
+    nodes: dict[str, Any] = {"input": nir().Input(input_type=shape)}
+    # fires above its value, the network's neurons at theirs
+    nodes["fire"] = nir().Threshold(threshold=spread(np.nextafter(threshold, -np.inf), grid))
+    nodes["output"] = nir().Output(output_type=shape)
+    edges: Edges = [("fire", "output"), ("potential", "fire")]
+    if neuron.rotation is not None:
+        _resonator(nodes, edges, decay, array(neuron.rotation.double()), gain, grid)
+    elif np.all((decay > 0) & (decay < 1)):
+        _integrator(nodes, edges, decay, gain, threshold, grid)
+    else:
+        _sum(nodes, edges, decay, gain, threshold, grid)
+    return nir().NIRGraph(nodes, edges, metadata=metadata)
+
+
+def _integrator(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, threshold: Array, grid: Grid) -> None:
+    """`u ← β(u − v s) + g x`: a leaky integrator of x and of the spike before, whose current takes v off."""
+    nodes["potential"] = nir().LI(
+        tau=spread(-STEP / np.log(decay), grid),
+        r=spread(gain / (1 - decay), grid),
+        v_leak=np.zeros((len(decay), *grid)),
+    )
+    nodes["before"] = delayed(len(decay), grid)
+    nodes["reset"] = scaled(-decay * threshold / gain, grid)
+    edges += [("input", "potential"), ("fire", "before"), ("before", "reset"), ("reset", "potential")]
+
+
+def _sum(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, threshold: Array, grid: Grid) -> None:
+    """The same neuron where β rounds to 0 or 1, which no time constant gives: `u ← g x + β (u − v s)` as sums."""
+    ones = np.ones_like(decay)
+    nodes["current"], nodes["potential"] = scaled(gain, grid), scaled(ones, grid)
+    _remainder(nodes, edges, -threshold, grid)
+    nodes["leak"] = scaled(decay, grid)
+    edges += [("input", "current"), ("current", "potential"), ("potential", "left"), ("before", "leak")]
+    edges += [("leak", "potential")]
+
+
+def _resonator(nodes: dict[str, Any], edges: Edges, real: Array, imag: Array, gain: Array, grid: Grid) -> None:
+    """`m ← α(m − s/2) + b x`, potential 2 Re m: two delayed sums that turn into each other."""
+    ones = np.ones_like(real)
+    nodes["current"], nodes["real"], nodes["imag"] = scaled(gain, grid), scaled(ones, grid), scaled(ones, grid)
+    nodes["potential"] = scaled(2 * ones, grid)
+    _remainder(nodes, edges, -CSILIF_RESET * ones, grid)
+    nodes["imag_before"] = delayed(len(real), grid)
+    for name, values, source, target in (
+        ("real_to_real", real, "before", "real"),
+        ("imag_to_real", -imag, "imag_before", "real"),
+        ("real_to_imag", imag, "before", "imag"),
+        ("imag_to_imag", real, "imag_before", "imag"),
+    ):
+        nodes[name] = scaled(values, grid)
+        edges += [(source, name), (name, target)]
+    edges += [("input", "current"), ("current", "real"), ("real", "potential"), ("real", "left")]
+    edges += [("imag", "imag_before")]
+
+
+def _remainder(nodes: dict[str, Any], edges: Edges, reset: Array, grid: Grid) -> None:
+    """What is `left` of the state after the reset, and that one step `before`."""
+    nodes["left"], nodes["reset"] = scaled(np.ones_like(reset), grid), scaled(reset, grid)
+    nodes["before"] = delayed(len(reset), grid)
+    edges += [("fire", "reset"), ("reset", "left"), ("left", "before")]

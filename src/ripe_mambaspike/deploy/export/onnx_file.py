@@ -1,0 +1,182 @@
+"""ONNX: a graph as one file, and onnxruntime to run it.
+
+Stored weights stay int8 or float16 in the file and are widened by a Cast and a Mul. The file carries what it is (kind,
+steps, classes) and a checksum of its nodes and weights.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.deploy.graph import Graph
+from ripe_mambaspike.deploy.graph_trace import check_length, traced
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.files import atomic_write
+
+SUFFIX = ".onnx"
+OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxruntime allowed here reads
+OPSET = 20
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
+LARGEST_FOLDED = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
+MARK = "ripe-mambaspike"
+
+
+def why_not() -> str | None:
+    """What is missing here, None when nothing is."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if not missing:
+        return None
+    return f'ONNX needs the package {missing[0]}, which is not installed; pip install "ripe-mambaspike[export]" adds it'
+
+
+def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) -> None:
+    """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
+        raise ConfigError(f"opset is {opset!r}; a whole number from {OPSETS[0]} to {OPSETS[1]} is wanted")
+    if (reason := why_not()) is not None:
+        raise ConfigError(reason)
+    onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
+
+    program = traced(graph, dynamic=dynamic)
+    with _quietly():
+        translated = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=opset,
+            input_names=list(graph.input_names),
+            output_names=list(graph.output_names),
+            optimize=False,
+            verbose=False,
+        )
+        assert translated is not None
+        optimizer.optimize(
+            translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=LARGEST_FOLDED
+        )
+    model = translated.model_proto
+    _slim(model, graph, dynamic)
+    facts = {"format": MARK, "kind": graph.kind, "dynamic": str(dynamic).lower(), **_facts(graph)}
+    onnx.helper.set_model_props(model, {**facts, "sha256": _checksum(model)})
+    onnx.checker.check_model(model)
+    with atomic_write(path) as file:
+        file.write(model.SerializeToString())
+
+
+def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
+    """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has."""
+    if (reason := why_not()) is not None:
+        raise ConfigError(reason)
+    onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
+
+    wanted = "an ONNX file written by this package is wanted"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {wanted}") from error
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's own, whose class is not public
+        raise InputError(f"{path} is damaged or no ONNX file; {wanted}") from error
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    if facts.get("format") != MARK:
+        raise InputError(f"{path} does not say that it is a {MARK} graph; {wanted}")
+    if facts.get("sha256") != _checksum(model):
+        raise InputError(f"{path} is damaged: its checksum differs from the one it was saved with; {wanted}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of its own for each reason
+        raise InputError(f"{path} cannot be run by onnxruntime ({_first_line(error)}); {wanted}") from error
+    names = [one.name for one in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        if len(inputs) != len(names):
+            raise InputError(f"{len(inputs)} inputs were given; {path} wants {len(names)}: {', '.join(names)}")
+        if facts.get("dynamic") == "true":
+            check_length(facts.get("kind", ""), inputs)
+        arrays = {name: value.detach().cpu().numpy() for name, value in zip(names, inputs, strict=True)}
+        try:
+            return tuple(map(torch.from_numpy, session.run(None, arrays)))
+        except Exception as error:
+            shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
+            raise InputError(f"{path} cannot be run on inputs of shape {shapes} ({_first_line(error)})") from error
+
+    return run
+
+
+def _package(name: str) -> Any:
+    """Imported when first needed; not every installation has it."""
+    return importlib.import_module(name)
+
+
+def _facts(graph: Graph) -> dict[str, str]:
+    module: Any = graph.module
+    return {name: str(value) for name, value in module.facts.items()}
+
+
+def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
+    """Leave out what only a debugger reads, and give dimensions the names that the graph has for them."""
+    names: dict[str, str] = {}
+
+    def short(name: str) -> str:
+        return names.setdefault(name, f"v{len(names)}") if name else name
+
+    body = model.graph
+    names.update((value.name, value.name) for value in (*body.input, *body.output, *body.initializer))
+    for node in body.node:
+        node.ClearField("name")
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+        node.input[:], node.output[:] = map(short, node.input), map(short, node.output)
+    for value in (*body.input, *body.output, *body.initializer):
+        value.ClearField("metadata_props")
+        value.ClearField("doc_string")
+    body.ClearField("value_info")
+    body.ClearField("metadata_props")
+    model.ClearField("metadata_props")
+    for value in body.input if dynamic else ():
+        for position, name in graph.dynamic.get(value.name, {}).items():
+            value.type.tensor_type.shape.dim[position].dim_param = name
+    for value in body.output if dynamic else ():
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.HasField("dim_param"):  # an expression of symbols that have other names now
+                dimension.ClearField("dim_param")
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+
+
+def _checksum(model: Any) -> str:
+    """Of the nodes and the weights, whatever order a file keeps its fields in."""
+    digest = hashlib.sha256()
+    for part in (*model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
+        digest.update(part.SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporter's remarks on packages that nothing here needs."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

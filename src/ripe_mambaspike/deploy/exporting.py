@@ -1,0 +1,150 @@
+"""From a saved network to a folder that another machine runs: fused, made small, written, described."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ripe_mambaspike.deploy import graph as graphs
+from ripe_mambaspike.deploy.exported import (
+    FORMATS,
+    MANIFEST,
+    RUNNABLE,
+    GraphFile,
+    Manifest,
+    describe_file,
+    format_module,
+    is_export,
+)
+from ripe_mambaspike.deploy.fuse import fuse
+from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
+from ripe_mambaspike.files import atomic_folder
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE, save_pretrained
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import Stored
+from ripe_mambaspike.train.labels import Labels, save_labels
+
+Weights = Literal["fp32", "fp16", "int8"]
+KINDS = ("clip", "step", "tail")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of an export."""
+
+    to: str
+    weights: Weights = "fp32"
+    kinds: tuple[str, ...] = KINDS
+    static: bool = False
+    opset: int | None = None  # of ONNX
+
+    def __post_init__(self) -> None:
+        if self.to not in FORMATS:
+            raise ConfigError(f"--to is '{self.to}'; one of {', '.join(FORMATS)} is wanted")
+        if unknown := [kind for kind in self.kinds if kind not in KINDS]:
+            raise ConfigError(f"--graphs has '{unknown[0]}'; some of {', '.join(KINDS)} are wanted")
+        if not self.kinds:
+            raise ConfigError(f"--graphs is empty; some of {', '.join(KINDS)} are wanted")
+        if self.opset is not None and self.to != "onnx":
+            raise ConfigError(f"--opset is {self.opset}, which ONNX alone has; --to onnx is wanted with it")
+        if self.to == "nir" and self.weights != "fp32":
+            raise ConfigError(f"--weights is {self.weights}; a NIR file carries fp32 alone")
+        if self.to != "safetensors" and (reason := format_module(self.to).why_not()):
+            raise ConfigError(reason)
+
+
+def deployed(model: Model) -> RipeMambaSpike:
+    """The network to export: fused where it is not."""
+    if not isinstance(model, RipeMambaSpike):
+        raise ConfigError(f"'{model.name}' has no deployed form; a RIPE-MambaSpike network is wanted")
+    if model.config.form == "dual-kernel":
+        raise ConfigError(
+            f"'{model.name}' is in its dual-kernel form, which ripe account runs; another form is wanted here"
+        )
+    return fuse(model, quiet=True) if model.config.form == "training" else model
+
+
+def check_place(out: Path) -> None:
+    """What stands where an export is to go is an earlier export, an empty folder, or nothing."""
+    if not out.exists() or is_export(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if (out / CONFIG_FILE).is_file() and (out / WEIGHTS_FILE).is_file() and (out / "README.md").is_file():
+        return  # an earlier safetensors export
+    raise InputError(f"{out} is there and is no export; another --out is wanted")
+
+
+def export(
+    model: RipeMambaSpike,
+    wish: Wish,
+    out: Path,
+    labels: Labels | None,
+    stored: Mapping[str, Stored] | None = None,
+    finish: Callable[[Path], None] = lambda folder: None,
+    say: Say = lambda what: None,
+) -> Path:
+    """Write the deployed network into `out`; `finish` may look at the folder, and raise, before it is moved in."""
+    check_place(out)
+    try:
+        with atomic_folder(out) as folder:
+            if wish.to == "safetensors":
+                save_pretrained(model, folder, stored=stored or None)
+            else:
+                manifest = _write_graphs(model, wish, folder, labels, stored, say)
+                (folder / MANIFEST).write_bytes(manifest.to_json())
+            if labels is not None:
+                save_labels(labels, folder)
+            finish(folder)
+    except OSError as error:
+        raise WeightsError(
+            f"{out} cannot be written ({error.strerror or error}); a disk with room is wanted"
+        ) from error
+    return out
+
+
+def _write_graphs(
+    model: RipeMambaSpike,
+    wish: Wish,
+    folder: Path,
+    labels: Labels | None,
+    stored: Mapping[str, Stored] | None,
+    say: Say,
+) -> Manifest:
+    steps, grid = (labels.steps, labels.grid) if labels else (model.config.steps, model.config.resolution)
+    module = format_module(wish.to)
+    files: list[GraphFile] = []
+    missing: Sequence[str] = ()
+    if wish.to == "nir":
+        path = folder / f"front{module.SUFFIX}"
+        say("writing the front-end")
+        missing = module.save(model, path, *grid)
+        files.append(describe_file("front", path))
+    else:
+        options: dict[str, Any] = {} if wish.opset is None else {"opset": wish.opset}
+        for kind in wish.kinds:
+            say(f"writing the {kind} graph")
+            graph = _graph(kind, model, grid, steps, stored)
+            path = folder / f"{kind}{module.SUFFIX}"
+            module.save(graph, path, dynamic=not wish.static, **options)
+            files.append(describe_file(kind, path, graph.input_names, graph.output_names))
+    return Manifest(
+        to=wish.to,
+        weights=wish.weights,
+        network=model.name,
+        config=model.config.to_dict(),
+        steps=steps,
+        grid=grid,
+        static=wish.static or wish.to not in RUNNABLE,
+        graphs=tuple(files),
+        not_expressed=tuple(missing),
+    )
+
+
+def _graph(
+    kind: str, model: RipeMambaSpike, grid: tuple[int, int], steps: int, stored: Mapping[str, Stored] | None
+) -> graphs.Graph:
+    if kind == "step":
+        return graphs.step_graph(model, *grid, stored)
+    make = graphs.clip_graph if kind == "clip" else graphs.tail_graph
+    return make(model, *grid, stored, steps=steps)

@@ -1,0 +1,48 @@
+"""A graph traced by torch.export, for every format that starts from such a program."""
+
+import importlib
+from typing import Any
+
+import torch
+
+from ripe_mambaspike.deploy.graph import Graph, resized
+from ripe_mambaspike.deploy.graph_scan import LONGEST
+from ripe_mambaspike.errors import InputError
+
+SMALLEST_TRACED = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
+
+
+def traced(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedProgram:
+    """The graph's operations and constants; sizes that `graph.dynamic` names are symbols unless `dynamic` is False.
+
+    Sizes of 0 and 1 are not treated apart, so one program serves every batch and every size from 8×8 on.
+    """
+    with torch.no_grad():
+        if not dynamic:
+            return torch.export.export(graph.module, graph.example, strict=False)
+        settings: Any = importlib.import_module("torch.fx.experimental._config")
+
+        shapes = tuple(
+            dict.fromkeys(graph.dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in graph.input_names
+        )
+        gathered: tuple[Any, ...] = shapes if len(shapes) <= 2 else (*shapes[:2], shapes[2:])  # the rest is *states
+        with settings.patch(backed_size_oblivious=True):
+            return torch.export.export(graph.module, _generic(graph), dynamic_shapes=gathered, strict=False)
+
+
+def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Refuse clips that are longer than a program for any size was made for; only its inputs tell."""
+    if kind == "step":
+        return
+    shape = inputs[0].shape
+    tokens = shape[1] * shape[2] if kind == "tail" else shape[1] * -(-shape[-2] // 8) * -(-shape[-1] // 8)
+    if tokens > LONGEST:
+        raise InputError(f"the clips give {tokens} tokens each; a graph of free size takes at most {LONGEST}")
+
+
+def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:
+    """An example whose sizes stand for any others; at least the graph's own, which its tokens fit."""
+    module: Any = graph.module
+    batch, *sides = SMALLEST_TRACED
+    height, width = (max(side, own) for side, own in zip(sides, module.size, strict=True))
+    return resized(graph, batch, height, width + 8 * (width == height)).example

@@ -1,0 +1,91 @@
+"""Does an exported network say what PyTorch says? Both see the same clips, in one run, and both are timed there.
+
+Runtimes add in other orders, so a potential within rounding of its threshold may fire in one and not in the other;
+from there on the logits of that clip differ by more than rounding. Such clips are counted, never left out.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.models.base import clip_logits
+
+BOUND = 1e-4  # of a clip's largest logit
+TIMED = 20  # calls of each
+WARM = 2  # before those
+
+
+class Parity(NamedTuple):
+    """Of one way to run an exported network, against PyTorch."""
+
+    clips: int
+    difference: float  # the largest, of logits, relative to the clip's largest logit
+    median: float  # of the clips' differences
+    beyond: int  # clips that differ by more than the bound
+    labels: int  # clips that both call the same
+    load_seconds: float  # to load its files
+    first_seconds: float  # from there to the first prediction
+    latency_ms: float  # of one clip, the median
+    torch_ms: float  # PyTorch's, in the same run
+
+    @property
+    def agrees(self) -> bool:
+        """The same label for every clip, and rounding alone between the logits of most."""
+        return self.labels == self.clips and self.median <= BOUND
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "bound": BOUND, "agrees": self.agrees}
+
+
+@torch.inference_mode()
+def compare(load: Callable[[], Callable[[Tensor], Tensor]], model: Callable[[Tensor], Tensor], clips: Tensor) -> Parity:
+    """`load` gives the exported network, clips [B, T, 2, H, W] → logits; `model` is PyTorch's with the same weights."""
+    began = time.perf_counter()
+    run = load()
+    loaded = time.perf_counter()
+    run(clips[:1])
+    first = time.perf_counter()
+    ours = torch.cat([model(clip) for clip in clips.split(1)])
+    theirs = torch.cat([run(clip) for clip in clips.split(1)])
+    largest = ours.abs().amax((1, 2)).clamp(min=torch.finfo(ours.dtype).tiny)
+    apart = ((theirs - ours).abs().amax((1, 2)) / largest).double()
+    apart = torch.where(apart.isnan(), torch.inf, apart)
+    same = clip_logits(ours).argmax(-1) == clip_logits(theirs).argmax(-1)
+    latency, reference = _median_ms(run, model, clips[:1])
+    return Parity(
+        len(clips),
+        float(apart.max()),
+        float(apart.median()),
+        int((apart > BOUND).sum()),
+        int(same.sum()),
+        loaded - began,
+        first - loaded,
+        latency,
+        reference,
+    )
+
+
+def check(parity: Parity, what: str) -> None:
+    """Raise where an export does not say what the network says."""
+    if not parity.agrees:
+        raise VerificationError(
+            f"{what} does not agree with the network: {parity.labels} of {parity.clips} labels are the same and half "
+            f"of the clips differ by more than {parity.median:.1e}; all labels and at most {BOUND:.0e} are wanted"
+        )
+
+
+def _median_ms(run: Callable[[Tensor], Tensor], model: Callable[[Tensor], Tensor], clip: Tensor) -> tuple[float, float]:
+    """Both by turns, so that whatever else the machine does meets both."""
+    spent: tuple[list[float], list[float]] = ([], [])
+    for turn in range(WARM + TIMED):
+        for call, seconds in zip((run, model), spent, strict=True):
+            began = time.perf_counter()
+            call(clip)
+            if turn >= WARM:
+                seconds.append(time.perf_counter() - began)
+    ours, theirs = (sorted(seconds)[TIMED // 2] * 1e3 for seconds in spent)
+    return ours, theirs

@@ -1,0 +1,122 @@
+"""A graph compiled ahead of time and run from its package: the same logits, and clear words where it cannot be."""
+
+import shutil
+import zipfile
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.deploy import graph_scan
+from ripe_mambaspike.deploy.export import aoti
+from ripe_mambaspike.deploy.graph import resized, tail_graph
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.stored import Stored, restore
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small deployed network, one matrix of it in whole numbers."""
+    small = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 2, "form": "deployed"}
+    network = create_model("nmnist", seed=0, **small).eval()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "dt_bias" in name:
+                parameter.fill_(-3)  # what a chunk hands to the next must show in the logits
+        name = next(name for name, _ in network.named_parameters() if "hierarchy" in name and "in_proj" in name)
+        matrix = network.get_parameter(name)
+        scale = matrix.abs().amax(1, keepdim=True) / 127
+        network.stored = {name: Stored((matrix / scale).round().to(torch.int8), scale)}
+        matrix.copy_(restore(network.stored[name]))
+    return network
+
+
+@pytest.fixture(scope="module")
+def graph(model):
+    """The tail, with its scan in chunks of 2: few operations, several chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_scan, "CHUNK", 2)
+        yield tail_graph(model, 10, 12, model.stored)
+
+
+@pytest.fixture(scope="module")
+def package(graph, tmp_path_factory):
+    """Compiled once: that takes its time."""
+    path = tmp_path_factory.mktemp("aoti") / "tail.pt2"
+    aoti.save(graph, path, dynamic=False)
+    return path
+
+
+def inputs(graph, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(one.shape, generator=generator) for one in graph.example)
+
+
+@needs_compiler
+def test_the_package_gives_pytorchs_logits(model, graph, package):
+    run = aoti.load(package)
+    for seed in range(3):
+        features, attention = inputs(graph, seed)
+        with torch.no_grad():
+            expected = model.classify(features, attention)
+        (logits,) = run(features, attention)
+        assert logits.shape == (1, 2, 10)
+        assert (logits - expected).abs().max() <= 2e-6 * expected.abs().max()
+
+
+@needs_compiler
+def test_inputs_of_another_size_are_refused(graph, package):
+    run = aoti.load(package)
+    with pytest.raises(InputError, match=r"\(2, 2, 4, 4\).* is for \[\('torch.float32', \(1, 2, 4, 4\)\)"):
+        run(*resized(graph, 2, 10, 12).example)
+    with pytest.raises(InputError, match=r"torch\.float64"):
+        run(*(one.double() for one in graph.example))
+
+
+@needs_compiler
+def test_damaged_files_are_refused_in_one_sentence(package, tmp_path):
+    whole = bytearray(package.read_bytes())
+    path = tmp_path / "tail.pt2"
+    turned = bytearray(whole)
+    turned[len(turned) // 2] ^= 255
+    for content in (b"", b"nothing of the kind", whole[: len(whole) // 2], bytes(len(whole)), turned):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"tail\.pt2 is not a whole package") as caught:
+            aoti.load(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_foreign_and_absent_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"absent\.pt2 cannot be read"):
+        aoti.load(tmp_path / "absent.pt2")
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("other/readme", "no code")
+    with pytest.raises(InputError, match="it holds nothing compiled"):
+        aoti.load(tmp_path / "other.pt2")
+
+
+def test_free_sizes_are_refused_before_anything_is_compiled(graph, tmp_path, monkeypatch):
+    monkeypatch.setattr(aoti, "why_not", lambda: None)
+    with pytest.raises(ConfigError, match="batch, height3, positions, width3 are to stay free; --static is wanted"):
+        aoti.save(graph, tmp_path / "tail.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_compile_is_refused_and_nothing_is_written(graph, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("no such luck\nand many lines more")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
+    monkeypatch.setattr(aoti, "why_not", lambda: None)
+    with pytest.raises(ConfigError, match=r"the tail graph cannot be compiled ahead of time \(no such luck\)$"):
+        aoti.save(graph, tmp_path / "tail.pt2", dynamic=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_compiler_the_sentence_says_so(graph, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", lambda: "no-such-compiler")
+    with pytest.raises(ConfigError, match="needs a C\\+\\+ compiler, which is not there"):
+        aoti.save(graph, tmp_path / "tail.pt2", dynamic=False)
+    assert list(tmp_path.iterdir()) == []

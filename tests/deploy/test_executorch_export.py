@@ -1,0 +1,130 @@
+"""Graphs as ExecuTorch programs, run by ExecuTorch: the same logits, one size, and clear words where it cannot."""
+
+import pytest
+import torch
+
+pytest.importorskip("executorch")
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.deploy.export import executorch_file
+from ripe_mambaspike.deploy.graph import clip_graph
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.stored import Stored, restore
+from ripe_mambaspike.nn.norm import TimeAffine
+
+KERNEL = "stages.1.second_conv.weight"
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small deployed network in which everything fires, one kernel of it in whole numbers.
+
+    Without the mixing of tokens, whose hundreds of operations are no others and take long to lower.
+    """
+    torch.manual_seed(0)
+    small = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 2, "form": "deployed"}
+    network = create_model("nmnist", seed=0, mixer="none", bridge="stage3", **small).eval()
+    with torch.no_grad():
+        for part in network.modules():
+            if isinstance(part, TimeAffine):
+                part.scale.uniform_(3, 8)
+                part.shift.uniform_(0, 0.6)
+            if getattr(part, "coefficient", None) is not None:
+                part.coefficient.uniform_(-0.4, 0.4)
+            if hasattr(part, "threshold"):
+                part.threshold.uniform_(0.02, 0.2)
+        kernel = network.get_parameter(KERNEL)
+        scale = kernel.abs().amax((1, 2, 3), keepdim=True) / 127
+        network.stored = {KERNEL: Stored((kernel / scale).round().to(torch.int8), scale)}
+        kernel.copy_(restore(network.stored[KERNEL]))
+    return network
+
+
+@pytest.fixture(scope="module")
+def program(model, tmp_path_factory):
+    """Written once: lowering takes its time."""
+    path = tmp_path_factory.mktemp("executorch") / "clip.pte"
+    executorch_file.save(clip_graph(model, 10, 12, model.stored), path, dynamic=False)
+    return path
+
+
+def test_the_runtime_gives_pytorchs_logits(model, program):
+    run = executorch_file.load(program)
+    for seed in range(3):
+        x = probe_events(2, 10, 12, seed=seed)
+        with torch.no_grad():
+            expected, spikes = model(x), model.front_end(x).stages[-1].spikes
+        assert spikes.sum() > 0
+        (logits,) = run(x)
+        assert logits.shape == (1, 2, 10)
+        assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_a_later_call_leaves_the_outputs_of_an_earlier_one(program):
+    run = executorch_file.load(program)
+    first = run(probe_events(2, 10, 12, seed=0))[0]
+    kept = first.clone()
+    second = run(probe_events(2, 10, 12, seed=1))[0]
+    assert torch.equal(first, kept)
+    assert not torch.equal(first, second)
+
+
+def test_inputs_of_another_size_are_refused(program):
+    run = executorch_file.load(program)
+    with pytest.raises(InputError, match=r"\(1, 2, 2, 12, 10\).* is for \[\(1, 2, 2, 10, 12\)\]"):
+        run(torch.zeros(1, 2, 2, 12, 10))
+    with pytest.raises(InputError, match="the inputs have the shapes"):
+        run(torch.zeros(2, 2, 2, 10, 12))
+
+
+def test_inputs_of_another_kind_are_refused(program):
+    with pytest.raises(InputError, match=r"torch\.float64.*torch\.float32"):
+        executorch_file.load(program)(torch.zeros(1, 2, 2, 10, 12, dtype=torch.float64))
+
+
+def test_free_sizes_are_refused_before_anything_is_written(model, tmp_path):
+    with pytest.raises(ConfigError, match="batch, height, width are to stay free; --static is wanted"):
+        executorch_file.save(clip_graph(model, 10, 12), tmp_path / "clip.pte")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_files_are_refused_in_one_sentence(program, tmp_path):
+    whole = program.read_bytes()
+    path = tmp_path / "clip.pte"
+    for content in (b"", b"nothing of the kind", whole[:100], whole[: len(whole) // 3], bytes(len(whole))):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"clip\.pte is not a") as caught:
+            executorch_file.load(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"absent\.pte cannot be read"):
+        executorch_file.load(tmp_path / "absent.pte")
+
+
+def test_nothing_is_printed(program, capfd):
+    executorch_file.load(program)(torch.zeros(1, 2, 2, 10, 12))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_operation_without_a_kernel_is_named(model, tmp_path, monkeypatch):
+    class Lowered:
+        class executorch_program:  # noqa: N801
+            execution_plan = ()
+
+    monkeypatch.setattr(executorch_file, "lowered", lambda graph: Lowered())
+    monkeypatch.setattr(executorch_file, "_without_kernel", lambda program: ["aten::strange.out"])
+    with pytest.raises(ConfigError, match=r"no kernel for aten::strange\.out, which the clip graph needs"):
+        executorch_file.save(clip_graph(model, 10, 12), tmp_path / "clip.pte", dynamic=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package_the_sentence_says_how_to_get_it(model, tmp_path, monkeypatch):
+    assert executorch_file.why_not() is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    graph = clip_graph(model, 10, 12)
+    for attempt in (
+        lambda: executorch_file.save(graph, tmp_path / "clip.pte", dynamic=False),
+        lambda: executorch_file.load(tmp_path / "clip.pte"),
+    ):
+        with pytest.raises(ConfigError, match=r'pip install "ripe-mambaspike\[edge\]"'):
+            attempt()

@@ -1,0 +1,256 @@
+"""Exports on disk: what is written, what is read back, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from ripe_mambaspike.deploy.checking import CLIP, STEPS, check_export, check_front
+from ripe_mambaspike.deploy.exported import MANIFEST, load_exported, load_exported_classifier
+from ripe_mambaspike.deploy.exporting import Wish, deployed, export
+from ripe_mambaspike.deploy.fuse import dual_kernel, fuse
+from ripe_mambaspike.deploy.parity import BOUND, Parity, check, compare
+from ripe_mambaspike.deploy.quantise import apply_stored, to_float16
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
+from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.train.labels import Labels
+
+STEPS_, SIDE = 3, 16
+NAMES = ("clockwise", "wave", "a <b> | c")
+LABELS = Labels(NAMES, "mine", None, STEPS_, (SIDE, SIDE), "count", False, 1, "validation")
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    small = {"stage_channels": [4, 8, 8], "hierarchy_widths": [4, 8, 8], "resolution": [SIDE, SIDE]}
+    made = create_model("nmnist", steps=STEPS_, classes=len(NAMES), **small)
+    randomise(made, 0)
+    return fuse(made.eval(), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def clips():
+    return probe_events(STEPS_, SIDE, SIDE, 5, 0)
+
+
+@pytest.fixture(scope="module")
+def onnx(model, tmp_path_factory):
+    return export(model, Wish("onnx"), tmp_path_factory.mktemp("made") / "onnx", LABELS)
+
+
+@pytest.fixture
+def copied(onnx, tmp_path):
+    return shutil.copytree(onnx, tmp_path / "copied")
+
+
+def test_every_graph_agrees_in_its_own_runtime(onnx, model, clips):
+    found = check_export(onnx, "onnx", model, clips)
+    assert list(found) == [CLIP, STEPS]
+    for parity in found.values():
+        assert (parity.clips, parity.labels) == (5, 5)
+        assert parity.difference <= BOUND
+        assert parity.beyond == 0
+        assert min(parity.load_seconds, parity.first_seconds, parity.latency_ms, parity.torch_ms) > 0
+
+
+def test_what_an_export_says_of_itself(onnx, model):
+    assert sorted(path.name for path in onnx.iterdir()) == [
+        "clip.onnx", MANIFEST, "labels.json", "step.onnx", "tail.onnx",
+    ]  # fmt: skip
+    manifest = load_exported(onnx).manifest
+    assert (manifest.to, manifest.weights, manifest.steps, manifest.grid) == ("onnx", "fp32", STEPS_, (SIDE, SIDE))
+    assert [graph.kind for graph in manifest.graphs] == ["clip", "step", "tail"]
+    assert manifest.config == model.config.to_dict()
+    assert manifest.graphs[0].bytes == (onnx / "clip.onnx").stat().st_size
+
+
+def test_clips_of_any_number_and_size(onnx, model):
+    run = load_exported(onnx)
+    x = probe_events(STEPS_, 18, 26, 3, 1)
+    with torch.no_grad():
+        expected = model(x)
+    assert torch.allclose(run(x), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+    assert torch.allclose(run.by_steps(x), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_a_classifier_of_an_export(onnx, clips, model):
+    classifier = load_exported_classifier(onnx)
+    assert (classifier.names, classifier.steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
+    assert (classifier.by, classifier.binary) == ("count", False)
+    assert load_exported_classifier(onnx, grid=24).grid == (24, 24)
+    with pytest.raises(InputError, match=r"--steps is 2; the graph in .* takes 3 alone"):
+        load_exported_classifier(onnx, steps=2)
+
+
+def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):
+    out = export(model, Wish("onnx", kinds=("tail",)), tmp_path / "deep" / "out", LABELS)
+    (out / "old").write_text("")
+    export(model, Wish("safetensors"), out, LABELS)
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "labels.json", "model.safetensors"]
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_what_fails_at_the_end_leaves_nothing(model, tmp_path):
+    def refuse(folder):
+        assert (folder / "model.safetensors").exists()
+        raise VerificationError("it does not agree")
+
+    with pytest.raises(VerificationError):
+        export(model, Wish("safetensors"), tmp_path / "out", LABELS, finish=refuse)
+    assert list(tmp_path.iterdir()) == []
+    kept = export(model, Wish("safetensors"), tmp_path / "out", None, finish=lambda made: write(made / "README.md"))
+    with pytest.raises(VerificationError):
+        export(model, Wish("safetensors"), kept, LABELS, finish=refuse)
+    assert sorted(path.name for path in kept.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def write(path):
+    path.write_text("a card")
+
+
+def test_a_folder_that_is_no_export_is_left_alone(model, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="is there and is no export; another --out is wanted"):
+        export(model, Wish("safetensors"), tmp_path, LABELS)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
+    stored = to_float16(model)
+    out = export(model, Wish("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
+    again = from_pretrained(out)
+    expected = apply_stored(model, stored)
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+    assert check_export(out, "safetensors", expected, clips)["network"].difference == 0
+
+
+def test_a_front_end_in_nir(model, clips, tmp_path):
+    out = export(model, Wish("nir"), tmp_path / "out", LABELS)
+    found = check_front(out / "front.nir", model, clips[:2])
+    assert (found.clips, found.differing) == (2, 0)
+    assert found.spikes > 100
+    assert 0.5 < found.by_graph_alone < 1
+    with pytest.raises(InputError, match="a nir export, which has no runtime here"):
+        load_exported(out)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_export(copied, damage):
+    path = copied / "step.onnx"
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-9] if damage == "cut" else data[:99] + bytes([data[99] ^ 1]) + data[100:])
+    said = "cannot be read" if damage == "gone" else "its checksum differs, so it was damaged, cut short or exchanged"
+    with pytest.raises(WeightsError, match=said) as error:
+        load_exported(copied)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "is not a ripe-export file"),
+        ('{"format": "ripe-export", "version": 7}', "has version 7; this package reads version 1"),
+        ('{"format": "ripe-export", "version": 1}', "does not say what an export must say"),
+    ],
+)
+def test_a_damaged_manifest(copied, text, said):
+    (copied / MANIFEST).write_text(text)
+    with pytest.raises(WeightsError, match=said):
+        load_exported(copied)
+
+
+def test_a_manifest_that_points_elsewhere(copied):
+    document = json.loads((copied / MANIFEST).read_text())
+    document["graphs"][0]["file"] = "../../secret"
+    (copied / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(WeightsError, match="a file outside its folder"):
+        load_exported(copied)
+
+
+def test_clips_that_do_not_fit(onnx):
+    run = load_exported(onnx)
+    for x in (torch.zeros(1, 2, 2, 16, 16), torch.zeros(1, 3, 1, 16, 16), torch.zeros(3, 2, 16, 16)):
+        with pytest.raises(InputError, match=r"takes torch.float32 \(B, 3, 2, H, W\)"):
+            run(x)
+    with pytest.raises(InputError, match="float64"):
+        run(torch.zeros(1, 3, 2, 16, 16, dtype=torch.float64))
+
+
+def test_a_graph_that_was_not_written(model, clips, tmp_path):
+    out = export(model, Wish("onnx", kinds=("tail",)), tmp_path / "out", None)
+    with pytest.raises(InputError, match="holds no clip graph; an export with --graphs clip is wanted"):
+        load_exported(out)(clips)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"to": "flax"}, "--to is 'flax'; one of safetensors, onnx"),
+        ({"to": "onnx", "kinds": ("whole",)}, "--graphs has 'whole'; some of clip, step, tail are wanted"),
+        ({"to": "onnx", "kinds": ()}, "--graphs is empty"),
+        ({"to": "aoti", "opset": 20}, "--opset is 20, which ONNX alone has"),
+        ({"to": "nir", "weights": "int8"}, "--weights is int8; a NIR file carries fp32 alone"),
+    ],
+    ids=["format", "graph", "none", "opset", "nir"],
+)
+def test_wishes_that_cannot_be(words, said):
+    with pytest.raises(ConfigError, match=said):
+        Wish(**words)
+
+
+def test_a_package_that_is_not_there(monkeypatch):
+    from ripe_mambaspike.deploy.export import onnx_file
+
+    monkeypatch.setattr(onnx_file, "why_not", lambda: "ONNX needs a package that is not installed")
+    with pytest.raises(ConfigError, match="ONNX needs a package that is not installed"):
+        Wish("onnx")
+
+
+def test_networks_that_are_not_exported(model):
+    with pytest.raises(ConfigError, match="'mamba-spike-nmnist' has no deployed form"):
+        deployed(create_model("mamba-spike-nmnist"))
+    with pytest.raises(ConfigError, match="is in its dual-kernel form"):
+        deployed(dual_kernel(model, quiet=True))
+
+
+# The comparison itself
+
+
+def test_parity_counts_what_differs():
+    logits = torch.tensor([[[1.0, 3.0]], [[2.0, 1.0]], [[4.0, 0.0]]])
+    moved = torch.tensor([[[1.0, 3.0]], [[2.0, 1.001]], [[0.0, 4.0]]])
+    numbers = torch.arange(3.0)[:, None]
+    found = compare(lambda: lambda x: moved[x[:, 0].long()], lambda x: logits[x[:, 0].long()], numbers)
+    assert (found.clips, found.labels, found.beyond) == (3, 2, 2)
+    assert found.difference == 1.0
+    assert found.median == pytest.approx(5e-4, rel=1e-3)
+    assert not found.agrees
+
+
+def test_logits_that_are_no_numbers_never_agree():
+    found = compare(lambda: lambda x: torch.full((1, 1, 2), torch.nan), lambda x: torch.ones(1, 1, 2), torch.ones(2, 1))
+    assert found.difference == float("inf")
+    assert not found.agrees
+
+
+def test_a_disagreement_is_a_sentence():
+    with pytest.raises(VerificationError) as error:
+        check(Parity(10, 0.5, 2e-3, 10, 9, 0, 0, 0, 0), "the clip graph in onnx")
+    assert str(error.value) == (
+        "the clip graph in onnx does not agree with the network: 9 of 10 labels are the same and half of the clips "
+        "differ by more than 2.0e-03; all labels and at most 1e-04 are wanted"
+    )

@@ -1,0 +1,278 @@
+"""The front-end as a NIR file: what NIR can say equals PyTorch, what it cannot is listed and carried along."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+nir = pytest.importorskip("nir")
+
+from ripe_mambaspike import create_model  # noqa: E402
+from ripe_mambaspike.deploy.export import nir_file  # noqa: E402
+from ripe_mambaspike.deploy.export.nir_neurons import neuron_graph  # noqa: E402
+from ripe_mambaspike.deploy.export.nir_run import run_graph  # noqa: E402
+from ripe_mambaspike.errors import ConfigError, InputError, RipeError  # noqa: E402
+from ripe_mambaspike.models.probe import probe_events  # noqa: E402
+from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF  # noqa: E402
+from ripe_mambaspike.nn.norm import TimeAffine  # noqa: E402
+
+SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
+DT = 0.004
+
+
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "form": "deployed"}
+
+
+@torch.no_grad()
+def network(*, same_steps=False, dtype=torch.float64, **overrides):
+    """A deployed network in which everything fires; its norms change with the step unless they are to be the same."""
+    model = create_model("nmnist", seed=0, **{**SMALL, **overrides}).to(dtype).eval()
+    for part in model.modules():
+        if isinstance(part, TimeAffine):
+            part.scale.uniform_(1, 4)
+            part.shift.uniform_(-0.3, 0.6)
+            if same_steps:
+                part.scale[:], part.shift[:] = part.scale[:1].clone(), part.shift[:1].clone()
+        if getattr(part, "coefficient", None) is not None:
+            part.coefficient.uniform_(-0.4, 0.4)
+        if hasattr(part, "threshold"):
+            part.threshold.uniform_(0.2, 0.6)
+    return model
+
+
+def spikes_of(model, x):
+    with torch.no_grad():
+        return [stage.spikes for stage in model.front_end(x).stages]
+
+
+@pytest.mark.parametrize("tdm", [True, False], ids=["filtered", "unfiltered"])
+@pytest.mark.parametrize("neurons", ["lif", "silif", "csilif"])
+def test_a_front_end_that_nir_can_say_spikes_as_pytorch_does(tmp_path, neurons, tdm):
+    model = network(neurons=neurons, tdm=tdm, attention="none", same_steps=True)
+    x = probe_events(5, 18, 22, 3, seed=1).double()
+    missing = nir_file.save(model, tmp_path / "front.nir", 18, 22)
+    ours, theirs = spikes_of(model, x), nir_file.load(tmp_path / "front.nir")(x)
+    assert [one.shape for one in ours] == [one.shape for one in theirs]
+    assert min(one.mean().item() for one in ours) > 0.01
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert not any("norms over time" in sentence or "attention" in sentence for sentence in missing)
+
+
+@pytest.mark.parametrize("attention", ["ds-mpa", "low-rank", "grouped", "sigmoid", "gate"])
+def test_what_nir_cannot_say_is_carried_and_restores_the_networks_spikes(tmp_path, attention):
+    model = network(attention=attention, steps=4)
+    x = probe_events(4, 16, 16, 2, seed=2).double()
+    missing = nir_file.save(model, tmp_path / "front.nir", 16, 16)
+    front = nir_file.load(tmp_path / "front.nir")
+    ours = spikes_of(model, x)
+    assert all(torch.equal(one, other) for one, other in zip(ours, front.restored(x), strict=True))
+    assert any(not torch.equal(one, other) for one, other in zip(ours, front(x), strict=True))
+    assert front.not_expressed == missing
+    assert "stage3.first_norm and stage3.second_norm have the mean" in missing[0]
+    assert f"the attention ({attention}) does: stage1.attention" in missing[1]
+    assert len(missing) == 5
+
+
+def test_the_whole_network_comes_back_from_the_file(tmp_path):
+    model = network(tokens=4, dtype=torch.float32)
+    missing = nir_file.save(model, tmp_path / "front.nir", 20, 20)
+    again = nir_file.load(tmp_path / "front.nir").network
+    assert again.config == model.config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+    x = probe_events(5, 20, 20)
+    assert torch.equal(again(x), model(x))
+    assert any("4 most salient positions" in sentence for sentence in missing)
+
+
+def test_plain_nir_reads_the_file_and_finds_the_list_in_it(tmp_path):
+    model = network()
+    missing = nir_file.save(model, tmp_path / "front.nir", 16, 16)
+    graph = nir.read(tmp_path / "front.nir")
+    assert set(graph.inputs) == {"events"}
+    assert set(graph.outputs) == {"stage1.spikes", "stage2.spikes", "stage3.spikes"}
+    assert all(sentence in json.loads(graph.metadata["not_expressed"]) for sentence in missing)
+    conv = graph.nodes["stage2.first_conv"]
+    assert np.array_equal(conv.weight, model.stages[1].first_conv.weight.detach().numpy())
+    assert tuple(conv.stride) == (2, 2)
+    norm = graph.nodes["stage2.first_norm"].metadata
+    assert np.array_equal(norm["shift"], model.stages[1].first_norm.shift.detach().numpy())
+
+
+def test_the_networks_own_spikes_on_real_recordings(tmp_path):
+    folder = SHARED / "nmnist-real" / "Train"
+    if not folder.is_dir():
+        pytest.skip("there are no real recordings here: set RIPE_SHARED_DATA to their folder")
+    from ripe_mambaspike.events import bin_events, read
+
+    paths = sorted(folder.glob("*/*.bin"))[::150]
+    x = torch.stack([bin_events(read(path), 10, grid=(34, 34)) for path in paths])
+    path = tmp_path / "front.nir"
+    for overrides in ({}, {"attention": "none", "same_steps": True}):
+        model = network(stage_channels=(32, 64, 128), steps=10, dtype=torch.float32, **overrides)
+        nir_file.save(model, path, 34, 34)
+        front = nir_file.load(path)
+        run = front if overrides else front.restored
+        ours, theirs = spikes_of(model.double(), x.double()), run(x.double())  # rounding differs in float32
+        assert min(one.mean().item() for one in ours) > 0.01
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", [LIF, SiLIF, CSiLIF], ids=["lif", "silif", "csilif"])
+def test_a_neuron_as_a_loop_has_the_potentials_and_spikes_of_ours(kind):
+    neuron = kind(6).double()
+    with torch.no_grad():
+        for name, value in neuron.named_parameters():
+            value.add_(torch.rand_like(value) - (0.8 if name == "threshold" else 0.5))
+    x = torch.randn(2, 12, 6, 3, 2, dtype=torch.float64) * 3
+    graph = neuron_graph(neuron.constants(x.device), (3, 2), {})
+    seen = run_graph(graph, x, DT, watch=["potential", "output"])
+    with torch.no_grad():
+        (spikes, potential), _ = neuron(x)
+    assert 0.02 < spikes.mean() < 0.98
+    assert torch.equal(seen["output"], spikes)
+    torch.testing.assert_close(seen["potential"], potential, rtol=1e-12, atol=1e-12)
+
+
+def test_a_decay_that_rounds_to_none_or_all_is_said_with_sums():
+    neuron = SiLIF(3)
+    with torch.no_grad():
+        neuron.log_step.copy_(torch.tensor([-40.0, math.log(DT), 40.0]))  # decay 1, between, 0
+        neuron.threshold.copy_(torch.tensor([-0.5, 0.3, 0.3]))
+    x = torch.randn(2, 9, 3, 2, 2)
+    graph = neuron_graph(neuron.constants(x.device), (2, 2), {})
+    assert "leak" in graph.nodes
+    with torch.no_grad():
+        (spikes, _), _ = neuron(x)
+    assert torch.equal(run_graph(graph, x, DT)["output"], spikes)
+
+
+def test_a_neuron_fires_at_its_threshold_not_only_above_it():
+    x = torch.tensor([1.0, 0.0, 0.5, 0.75]).reshape(1, 4, 1, 1, 1)  # u: 1 fires, 0, 0.5, 1 fires
+    graph = neuron_graph(LIF(1).constants(x.device), (1, 1), {})
+    assert run_graph(graph, x, DT)["output"].flatten().tolist() == [1, 0, 0, 1]
+
+
+def test_a_threshold_holds_in_a_coarser_precision():
+    shape = np.array([3])
+    above = np.nextafter(np.float32(1), np.float32(2))
+    levels = np.array([np.nextafter(1.0, 0.0), 1.0, (1.0 + float(above)) / 2])
+    nodes = {"input": nir.Input(shape), "fire": nir.Threshold(levels), "output": nir.Output(shape)}
+    graph = nir.NIRGraph(nodes, [("input", "fire"), ("fire", "output")])
+    x = torch.tensor([[[1.0] * 3, [float(above)] * 3]], dtype=torch.float32)
+    assert run_graph(graph, x, DT)["output"].tolist() == [[[1, 0, 0], [1, 1, 1]]]
+
+
+def test_an_integrator_follows_its_equation():
+    shape = np.array([2])
+    node = nir.LI(tau=np.array([0.01, 0.03]), r=np.array([2.0, 0.5]), v_leak=np.array([0.3, -0.1]))
+    nodes = {"input": nir.Input(shape), "li": node, "output": nir.Output(shape)}
+    graph = nir.NIRGraph(nodes, [("input", "li"), ("li", "output")])
+    x = torch.randn(1, 6, 2, dtype=torch.float64)
+    v, expected, parts = np.zeros(2), [], 20_000
+    for current in x[0].numpy():
+        for _ in range(parts):  # Euler's method in very small steps
+            v = v + DT / parts / node.tau * (node.v_leak - v + node.r * current)
+        expected.append(v)
+    torch.testing.assert_close(run_graph(graph, x, DT)["output"][0].numpy(), np.stack(expected), rtol=1e-3, atol=1e-4)
+
+
+def test_edges_add_up_and_a_delay_lasts_its_steps():
+    shape = np.array([1])
+    nodes = {
+        "input": nir.Input(shape),
+        "later": nir.Delay(np.array([2 * DT])),
+        "sum": nir.Scale(np.array([10.0])),
+        "output": nir.Output(shape),
+    }
+    graph = nir.NIRGraph(nodes, [("input", "sum"), ("input", "later"), ("later", "sum"), ("sum", "output")])
+    x = torch.arange(1.0, 6.0).reshape(1, 5, 1)
+    assert run_graph(graph, x, DT)["output"].flatten().tolist() == [10, 20, 40, 60, 80]
+
+
+def test_a_graph_that_cannot_be_run_is_refused():
+    shape = np.array([1])
+    ends = {"input": nir.Input(shape), "output": nir.Output(shape)}
+    x = torch.ones(1, 2, 1)
+    loop = nir.NIRGraph(
+        {**ends, "a": nir.Scale(np.ones(1)), "b": nir.Scale(np.ones(1))},
+        [("input", "a"), ("a", "b"), ("b", "a"), ("b", "output")],
+    )
+    with pytest.raises(InputError, match="without a delay"):
+        run_graph(loop, x, DT)
+    foreign = nir.NIRGraph({**ends, "a": nir.I(np.ones(1))}, [("input", "a"), ("a", "output")])
+    with pytest.raises(InputError, match="node 'a' of the NIR graph is a I; Input, Output, Scale"):
+        run_graph(foreign, x, DT)
+    half = nir.NIRGraph({**ends, "a": nir.Delay(np.array([DT / 2]))}, [("input", "a"), ("a", "output")])
+    with pytest.raises(InputError, match="whole number of steps"):
+        run_graph(half, x, DT)
+
+
+def test_damaged_and_foreign_files_are_refused_in_one_sentence(tmp_path):
+    path = tmp_path / "front.nir"
+    nir_file.save(network(dtype=torch.float32), path, 16, 16)
+    whole = path.read_bytes()
+    damaged = [b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:2000], bytes(len(whole))]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(RipeError, match=r"front\.nir") as caught:
+            nir_file.load(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"absent\.nir is not a readable NIR file"):
+        nir_file.load(tmp_path / "absent.nir")
+    nir.write(path, nir.NIRGraph.from_list(nir.Linear(np.ones((2, 2)))))
+    with pytest.raises(InputError, match="says format none, version 0; ripe-front-end 1 is wanted"):
+        nir_file.load(path)
+
+
+def test_a_file_that_lacks_numbers_is_refused(tmp_path):
+    path = tmp_path / "front.nir"
+    nir_file.save(network(dtype=torch.float32), path, 16, 16)
+    graph = nir.read(path)
+    del graph.nodes["stage1.attention"].metadata["gain"]
+    nir.write(path, graph)
+    with pytest.raises(RipeError, match=r"lacks stages\.0\.attention\.gain"):
+        nir_file.load(path)
+
+
+def test_networks_and_places_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path):
+    model = create_model("nmnist", seed=0, **{**SMALL, "form": "training"})
+    path = tmp_path / "front.nir"
+    with pytest.raises(ConfigError, match="deployed form; 'nmnist' is in its training form"):
+        nir_file.save(model, path, 16, 16)
+    with pytest.raises(ConfigError, match="is in its dual-kernel form"):
+        nir_file.save(create_model("nmnist", **{**SMALL, "form": "dual-kernel"}), path, 16, 16)
+    with pytest.raises(ConfigError, match="'mamba-spike-nmnist' was given"):
+        nir_file.save(create_model("mamba-spike-nmnist"), path, 16, 16)
+    deployed = network()
+    with pytest.raises(ConfigError, match="the size is 16×4"):
+        nir_file.save(deployed, path, 4, 16)
+    with pytest.raises(ConfigError, match="is in bfloat16"):
+        nir_file.save(network().bfloat16(), path, 16, 16)
+    with pytest.raises(InputError, match="cannot be written"):
+        nir_file.save(deployed, tmp_path / "absent" / "front.nir", 16, 16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clips_that_do_not_fit_are_refused(tmp_path):
+    nir_file.save(network(dtype=torch.float32), tmp_path / "front.nir", 16, 16)
+    front = nir_file.load(tmp_path / "front.nir")
+    with pytest.raises(InputError, match=r"have shape \(2, 18, 16\); the NIR graph is for \(2, 16, 16\)"):
+        front(torch.zeros(1, 5, 2, 18, 16))
+    with pytest.raises(InputError, match="6 time steps"):
+        front(torch.zeros(1, 6, 2, 16, 16))
+
+
+def test_without_the_package_the_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+    assert nir_file.why_not() is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for attempt in (
+        lambda: nir_file.save(network(dtype=torch.float32), tmp_path / "x.nir", 16, 16),
+        lambda: nir_file.load(tmp_path / "x.nir"),
+    ):
+        with pytest.raises(ConfigError, match=r'pip install "ripe-mambaspike\[nir\]"'):
+            attempt()

@@ -1,0 +1,161 @@
+"""One ONNX file through onnxruntime: any batch and size, steps in a row, small weights that stay small, bad files."""
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, fuse
+from ripe_mambaspike.deploy.graph import Graph, clip_graph, initial_states, step_graph, tail_graph
+from ripe_mambaspike.deploy.graph_scan import scan
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.stored import Stored
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.onnx_file")
+
+STEPS = 2
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": STEPS}
+
+
+def apart(given, wanted):
+    return float((given - wanted).abs().max() / wanted.abs().max().clamp(min=1e-6))
+
+
+class Scanned(torch.nn.Module):
+    """The scan alone, over any number of tokens: what of the blocks depends on the size."""
+
+    size, facts = (18, 18), {}
+
+    def forward(self, x, delta):
+        decay = -torch.ones(2, 1, 3, 4).cumsum(-1)
+        return scan(x, delta.abs(), decay, *(torch.cat((x, x[..., :1]), -1),) * 2)
+
+    def example(self, batch, height, width):
+        return torch.zeros(2, batch, height * width, 3), torch.zeros(2, batch, height * width, 3)
+
+
+def test_the_scan_at_any_length_from_one_file(tmp_path):
+    module = Scanned()
+    dynamic = {"x": {1: "batch", 2: "tokens"}, "delta": {1: "batch", 2: "tokens"}}
+    graph = Graph("step", module, module.example(1, 18, 18), ("x", "delta"), ("y",), dynamic)
+    onnx_file.save(graph, tmp_path / "scan.onnx")
+    run = onnx_file.load(tmp_path / "scan.onnx")
+    for batch, length in ((1, 1), (2, 31), (1, 33), (3, 500), (1, 4096)):
+        inputs = torch.randn(2, 2, batch, length, 3, generator=torch.Generator().manual_seed(length))
+        assert apart(run(*inputs)[0], module(*inputs)) <= 1e-5
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(a network, its graphs, their files): the step of free size, the tail of one."""
+    model = create_model("nmnist", seed=0, **SMALL)
+    randomise(model, 0)
+    model = fuse(model, quiet=True)
+    folder = tmp_path_factory.mktemp("onnx")
+    graphs = {"step": step_graph(model, 18, 18), "tail": tail_graph(model, 18, 18)}
+    files = {}
+    for kind, graph in graphs.items():
+        files[kind] = folder / f"{kind}.onnx"
+        onnx_file.save(graph, files[kind], dynamic=kind == "step")
+    return model, graphs, files
+
+
+@torch.no_grad()
+def test_one_file_serves_every_batch_and_size(tmp_path):
+    """Without blocks, whose part that depends on the size is the scan above: sizes as symbols are traced slowly."""
+    model = create_model("nmnist", seed=0, **{**SMALL, "mixer": "none"})
+    randomise(model, 0)
+    model = fuse(model, quiet=True)
+    onnx_file.save(clip_graph(model, 18, 18), tmp_path / "clip.onnx")
+    run = onnx_file.load(tmp_path / "clip.onnx")
+    for samples, height, width in ((1, 18, 18), (3, 34, 34), (2, 21, 26), (1, 8, 8), (2, 64, 48)):
+        x = probe_events(STEPS, height, width, samples, seed=3)
+        (logits,) = run(x)
+        assert apart(logits, model(x)) <= 1e-4
+
+
+@torch.no_grad()
+def test_steps_in_a_row_with_the_tail(made):
+    model, graphs, files = made
+    step, tail = onnx_file.load(files["step"]), onnx_file.load(files["tail"])
+    x = probe_events(STEPS, 18, 18, 1, seed=3)
+    states = initial_states(graphs["step"], 1, 18, 18)
+    features, maps = [], []
+    for index in range(STEPS):
+        feature, attention, *states = step(x[:, index], torch.tensor(index), *states)
+        features.append(feature)
+        maps.append(attention)
+    (logits,) = tail(torch.stack(features, 1), torch.stack(maps, 1))
+    assert apart(logits, model(x)) <= 1e-4
+
+
+def test_the_file_says_what_it_is(made):
+    _, graphs, files = made
+    model = onnx.load(files["step"])
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert facts["kind"] == "step"
+    assert (facts["steps"], facts["classes"], facts["name"]) == (str(STEPS), "10", "nmnist")
+    assert [value.name for value in model.graph.input] == list(graphs["step"].input_names)
+    assert [value.name for value in model.graph.output] == list(graphs["step"].output_names)
+    names = [dimension.dim_param for dimension in model.graph.input[0].type.tensor_type.shape.dim]
+    assert names == ["batch", "", "height", "width"]
+    assert {entry.domain for entry in model.opset_import} == {""}
+
+
+@torch.no_grad()
+def test_int8_weights_stay_int8_in_the_file(loud, tmp_path):
+    model = fuse(loud(steps=1, mixer="none"), quiet=True)
+    stored = {}
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1:
+            scale = weight.detach().abs().amax(tuple(range(1, weight.ndim)), keepdim=True).clamp(min=1e-6) / 127
+            stored[name] = Stored((weight.detach() / scale).round().to(torch.int8), scale)
+    graph = clip_graph(model, 18, 18, stored)
+    onnx_file.save(graph, tmp_path / "small.onnx", dynamic=False)
+    kept = dict.fromkeys((onnx.TensorProto.INT8, onnx.TensorProto.FLOAT), 0)
+    for tensor in onnx.load(tmp_path / "small.onnx").graph.initializer:
+        kept[tensor.data_type] = kept.get(tensor.data_type, 0) + len(tensor.raw_data)
+    wanted = sum(one.values.numel() for one in stored.values())
+    assert kept[onnx.TensorProto.INT8] >= 0.95 * wanted
+    assert kept[onnx.TensorProto.FLOAT] < 0.5 * 4 * wanted
+    x = probe_events(1, 18, 18, 1, seed=3)
+    assert apart(onnx_file.load(tmp_path / "small.onnx")(x)[0], graph.module(x)) <= 1e-4
+
+
+def test_an_unknown_opset_is_refused_before_any_work(made, tmp_path):
+    _, graphs, _ = made
+    for opset in (17, 99, "20", True):
+        with pytest.raises(ConfigError, match=r"opset is .*; a whole number from 18 to 22 is wanted"):
+            onnx_file.save(graphs["tail"], tmp_path / "no.onnx", opset=opset)
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_files(made, tmp_path):
+    data = made[2]["tail"].read_bytes()
+    place = tmp_path / "bad.onnx"
+    middle = len(data) // 2
+    flipped = data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
+    for damaged in (data[:middle], flipped, b"nothing of the kind", b""):
+        place.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"bad\.onnx .*; an ONNX file written by this package is wanted"):
+            onnx_file.load(place)
+    with pytest.raises(InputError, match="cannot be read"):
+        onnx_file.load(tmp_path / "absent.onnx")
+
+
+def test_inputs_of_another_size_are_refused(made):
+    run = onnx_file.load(made[2]["tail"])
+    with pytest.raises(InputError, match=r"1 inputs were given; .* wants 2: features, attention"):
+        run(torch.zeros(1))
+    with pytest.raises(InputError, match=r"cannot be run on inputs of shape \(1, 2, 4, 8\), \(1, 2, 16, 2, 2\)"):
+        run(torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 16, 2, 2))
+
+
+def test_the_missing_package_is_named(monkeypatch):
+    assert onnx_file.why_not() is None
+    monkeypatch.setattr(onnx_file, "PACKAGES", ("no_such_package",))
+    assert onnx_file.why_not() == (
+        'ONNX needs the package no_such_package, which is not installed; pip install "ripe-mambaspike[export]" adds it'
+    )

@@ -1,0 +1,94 @@
+"""torch.export's own file: saved, loaded, run at other sizes, and refused when damaged."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from ripe_mambaspike import fuse
+from ripe_mambaspike.deploy.export import torch_export
+from ripe_mambaspike.deploy.graph import clip_graph, initial_states, resized, step_graph
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.stored import Stored
+
+
+@pytest.fixture
+def small(loud):
+    """Without blocks: sizes as symbols are traced quickly."""
+    return fuse(loud(steps=2, mixer="none"), quiet=True)
+
+
+@torch.no_grad()
+def test_one_file_serves_every_batch_and_size(small, tmp_path):
+    torch_export.save(clip_graph(small, 18, 18), tmp_path / "clip.pt2")
+    run = torch_export.load(tmp_path / "clip.pt2")
+    for samples, height, width in ((1, 18, 18), (3, 34, 34), (2, 21, 26), (1, 8, 8)):
+        x = probe_events(2, height, width, samples, seed=3)
+        (logits,) = run(x)
+        torch.testing.assert_close(logits, small(x), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_step_gives_the_graph_s_own_numbers(small, tmp_path):
+    graph = step_graph(small, 18, 18)
+    torch_export.save(graph, tmp_path / "step.pt2", dynamic=False)
+    run = torch_export.load(tmp_path / "step.pt2")
+    states = tuple(torch.rand_like(state) for state in initial_states(graph, 1, 18, 18))
+    inputs = (probe_events(1, 18, 18, 1, seed=3)[:, 0], torch.tensor(1), *states)
+    for given, wanted in zip(run(*inputs), graph.module(*inputs), strict=True):
+        assert torch.equal(given, wanted)
+
+
+@torch.no_grad()
+def test_the_whole_network_with_stored_weights(loud, tmp_path):
+    model = fuse(loud(steps=2), quiet=True)
+    stored = {name: Stored(p.detach().half(), None) for name, p in model.named_parameters() if p.ndim > 1}
+    graph = clip_graph(model, 18, 18, stored)
+    torch_export.save(graph, tmp_path / "clip.pt2", dynamic=False)
+    program = torch.export.load(tmp_path / "clip.pt2")
+    halves = sum(t.numel() for t in program.state_dict.values() if t.dtype == torch.float16)
+    assert halves == sum(one.values.numel() for one in stored.values())
+    x = probe_events(2, 18, 18, 1, seed=3)
+    torch.testing.assert_close(torch_export.load(tmp_path / "clip.pt2")(x)[0], graph.module(x))
+
+
+def test_damaged_files_and_other_sizes(small, tmp_path):
+    graph = step_graph(small, 18, 18)
+    place = tmp_path / "step.pt2"
+    torch_export.save(graph, place, dynamic=False)
+    run, data = torch_export.load(place), place.read_bytes()
+    with pytest.raises(InputError, match=r"step\.pt2 cannot be run on inputs of shape \(2, 2, 18, 18\)"):
+        run(*resized(graph, 2, 18, 18).example)
+    middle = len(data) // 2
+    for damaged in (data[:middle], data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :], b"no", b""):
+        place.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"step\.pt2 is damaged or no exported program .* is wanted"):
+            torch_export.load(place)
+    with pytest.raises(InputError, match="cannot be read"):
+        torch_export.load(tmp_path / "absent.pt2")
+
+
+def test_a_file_that_asks_for_unpickling_is_refused(small, tmp_path):
+    torch_export.save(step_graph(small, 18, 18), tmp_path / "good.pt2", dynamic=False)
+    place = tmp_path / "bad.pt2"
+
+    def rewritten(change):
+        with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(place, "w") as bad:
+            for name in good.namelist():
+                bad.writestr(name, change(name, good.read(name)))
+
+    rewritten(lambda name, data: data.replace(b'"use_pickle": false', b'"use_pickle": true'))
+    with pytest.raises(InputError, match="asks for unpickling"):
+        torch_export.load(place)
+    held = io.BytesIO()
+    torch.save(Path("anything"), held)
+    rewritten(lambda name, data: held.getvalue() if name.endswith("sample_inputs/model.pt") else data)
+    with pytest.raises(InputError, match=r"bad\.pt2 is damaged or no exported program"):
+        torch_export.load(place)
+    with zipfile.ZipFile(place, "w") as bad:
+        bad.writestr("serialized_state_dict.pt", held.getvalue())
+    with pytest.raises(InputError, match="it has no archive_format"):
+        torch_export.load(place)
