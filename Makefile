@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: help quickstart test check format bench test-gpu clean
+.PHONY: help quickstart test test-slow check format bench test-gpu clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1 \t\2/p' Makefile
@@ -27,8 +27,11 @@ quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, prin
 	@$(BIN)/ripe account dvsgesture
 	@$(BIN)/ripe sim make synthgesture --out runs/gestures --train 44 --val 11 --test 11
 
-test: $(VENV)/.installed-dev  ## the whole test suite, on the CPU
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
+test: $(VENV)/.installed-dev  ## the test suite, on the CPU
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow"
+
+test-slow: $(VENV)/.installed-dev  ## the tests that compile or trace whole networks
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu"
 
 check: $(VENV)/.installed-dev  ## style and types
 	@$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from ripe_mambaspike.deploy import graph_scan
 from ripe_mambaspike.deploy.exported import load_exported
 from ripe_mambaspike.events.recording import EVENT, Recording
 from ripe_mambaspike.events.writing import write
@@ -16,6 +17,12 @@ def asked(ripe, *words):
     said = ripe("export", *words, "--json")
     assert said.code == 0, said.err
     return json.loads(said.out)
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch):
+    """Fewer operations to translate."""
+    monkeypatch.setattr(graph_scan, "CHUNK", 4)
 
 
 @pytest.fixture
@@ -52,7 +59,7 @@ def test_int8_on_the_runs_own_recordings(ripe, finished, tmp_path):
 
 def test_onnx_and_what_it_says_to_people(ripe, finished, recordings, tmp_path):
     out = tmp_path / "out"
-    said = ripe("export", finished, "--to", "onnx", "--check", "--recordings", *recordings, "--out", out)
+    said = ripe("export", finished, "--to", "onnx", "--static", "--check", "--recordings", *recordings, "--out", out)
     assert said.code == 0, said.err
     for words in ("onnx, fp32 weights; bytes: clip.onnx", "beside PyTorch on 8 recordings given", "clip graph"):
         assert words in said.out
@@ -133,7 +140,7 @@ def test_words_that_cannot_be(refused, finished, gestures, tmp_path):
 
 
 def test_an_export_that_was_damaged(refused, ripe, finished, recordings, tmp_path):
-    asked(ripe, finished, "--to", "onnx", "--graphs", "clip", "--out", tmp_path / "out")
-    path = tmp_path / "out" / "clip.onnx"
+    asked(ripe, finished, "--to", "torch-export", "--static", "--graphs", "step", "--out", tmp_path / "out")
+    path = tmp_path / "out" / "step.pt2"
     path.write_bytes(path.read_bytes()[:-100])
     refused(["predict", tmp_path / "out", recordings[0]], path, "its checksum differs")

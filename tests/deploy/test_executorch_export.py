@@ -13,6 +13,8 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.nn.norm import TimeAffine
 
+pytestmark = pytest.mark.slow
+
 KERNEL = "stages.1.second_conv.weight"
 
 

@@ -11,6 +11,8 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored
 
+pytestmark = pytest.mark.slow
+
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.onnx_file")

@@ -1,8 +1,11 @@
 """PyTorch's compiler and exporter take the network whole, fused operators and all."""
 
+import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
+
+pytestmark = pytest.mark.slow
 
 
 def operators(program):

@@ -172,7 +172,16 @@ def _text(path):
     return path.read_text() if path.exists() else ""
 
 
+@pytest.fixture
+def heeded():
+    """SIGINT as a terminal's programs have it; those that a script starts with & ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.usefixtures("heeded")
 def test_stopping_ends_what_was_begun(tmp_path, number):
     before = signal.getsignal(signal.SIGTERM)
     runs = seeds.plan_runs([0, 1, 2], None, tmp_path)

@@ -7,7 +7,7 @@ import torch
 
 from ripe_mambaspike.deploy.graph import Graph, resized
 from ripe_mambaspike.deploy.graph_scan import LONGEST
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import ConfigError, InputError
 
 SMALLEST_TRACED = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
 
@@ -17,17 +17,24 @@ def traced(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedProgra
 
     Sizes of 0 and 1 are not treated apart, so one program serves every batch and every size from 8×8 on.
     """
-    with torch.no_grad():
-        if not dynamic:
-            return torch.export.export(graph.module, graph.example, strict=False)
-        settings: Any = importlib.import_module("torch.fx.experimental._config")
+    try:
+        with torch.no_grad():
+            return _traced(graph, dynamic)
+    except Exception as error:  # torch.export has many ways to say that it cannot
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        hint = "; --static may help" if dynamic else ""
+        raise ConfigError(f"the {graph.kind} graph cannot be traced by torch.export ({first}){hint}") from error
 
-        shapes = tuple(
-            dict.fromkeys(graph.dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in graph.input_names
-        )
-        gathered: tuple[Any, ...] = shapes if len(shapes) <= 2 else (*shapes[:2], shapes[2:])  # the rest is *states
-        with settings.patch(backed_size_oblivious=True):
-            return torch.export.export(graph.module, _generic(graph), dynamic_shapes=gathered, strict=False)
+
+def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:
+    if not dynamic:
+        return torch.export.export(graph.module, graph.example, strict=False)
+    settings: Any = importlib.import_module("torch.fx.experimental._config")
+
+    shapes = tuple(dict.fromkeys(graph.dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in graph.input_names)
+    gathered: tuple[Any, ...] = shapes if len(shapes) <= 2 else (*shapes[:2], shapes[2:])  # the rest is *states
+    with settings.patch(backed_size_oblivious=True):
+        return torch.export.export(graph.module, _generic(graph), dynamic_shapes=gathered, strict=False)
 
 
 def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -12,6 +12,8 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.ops.backend import kernels
 
+pytestmark = pytest.mark.slow
+
 RELAXED = Pass(relaxed=True)
 FIELDS = {
     "stage_channels": (16, 16, 16),

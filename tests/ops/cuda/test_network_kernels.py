@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 
 from ripe_mambaspike import create_model
@@ -9,6 +10,8 @@ from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.ops.backend import kernels
+
+pytestmark = pytest.mark.slow
 
 RELAXED = Pass(relaxed=True)
 FIELDS = {"stage_channels": (16, 16, 16), "hierarchy_widths": (16, 16, 16), "steps": 2, "classes": 3, "drop_path": 0.0}

@@ -49,15 +49,18 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) 
 
     program = traced(graph, dynamic=dynamic)
     with _quietly():
-        translated = torch.onnx.export(
-            program,
-            dynamo=True,
-            opset_version=opset,
-            input_names=list(graph.input_names),
-            output_names=list(graph.output_names),
-            optimize=False,
-            verbose=False,
-        )
+        try:
+            translated = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=opset,
+                input_names=list(graph.input_names),
+                output_names=list(graph.output_names),
+                optimize=False,
+                verbose=False,
+            )
+        except Exception as error:  # the translator has a class of its own for each reason
+            raise ConfigError(f"the {graph.kind} graph cannot be said in ONNX ({_first_line(error)})") from error
         assert translated is not None
         optimizer.optimize(
             translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=LARGEST_FOLDED
