@@ -99,9 +99,11 @@ def test_every_shipped_recipe(name):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_ours_mirror_nothing_and_run_nothing_backwards(name):
+def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
+    """A mirrored digit is none; a mirrored gesture is another one."""
     augmentation = load_recipe(name).augmentation
-    assert (augmentation.horizontal_flip, augmentation.time_reversal) == (0, 0)
+    flips = (augmentation.horizontal_flip, augmentation.time_reversal, augmentation.swap_polarity, augmentation.relabel)
+    assert flips == ((0.5, 0.5, True, True) if name.startswith("synthgesture") else (0, 0, False, False))
 
 
 def test_ours():

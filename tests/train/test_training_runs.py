@@ -15,13 +15,18 @@ from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.train import loop, run
 from ripe_mambaspike.train.checkpoint import last_checkpoint
-from ripe_mambaspike.train.clips import TrainingData, open_data
+from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
 from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimiser, split_by_decay, whole_step
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
 ONE_MOVE = ("schedule.batch_size=11", "loss.passes=1")  # an epoch
-PLAIN = ("augmentation.nda_operations=0", "augmentation.label_smoothing=0")
+PLAIN = (
+    "augmentation.nda_operations=0",
+    "augmentation.horizontal_flip=0",
+    "augmentation.time_reversal=0",
+    "augmentation.label_smoothing=0",
+)
 
 
 def digests(folder):
@@ -328,6 +333,28 @@ def test_every_clip_counts_once_an_epoch(tiny, go, moves, tmp_path, accumulate, 
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
     steps = {int(value) for name, value in last.tensors.items() if name.endswith(".step")}
     assert steps == {2 * len(sizes)} == {last.document["place"]["moves"]}
+
+
+def test_mirrored_clips_are_learned_from_as_what_they_show(tiny, go, moves, tmp_path):
+    recipe = tiny(*PLAIN, "loss.passes=1", "schedule.epochs=1", "augmentation.horizontal_flip=1")
+    go(recipe, tmp_path / "run")
+    train = open_data(recipe).train
+    mirrored = {train.clip(n)[0].flip(-1).numpy().tobytes(): int(train.labels[n]) for n in range(11)}
+    seen = [
+        (mirrored[x.numpy().tobytes()], y.argmax(-1).item())
+        for move in moves
+        for xs, ys in move
+        for x, y in zip(xs, ys, strict=True)
+    ]
+    assert sorted(seen) == list(enumerate([0, 2, 1, 6, 5, 4, 3, 7, 8, 9, 10]))
+
+
+def test_a_class_without_an_opposite_is_named_before_anything_is_learned(tiny, go, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        Clips, "classes", property(lambda self: ("left", "up"), lambda self, value: None), raising=False
+    )
+    with pytest.raises(ConfigError, match="in a mirror class 'left' shows 'right', which is no class of this set"):
+        go(tiny(), tmp_path / "run")
 
 
 def test_validation_leaves_training_as_it_is(tiny, go, tmp_path):

@@ -19,6 +19,8 @@ from ripe_mambaspike.train.run import Stop, run_recipe
 
 PLAIN = (  # nothing is drawn, so that it does not matter who draws
     "augmentation.nda_operations=0",
+    "augmentation.horizontal_flip=0",
+    "augmentation.time_reversal=0",
     "augmentation.polarity_flip=0",
     "augmentation.mixup_probability=0",
     "augmentation.cutmix_probability=0",
