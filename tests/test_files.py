@@ -130,6 +130,25 @@ def test_a_folder_that_ends_badly_leaves_the_old_one(tmp_path, error):
     assert names(path) == ["whole"]
 
 
+def test_a_folder_that_ends_badly_takes_the_folders_made_for_it_along(tmp_path):
+    def begin():
+        with atomic_folder(tmp_path / "a" / "b" / "made"):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        begin()
+    assert names(tmp_path) == []
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    fill(tmp_path / "link", "one")
+    assert names(tmp_path) == ["link", "there"]
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "there") == ["one"]
+
+
 def test_a_folder_that_cannot_be_moved_in_gives_the_place_back(tmp_path, monkeypatch):
     path = tmp_path / "made"
     fill(path, "old")

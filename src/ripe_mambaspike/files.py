@@ -34,6 +34,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     What stood in its place stays until the new one is whole. The folder it is put into is made when missing.
     """
+    path = path.resolve()
+    above = [folder for folder in path.parents if not folder.exists()]  # the nearest first
     path.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     old = made.with_name(f"{made.name}.old")
@@ -49,6 +51,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if old.exists() and not path.exists():
             old.replace(path)
         shutil.rmtree(made, ignore_errors=True)
+        for folder in above:
+            with suppress(OSError):  # someone else put something there
+                folder.rmdir()
         raise
     shutil.rmtree(old, ignore_errors=True)
 

@@ -81,8 +81,10 @@ def test_nir_and_what_it_does_not_express(ripe, finished, recordings, tmp_path):
     assert any("attention" in sentence for sentence in found["not_expressed"])
     said = ripe("export", finished, *words)
     assert "0 of" in said.out
+    card = (tmp_path / "out" / "README.md").read_text()
     for sentence in found["not_expressed"]:
         assert sentence in said.out
+        assert sentence in card.replace("\\", "")
 
 
 def test_it_goes_beside_the_network(ripe, finished, tmp_path):
@@ -94,8 +96,12 @@ def test_it_goes_beside_the_network(ripe, finished, tmp_path):
 
 
 def test_a_network_without_a_run(ripe, refused, saved, recordings, tmp_path):
-    found = asked(ripe, saved, "--to", "safetensors", "--out", tmp_path / "out")
+    found = asked(ripe, saved, "--to", "safetensors", "--weights", "fp16", "--out", tmp_path / "out")
     assert "accuracy" not in found
+    assert found["accuracy_unknown"] == f"{saved} does not say what it was trained on"
+    said = ripe("export", saved, "--to", "safetensors", "--weights", "fp16")
+    assert "what that changes was not measured" in said.out
+    assert (saved.parent / "net-export" / "safetensors-fp16" / "model.safetensors").is_file()
     named = ["does not say what it was trained on", "--recordings"]
     refused(["export", saved, "--to", "safetensors", "--check", "--out", tmp_path / "a"], *named)
     named = ["does not say what it was trained on", "--calibration"]
@@ -110,7 +116,7 @@ def test_a_network_without_a_run(ripe, refused, saved, recordings, tmp_path):
 
 def test_too_few_recordings_to_calibrate_on(refused, finished, recordings, tmp_path):
     words = ["export", finished, "--to", "safetensors", "--weights", "int8", "--out", tmp_path / "out"]
-    refused([*words, "--calibration", *recordings[:3]], "3", "8")
+    refused([*words, "--calibration", *recordings[:3]], "at least 8")
     assert not (tmp_path / "out").exists()
 
 
@@ -134,6 +140,9 @@ def test_words_that_cannot_be(refused, finished, gestures, tmp_path):
     refused([*words, "--to", "keras"], "keras", "onnx")
     refused([*words, "--to", "nir", "--weights", "int8"], "int8", "fp32")
     refused([*words, "--to", "safetensors", "--clips", "0"], "--clips is 0")
+    refused([*words, "--to", "safetensors", "--recordings", "a.npz"], "--recordings was given without --check")
+    refused([*words, "--to", "onnx", "--calibration", "a.npz"], "--calibration was given with --weights fp32")
+    refused([*words, "--to", "onnx", "--graphs", "clip", "step", "--check"], "--graphs is clip step", "both are wanted")
     refused([*words, "--to", "safetensors", "--check", "--root", tmp_path], tmp_path, "synthgesture")
     assert not (tmp_path / "out").exists()
     refused(["export", finished, "--to", "safetensors", "--out", gestures], gestures, "is there and is no export")

@@ -47,6 +47,10 @@ def test_other_ways_to_write_a_turn(turn):
     assert relabels(("Clockwise", turn)) == ((1, 0), (1, 0))
 
 
+def test_words_inside_others_are_none():
+    assert relabels(("bright", "upright", "Left arm", "right arm", "lefty")) == ((0, 1, 3, 2, 4), (0, 1, 2, 3, 4))
+
+
 def test_an_opposite_that_is_no_class():
     with pytest.raises(ConfigError) as error:
         relabels(("left", "up"))

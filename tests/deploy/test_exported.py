@@ -102,7 +102,6 @@ def test_a_classifier_of_an_export(onnx, clips, model):
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):
     out = export(model, Wish("onnx", kinds=("step",), static=True), tmp_path / "deep" / "out", LABELS)
-    (out / "old").write_text("")
     export(model, Wish("safetensors"), out, LABELS)
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "labels.json", "model.safetensors"]
     assert [path.name for path in out.parent.iterdir()] == ["out"]
@@ -129,9 +128,29 @@ def write(path):
 
 def test_a_folder_that_is_no_export_is_left_alone(model, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="is there and is no export; another --out is wanted"):
-        export(model, Wish("safetensors"), tmp_path, LABELS)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    for more in ("labels.json", MANIFEST):
+        with pytest.raises(
+            InputError, match="is there and is no export, or holds more than one; another --out is wanted"
+        ):
+            export(model, Wish("safetensors"), tmp_path, LABELS)
+        (tmp_path / more).write_text("{}")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(InputError, match="cannot be looked up"):
+        export(model, Wish("safetensors"), tmp_path / ("x" * 300), LABELS)
+
+
+def test_an_export_with_something_of_yours_in_it_is_left_alone(copied, model):
+    (copied / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds more than one"):
+        export(model, Wish("safetensors"), copied, LABELS)
+    assert (copied / "notes.txt").read_text() == "mine"
+
+
+def test_without_a_clip_graph_the_other_two_answer(onnx, copied, clips):
+    document = json.loads((copied / MANIFEST).read_text())
+    document["graphs"] = [graph for graph in document["graphs"] if graph["kind"] != "clip"]
+    (copied / MANIFEST).write_text(json.dumps(document))
+    assert torch.equal(load_exported(copied)(clips[:1]), load_exported(onnx).by_steps(clips[:1]))
 
 
 def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
@@ -186,6 +205,26 @@ def test_a_damaged_manifest(copied, text, said):
         load_exported(copied)
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("grid", ["a", 3]),
+        ("steps", "abc"),
+        ("steps", 0),
+        ("config", [1]),
+        ("config", {}),
+        ("static", 1),
+        ("network", 3),
+    ],
+    ids=["grid", "steps", "none", "list", "empty", "flag", "name"],
+)
+def test_a_manifest_with_something_of_another_kind(copied, member, value):
+    document = json.loads((copied / MANIFEST).read_text())
+    (copied / MANIFEST).write_text(json.dumps({**document, member: value}))
+    with pytest.raises(WeightsError, match="does not say what an export must say"):
+        load_exported(copied)
+
+
 def test_a_manifest_that_points_elsewhere(copied):
     document = json.loads((copied / MANIFEST).read_text())
     document["graphs"][0]["file"] = "../../secret"
@@ -216,10 +255,15 @@ def test_a_graph_that_was_not_written(model, clips, tmp_path):
         ({"to": "flax"}, "--to is 'flax'; one of safetensors, onnx"),
         ({"to": "onnx", "kinds": ("whole",)}, "--graphs has 'whole'; some of clip, step, tail are wanted"),
         ({"to": "onnx", "kinds": ()}, "--graphs is empty"),
-        ({"to": "aoti", "opset": 20}, "--opset is 20, which ONNX alone has"),
+        ({"to": "aoti", "static": True, "opset": 20}, "--opset is 20, which ONNX alone has"),
         ({"to": "nir", "weights": "int8"}, "--weights is int8; a NIR file carries fp32 alone"),
+        ({"to": "onnx", "opset": 9}, "opset is 9; a whole number from 18 to 22 is wanted"),
+        ({"to": "aoti"}, "--to is aoti, which cannot leave batch and resolution open; --static is wanted"),
+        ({"to": "executorch"}, "--to is executorch, which cannot leave batch and resolution open; --static is wanted"),
+        ({"to": "nir", "static": True}, "--static was given with --to nir"),
+        ({"to": "safetensors", "kinds": ("clip",)}, "--graphs was given with --to safetensors"),
     ],
-    ids=["format", "graph", "none", "opset", "nir"],
+    ids=["format", "graph", "none", "opset", "nir", "old", "aoti", "executorch", "static", "graphs"],
 )
 def test_wishes_that_cannot_be(words, said):
     with pytest.raises(ConfigError, match=said):
@@ -259,6 +303,7 @@ def test_logits_that_are_no_numbers_never_agree():
     found = compare(lambda: lambda x: torch.full((1, 1, 2), torch.nan), lambda x: torch.ones(1, 1, 2), torch.ones(2, 1))
     assert found.difference == float("inf")
     assert not found.agrees
+    assert not Parity(3, float("inf"), 0.0, 1, 3, 0, 0, 0, 0).agrees
 
 
 def test_a_disagreement_is_a_sentence():

@@ -8,7 +8,7 @@ import tyro
 
 from ripe_mambaspike.cli.export_tables import show
 from ripe_mambaspike.cli.show import print_json, progress, progress_done
-from ripe_mambaspike.errors import DataError, InputError
+from ripe_mambaspike.errors import DataError, InputError, WeightsError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.deploy.at_hand import AtHand
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.train.predict import Classifier
 
 CALIBRATION_CLIPS = 64
+HOMES = ("best", "fused")  # a run's folders with a network
 Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE …")]
 
 
@@ -36,7 +37,7 @@ class Export:
     to: Literal["safetensors", "onnx", "torch-export", "aoti", "executorch", "nir"]
     """The format."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where to put it; export/FORMAT-WEIGHTS in the run's folder, or beside the network's, when not given."""
+    """Where to put it; export/FORMAT-WEIGHTS in the run's folder, or in NETWORK-export, when not given."""
     weights: Literal["fp32", "fp16", "int8"] = "fp32"
     """How weights are kept; int8 are calibrated on training recordings, one scale for each output channel."""
     graphs: tuple[Literal["clip", "step", "tail"], ...] = ("clip", "step", "tail")
@@ -64,11 +65,11 @@ class Export:
         from ripe_mambaspike.train.labels import LABELS_FILE, find_checkpoint, read_labels
         from ripe_mambaspike.train.predict import load_classifier
 
-        if self.clips < 1:
-            raise InputError(f"--clips is {self.clips}; a whole number of at least 1 is wanted")
+        self._check_words()
         wish = Wish(self.to, self.weights, self.graphs, self.static, self.opset)
         folder = find_checkpoint(self.checkpoint)
-        out = self.out or folder.parent / "export" / f"{self.to}-{self.weights}"
+        home = folder.parent / "export" if folder.name in HOMES else folder.with_name(f"{folder.name}-export")
+        out = self.out or home / f"{self.to}-{self.weights}"
         check_place(out)
         classifier = load_classifier(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
@@ -86,6 +87,19 @@ class Export:
         }  # fmt: skip
         print_json(document) if self.json else show(document)
         return 0
+
+    def _check_words(self) -> None:
+        """Refuse what would be ignored, or checked in part alone."""
+        if self.clips < 1:
+            raise InputError(f"--clips is {self.clips}; a whole number of at least 1 is wanted")
+        if self.recordings and not self.check:
+            raise InputError("--recordings was given without --check; both are wanted, or none")
+        if self.calibration and self.weights != "int8":
+            raise InputError(f"--calibration was given with --weights {self.weights}; --weights int8 is wanted with it")
+        if self.check and ("step" in self.graphs) != ("tail" in self.graphs):
+            raise InputError(
+                f"--graphs is {' '.join(self.graphs)} with --check, which runs step and tail together; both are wanted"
+            )
 
 
 @dataclass
@@ -130,7 +144,15 @@ class _Job:
                 "worst_error": worst.error,
             }  # fmt: skip
             self.facts = replace(self.facts, calibration=calibration)
-        if self.stored is not None and (change := self._accuracy()) is not None:
+        if self.stored is None:
+            return
+        try:
+            change = self._accuracy()
+        except (DataError, WeightsError) as error:
+            if self.asked.root is not None:
+                raise
+            self.document["accuracy_unknown"] = str(error)  # the set is elsewhere
+        else:
             self.document["accuracy"] = {
                 "n": change.clips, "fp32_top1": change.top1, "top1": change.top1_stored, "points": change.points,
                 "agreeing": change.agreeing,
@@ -168,8 +190,8 @@ class _Job:
             )
         return from_set(self.folder, self.labels, part, count, self.asked.root)
 
-    def _accuracy(self) -> "AccuracyChange | None":
-        """What the smaller weights change on the test part, where that is at hand."""
+    def _accuracy(self) -> "AccuracyChange":
+        """What the smaller weights change on the test part."""
         import torch
 
         from ripe_mambaspike.deploy.at_hand import whole_part
@@ -178,13 +200,8 @@ class _Job:
         from ripe_mambaspike.train.evaluate import BATCH
 
         if self.labels is None:
-            return None
-        try:
-            part = whole_part(self.folder, self.labels, "test", self.asked.root)
-        except DataError:
-            if self.asked.root is not None:
-                raise
-            return None  # the set is elsewhere, and recordings were given instead
+            raise WeightsError(f"{self.folder} does not say what it was trained on")
+        part = whole_part(self.folder, self.labels, "test", self.asked.root)
         assert self.stored is not None
         progress("comparing the accuracy …")
         return compare_accuracy(self.model, self.stored, EvalBatches(part, BATCH, torch.device("cpu")))
@@ -196,7 +213,8 @@ class _Job:
 
         to = self.asked.to
         if to == "nir":
-            return {"front-end": check_front(next(made.glob("*.nir")), self.model, seen.clips).to_dict()}
+            front = check_front(next(made.glob("*.nir")), self.model, seen.clips)
+            return {"front-end": front.to_dict()}
         network = apply_stored(self.model, self.stored) if self.stored else self.model
         found = check_export(made, to, network, seen.clips)
         said = [Parity(f"{to}, {how}", one.difference, one.labels, one.clips) for how, one in found.items()]

@@ -29,6 +29,8 @@ def show(document: dict[str, Any]) -> None:
             f"{said['agreeing']} labels the same",
             soft_wrap=True,
         )
+    if "accuracy_unknown" in document:
+        out.print(f"what that changes was not measured: {escape(document['accuracy_unknown'])}", soft_wrap=True)
     if said := document.get("check"):
         _show_front(said) if document["to"] == "nir" else _show_check(said)
     for sentence in document.get("not_expressed", ()):

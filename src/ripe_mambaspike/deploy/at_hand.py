@@ -46,4 +46,4 @@ def from_files(classifier: Classifier, paths: Sequence[Path]) -> AtHand:
             clips.append(clip_of(classifier, read(path)))
         except RipeError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
-    return AtHand(torch.stack(clips), None, f"{len(clips)} recordings given")
+    return AtHand(torch.stack(clips), None, f"{len(clips)} recording{'s' * (len(clips) > 1)} given")

@@ -15,13 +15,14 @@ from ripe_mambaspike.data.sets.registry import find_set
 from ripe_mambaspike.deploy.card_result import PICKED, RunResult
 from ripe_mambaspike.deploy.quantise import AccuracyChange, Calibration
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
-from ripe_mambaspike.events.view.words import clean
+from ripe_mambaspike.events.view.words import LONGEST, clean
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.labels import LABELS_FILE, Labels
 
 CARD_FILE = "README.md"
 MOST_NAMES = 200
+LONGEST_SENTENCE = 2000
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 MARKUP = set(string.punctuation) - set("\"'(),-./%;=+!?") - set(ENTITIES)
 LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # would become one
@@ -85,7 +86,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
         "Checks": _checks(facts),
         "Cost": (f"- {safe(what)}: {safe(much)}" for what, much in facts.cost),
         "Limits": _limits(model, facts),
-        "Licence": iter(["Apache-2.0 for the weights and the code. The recordings it learned from have their own."]),
+        "Licence": iter(["The code is Apache-2.0. Weights and recordings are for those who made them to license."]),
     }
     lines = [*_front_matter(facts), "", f"# {safe(model.name)}"]
     for title, section in sections.items():
@@ -94,16 +95,16 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
     return "\n".join(lines) + "\n"
 
 
-def safe(text: Any) -> str:
+def safe(text: Any, longest: int = LONGEST) -> str:
     """One line of plain text in Markdown, whatever it was: no markup, no HTML, no link, no end of a table's cell."""
-    kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text)))
+    kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text), longest))
     kept = LINK.sub(r"\.", kept)
     return LIST.sub(lambda found: f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\", kept)
 
 
 def _front_matter(facts: CardFacts) -> list[str]:
     tags = ["event-camera", "neuromorphic", "spiking-neural-network", "mamba", "state-space-model", facts.weights]
-    lines = ["---", "license: apache-2.0", "library_name: ripe-mambaspike", "pipeline_tag: video-classification"]
+    lines = ["---", "library_name: ripe-mambaspike", "pipeline_tag: video-classification"]
     return [*lines, "tags:", *(f"- {tag}" for tag in tags), "---"]
 
 
@@ -218,7 +219,7 @@ def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     if facts.weights != "fp32":
         yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."
     for sentence in facts.limits:
-        yield f"- {safe(sentence)}"
+        yield f"- {safe(sentence, LONGEST_SENTENCE)}"
 
 
 def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:

@@ -64,7 +64,7 @@ def check_export(folder: Path, to: str, model: RipeMambaSpike, clips: Tensor) ->
 
 def _ways(folder: Path, to: str) -> dict[str, Callable[[], Callable[[Tensor], Tensor]]]:
     if to not in RUNNABLE:
-        return {"network": lambda: from_pretrained(folder)} if to == "safetensors" else {}
+        return {"network": lambda: from_pretrained(folder)}
     kinds = load_exported(folder).kinds
     ways: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {}
     if "clip" in kinds:

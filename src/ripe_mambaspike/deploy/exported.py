@@ -86,7 +86,9 @@ class Exported:
         self.name = manifest.network
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [B, T, 2, H, W] → logits [B, T, classes]."""
+        """x [B, T, 2, H, W] → logits [B, T, classes]; without a clip graph through the other two."""
+        if "clip" not in self.kinds and {"step", "tail"} <= set(self.kinds):
+            return self.by_steps(x)
         self._check(x)
         return torch.cat([self.runs["clip"](part)[0] for part in self._parts(x)])
 
@@ -100,6 +102,12 @@ class Exported:
         """The graphs by kind, ready to be called; each is loaded when it is first asked for."""
         return _Loaded(self.folder, self.manifest)
 
+    @cached_property
+    def _front(self) -> FrontEnd:
+        """Knows the shapes of the states; without weights."""
+        with torch.device("meta"):
+            return FrontEnd(build(self.config, self.name))  # type: ignore[arg-type]
+
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(graph.kind for graph in self.manifest.graphs)
@@ -109,7 +117,7 @@ class Exported:
 
     def _walk(self, x: Tensor) -> Tensor:
         graph = next(graph for graph in self.manifest.graphs if graph.kind == "step")
-        states = zero_states(self.config, len(x), *x.shape[3:])
+        states = [torch.zeros(shape) for shape in self._front.state_shapes(len(x), *x.shape[3:])]
         kept = []
         for step in range(x.shape[1]):
             features, attention, *states = self.runs["step"](x[:, step].contiguous(), torch.tensor(step), *states)
@@ -139,18 +147,8 @@ class _Loaded(dict[str, Run]):
         file = next((graph.file for graph in self._manifest.graphs if graph.kind == kind), None)
         if file is None:
             raise InputError(f"{self._folder} holds no {kind} graph; an export with --graphs {kind} is wanted")
-        module = format_module(self._manifest.to)
-        if reason := module.why_not():
-            raise InputError(reason)
-        self[kind] = module.load(self._folder / file)
+        self[kind] = format_module(self._manifest.to).load(self._folder / file)
         return self[kind]
-
-
-def zero_states(config: RipeConfig, batch: int, height: int, width: int) -> list[Tensor]:
-    """The states of a step graph before the first step."""
-    with torch.device("meta"):
-        front = FrontEnd(build(config, "states"))  # type: ignore[arg-type]
-    return [torch.zeros(shape) for shape in front.state_shapes(batch, height, width)]
 
 
 def is_export(folder: Path) -> bool:
@@ -224,8 +222,26 @@ def read_manifest(folder: Path) -> Manifest:
         height, width = document.pop("grid")
         left = {**document, "not_expressed": tuple(document.pop("not_expressed", ()))}
         manifest = Manifest(**left, grid=(height, width), graphs=graphs)
+        _check_kinds(manifest)
         if manifest.to not in FORMATS or any(Path(graph.file).name != graph.file for graph in graphs):
             raise ValueError("it names another format or a file outside its folder")
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"{path} does not say what an export must say ({error}); {WANTED}") from error
     return manifest
+
+
+def _check_kinds(manifest: Manifest) -> None:
+    """Raise a ValueError where a member is of another kind than it must be."""
+    counts = (manifest.steps, *manifest.grid, *(graph.bytes for graph in manifest.graphs))
+    if any(isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in counts):
+        raise ValueError("steps, grid and bytes must be whole numbers of at least 1")
+    words = (
+        manifest.network,
+        manifest.weights,
+        *(word for graph in manifest.graphs for word in (graph.kind, graph.sha256)),
+    )
+    if not all(isinstance(word, str) for word in words) or not isinstance(manifest.static, bool):
+        raise ValueError("network, weights, kind and sha256 must be texts, and static true or false")
+    config = manifest.config if isinstance(manifest.config, dict) else {}
+    if lacking := [name for name in RipeConfig.field_names() if name not in config]:
+        raise ValueError(f"its config lacks {lacking[0]}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ripe_mambaspike.deploy import graph as graphs
+from ripe_mambaspike.deploy.card import CARD_FILE
 from ripe_mambaspike.deploy.exported import (
     FORMATS,
     MANIFEST,
@@ -14,19 +15,20 @@ from ripe_mambaspike.deploy.exported import (
     Manifest,
     describe_file,
     format_module,
-    is_export,
+    read_manifest,
 )
 from ripe_mambaspike.deploy.fuse import fuse
-from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
+from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE, save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
-from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.train.labels import LABELS_FILE, Labels, save_labels
 
 Weights = Literal["fp32", "fp16", "int8"]
 KINDS = ("clip", "step", "tail")
+ONE_SIZE = ("aoti", "executorch")
 Say = Callable[[str], None]
 
 
@@ -49,10 +51,17 @@ class Wish:
             raise ConfigError(f"--graphs is empty; some of {', '.join(KINDS)} are wanted")
         if self.opset is not None and self.to != "onnx":
             raise ConfigError(f"--opset is {self.opset}, which ONNX alone has; --to onnx is wanted with it")
+        if self.to in ONE_SIZE and not self.static:
+            raise ConfigError(f"--to is {self.to}, which cannot leave batch and resolution open; --static is wanted")
+        if self.to not in RUNNABLE and (self.static or self.kinds != KINDS):
+            given = "--static" if self.static else "--graphs"
+            raise ConfigError(f"{given} was given with --to {self.to}, which has no such graphs; leave it out")
         if self.to == "nir" and self.weights != "fp32":
             raise ConfigError(f"--weights is {self.weights}; a NIR file carries fp32 alone")
         if self.to != "safetensors" and (reason := format_module(self.to).why_not()):
             raise ConfigError(reason)
+        if self.opset is not None:
+            format_module(self.to).check_opset(self.opset)
 
 
 def deployed(model: Model) -> RipeMambaSpike:
@@ -67,12 +76,27 @@ def deployed(model: Model) -> RipeMambaSpike:
 
 
 def check_place(out: Path) -> None:
-    """What stands where an export is to go is an earlier export, an empty folder, or nothing."""
-    if not out.exists() or is_export(out) or (out.is_dir() and not any(out.iterdir())):
-        return
-    if (out / CONFIG_FILE).is_file() and (out / WEIGHTS_FILE).is_file() and (out / "README.md").is_file():
-        return  # an earlier safetensors export
-    raise InputError(f"{out} is there and is no export; another --out is wanted")
+    """What stands where an export is to go is an earlier export and nothing besides, an empty folder, or nothing."""
+    try:
+        if not out.exists():
+            return
+        names = {path.name for path in out.iterdir()} if out.is_dir() else {"."}
+    except OSError as error:  # a name the system cannot even look up
+        raise InputError(f"{out} cannot be looked up ({error.strerror}); a folder to write is wanted") from error
+    if names - _written(out, names):
+        raise InputError(f"{out} is there and is no export, or holds more than one; another --out is wanted")
+
+
+def _written(out: Path, names: set[str]) -> set[str]:
+    """Of the files there, those that an earlier export wrote."""
+    if MANIFEST in names:
+        try:
+            graphs = {graph.file for graph in read_manifest(out).graphs}
+        except WeightsError:
+            return set()
+        return {MANIFEST, LABELS_FILE, CARD_FILE, *graphs}
+    network = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE}
+    return {*network, LABELS_FILE} if network <= names else set()
 
 
 def export(
@@ -96,6 +120,8 @@ def export(
             if labels is not None:
                 save_labels(labels, folder)
             finish(folder)
+    except RipeError as error:  # what names the folder it was written in names the one that was asked for
+        raise type(error)(str(error).replace(str(folder), str(out))) from error
     except OSError as error:
         raise WeightsError(
             f"{out} cannot be written ({error.strerror or error}); a disk with room is wanted"

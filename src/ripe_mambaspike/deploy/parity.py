@@ -4,6 +4,7 @@ Runtimes add in other orders, so a potential within rounding of its threshold ma
 from there on the logits of that clip differ by more than rounding. Such clips are counted, never left out.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ class Parity(NamedTuple):
     @property
     def agrees(self) -> bool:
         """The same label for every clip, and rounding alone between the logits of most."""
-        return self.labels == self.clips and self.median <= BOUND
+        return self.labels == self.clips and self.median <= BOUND and math.isfinite(self.difference)
 
     def to_dict(self) -> dict[str, Any]:
         return {**self._asdict(), "bound": BOUND, "agrees": self.agrees}

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError
 
-WORDS = re.compile(r"counter[_ -]?clockwise|anti[_ -]?clockwise|clockwise|left|right", re.IGNORECASE)
+TURN = r"(?:counter|anti)[_ -]?clockwise"
+WORDS = re.compile(rf"(?<![a-z])(?:{TURN}|clockwise|left|right)(?![a-z])", re.IGNORECASE)
 
 
 class Relabels(NamedTuple):
@@ -60,4 +61,4 @@ def _opposite(word: str, sides: bool) -> str:
 
 def _plain(name: str) -> str:
     """All ways to write a turn are one."""
-    return re.sub(r"(counter|anti)[_ -]?clockwise", "counter_clockwise", name.lower())
+    return re.sub(TURN, "counter_clockwise", name.lower())

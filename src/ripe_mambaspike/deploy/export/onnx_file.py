@@ -39,10 +39,14 @@ def why_not() -> str | None:
     return f'ONNX needs the package {missing[0]}, which is not installed; pip install "ripe-mambaspike[export]" adds it'
 
 
-def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) -> None:
-    """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+def check_opset(opset: int) -> None:
     if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
         raise ConfigError(f"opset is {opset!r}; a whole number from {OPSETS[0]} to {OPSETS[1]} is wanted")
+
+
+def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) -> None:
+    """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+    check_opset(opset)
     if (reason := why_not()) is not None:
         raise ConfigError(reason)
     onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
