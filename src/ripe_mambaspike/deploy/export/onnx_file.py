@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import logging
+import string
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
 LARGEST_FOLDED = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
 MARK = "ripe-mambaspike"
+LETTERS = string.ascii_letters + string.digits
 
 
 def why_not() -> str | None:
@@ -138,7 +140,7 @@ def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
     names: dict[str, str] = {}
 
     def short(name: str) -> str:
-        return names.setdefault(name, f"v{len(names)}") if name else name
+        return names.setdefault(name, f"_{_letters(len(names))}") if name else name
 
     body = model.graph
     names.update((value.name, value.name) for value in (*body.input, *body.output, *body.initializer))
@@ -161,6 +163,15 @@ def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
             if dimension.HasField("dim_param"):  # an expression of symbols that have other names now
                 dimension.ClearField("dim_param")
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
+
+
+def _letters(number: int) -> str:
+    """A number in as few letters as can be: they stand in the file some ten thousand times."""
+    kept = ""
+    while number or not kept:
+        number, place = divmod(number, len(LETTERS))
+        kept += LETTERS[place]
+    return kept
 
 
 def _checksum(model: Any) -> str:
