@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.deploy.export.common import refuse_free_sizes, write_whole
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import traced
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.files import atomic_write
 
 SUFFIX = ".pt2"
 INPUTS = "ripe_inputs"  # in the package's metadata, what the inputs must be: compiled code checks nothing itself
@@ -48,12 +48,8 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     """Compile the graph into a package; the file appears whole or not at all."""
     if reason := why_not():
         raise ConfigError(reason)
-    if dynamic and graph.dynamic:
-        sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
-        raise ConfigError(
-            f"a graph compiled ahead of time is for one size, and the {graph.kind} graph's {', '.join(sizes)} are to "
-            "stay free; --static is wanted"
-        )
+    if dynamic:
+        refuse_free_sizes(graph, "a graph compiled ahead of time")
     inputs = json.dumps([[str(one.dtype), list(one.shape)] for one in graph.example])
     with tempfile.TemporaryDirectory(prefix="ripe-aoti-") as folder, quiet(), torch.no_grad():
         program = traced(graph, dynamic=False)
@@ -66,13 +62,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise ConfigError(f"the {graph.kind} graph cannot be compiled ahead of time ({first})") from error
         data = package.read_bytes()
-    try:
-        with atomic_write(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); a place with room for it is wanted"
-        ) from error
+    write_whole(path, data)
 
 
 def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:

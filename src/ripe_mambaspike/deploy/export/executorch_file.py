@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.deploy.export.common import refuse_free_sizes, write_whole
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import traced
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.files import atomic_write
 
 SUFFIX = ".pte"
 METHOD = "forward"
@@ -43,12 +43,8 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     """Write the graph's program for the size of its example; the file appears whole or not at all."""
     if reason := why_not():
         raise ConfigError(reason)
-    if dynamic and graph.dynamic:
-        sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
-        raise ConfigError(
-            f"an ExecuTorch program is for one size, and the {graph.kind} graph's {', '.join(sizes)} are to stay free; "
-            "--static is wanted"
-        )
+    if dynamic:
+        refuse_free_sizes(graph, "an ExecuTorch program")
     with quiet():
         program = lowered(graph)
         missing = _without_kernel(program)
@@ -57,13 +53,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
             f"ExecuTorch's runtime has no kernel for {missing[0]}, which the {graph.kind} graph needs; "
             "another format is wanted"
         )
-    try:
-        with atomic_write(path) as file:
-            file.write(program.buffer)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); a place with room for it is wanted"
-        ) from error
+    write_whole(path, program.buffer)
 
 
 def lowered(graph: Graph) -> Any:

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.deploy.export.common import write_whole
 from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, parameters, text
 from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
-from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import LARGEST, SMALLEST_SIDE, RipeConfig
 from ripe_mambaspike.models.pretrained import load_weights
@@ -55,13 +55,7 @@ def save(model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str
     graph, missing = front_end_graph(model, height, width)
     whole = io.BytesIO()
     nir().write(whole, graph)
-    try:
-        with atomic_write(path) as file:
-            file.write(whole.getvalue())
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); a place with room for it is wanted"
-        ) from error
+    write_whole(path, whole.getvalue())
     return missing
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.deploy.export.common import write_whole
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.files import atomic_write
 
 SUFFIX = ".onnx"
 OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxruntime allowed here reads
@@ -76,8 +76,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) 
     facts = {"format": MARK, "kind": graph.kind, "dynamic": str(dynamic).lower(), **_facts(graph)}
     onnx.helper.set_model_props(model, {**facts, "sha256": _checksum(model)})
     onnx.checker.check_model(model)
-    with atomic_write(path) as file:
-        file.write(model.SerializeToString())
+    write_whole(path, model.SerializeToString())
 
 
 def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.deploy.export.common import write_whole
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.files import atomic_write
 
 SUFFIX = ".pt2"
 FACTS = "ripe.json"
@@ -42,8 +42,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
             node.meta.pop(key, None)
     held = io.BytesIO()
     torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
-    with atomic_write(path) as file:
-        file.write(_without_samples(held))
+    write_whole(path, _without_samples(held))
 
 
 def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
