@@ -1,0 +1,96 @@
+"""Runs on a CUDA device: recorded or not, stopped or not, from whatever cache, they are the run they should be."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ripe_mambaspike.train.run import Stop
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+ON_CUDA = ("run.device=cuda", "data.cache=device", "schedule.epochs=3")
+
+
+def largest_difference(folder, other):
+    """Of any weight or statistic, relative to the largest of its tensor."""
+    first, second = (load_file(each / "best" / "model.safetensors") for each in (folder, other))
+    assert first.keys() == second.keys()
+    return max(float((first[k] - second[k]).abs().max() / first[k].abs().max().clamp(min=1e-3)) for k in first)
+
+
+def losses(folder, read_log):
+    return [float(row["loss"]) for row in read_log(folder)]
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny, go, tmp_path_factory):
+    """A run whose steps are recorded, in bfloat16 as by default."""
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    go(tiny(*ON_CUDA), folder)
+    return folder
+
+
+def test_the_same_run_twice_gives_the_same_bits(recorded, tiny, go, tmp_path, outcome):
+    go(tiny(*ON_CUDA), tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(recorded)
+
+
+def test_a_recorded_step_is_the_step(recorded, tiny, go, tmp_path, read_log):
+    go(tiny(*ON_CUDA, "run.graph=off"), tmp_path / "run")
+    assert losses(tmp_path / "run", read_log) == pytest.approx(losses(recorded, read_log), rel=1e-3)
+    assert largest_difference(tmp_path / "run", recorded) < 1e-2
+
+
+def test_clips_kept_on_the_device_are_the_clips(recorded, tiny, go, tmp_path, outcome):
+    go(tiny(*ON_CUDA[::2], "data.cache=off"), tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(recorded)
+
+
+@pytest.mark.parametrize("moves", [2, 4])
+def test_stopped_and_gone_on_with_is_never_stopped(moves, recorded, tiny, go, tmp_path, outcome):
+    with pytest.raises(Stop):
+        go(tiny(*ON_CUDA), tmp_path / "run", asked_to_stop=_after(moves))
+    go(tiny(*ON_CUDA), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(recorded)
+
+
+def test_accumulated_and_averaged(tiny, go, tmp_path, read_log):
+    """Two batches a move, averaged weights, drop-path and mixing: recorded as one by one."""
+    rich = ("schedule.accumulate=2", "run.ema=0.5", "augmentation.mixup_alpha=0.4", "augmentation.mixup_probability=1")
+    for graph in ("auto", "off"):
+        go(tiny(*ON_CUDA, *rich, f"run.graph={graph}"), tmp_path / graph)
+    assert losses(tmp_path / "auto", read_log) == pytest.approx(losses(tmp_path / "off", read_log), rel=1e-3)
+
+
+def test_learning_begins_as_on_a_cpu(recorded, tiny, go, tmp_path, read_log):
+    go(tiny(*ON_CUDA, "run.precision=float32"), tmp_path / "cuda")
+    go(tiny("run.device=cpu", "schedule.epochs=3"), tmp_path / "cpu")
+    assert losses(tmp_path / "cuda", read_log)[0] == pytest.approx(losses(tmp_path / "cpu", read_log)[0], rel=1e-3)
+    assert losses(recorded, read_log)[0] == pytest.approx(losses(tmp_path / "cpu", read_log)[0], rel=2e-2)
+
+
+def test_the_saved_network_gives_the_reported_number(recorded, tiny):
+    from ripe_mambaspike.models.pretrained import from_pretrained
+    from ripe_mambaspike.train.clips import EvalBatches, open_data
+    from ripe_mambaspike.train.evaluate import evaluate
+
+    device = torch.device("cuda")
+    data = open_data(tiny(*ON_CUDA))
+    network = from_pretrained(recorded / "best").to(device)
+    found = evaluate(network, EvalBatches(data.test, 32, device), len(data.classes))
+    assert found.to_dict(data.classes)["confusion"] == json.loads((recorded / "result.json").read_text())["confusion"]
+
+
+def _after(moves):
+    """Says yes when it has been asked so often."""
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) == moves
+
+    return stop
