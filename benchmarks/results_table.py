@@ -251,12 +251,14 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, help="the two files without their endings; benchmarks/results/DEVICE")
     parser.add_argument("--only", nargs="*", default=[], help="commands whose name starts with one of these words")
+    parser.add_argument("--onto", type=Path, help="FILE.json of an earlier run: what is not run now stays as it was")
     parser.add_argument("--commit", help="where the checkout does not say")
     parser.add_argument("--more", default="", help="more words for every command, for example '--repeats 3'")
     arguments = parser.parse_args()
     out = arguments.out or Path(__file__).parent / "results" / arguments.device
     out.parent.mkdir(parents=True, exist_ok=True)
-    documents: dict[str, Document] = {}
+    earlier: dict[str, Document] = json.loads(arguments.onto.read_text()) if arguments.onto else {}
+    documents = {name: earlier[name] for name in COMMANDS[arguments.device] if name in earlier}
     for name, words in COMMANDS[arguments.device].items():
         if arguments.only and not name.startswith(tuple(arguments.only)):
             continue

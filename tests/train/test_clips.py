@@ -117,6 +117,17 @@ def test_the_test_part_is_not_touched(root, monkeypatch):
         data.test.clip(0)
 
 
+@pytest.mark.parametrize("folds", [0, 3])
+def test_no_validation(root, folds):
+    """What would have been held out is trained on; the test part stays."""
+    held, whole = (open_data(recipe(root, folds=folds, validation=wanted)) for wanted in (True, False))
+    assert len(held.members["val"]) > 0
+    assert sorted(whole.train.names) == sorted(held.train.names + held.val.names)
+    assert whole.test.names == held.test.names
+    assert whole.val is None
+    assert (whole.describe()["train"], whole.describe()["val"]) == (len(whole.train), 0)
+
+
 def test_folds(root):
     seen = []
     for fold in range(3):

@@ -17,6 +17,7 @@ from ripe_mambaspike.train import loop, run
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
 from ripe_mambaspike.train.evaluate import Evaluation
+from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimiser, split_by_decay, whole_step
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
@@ -141,8 +142,10 @@ def test_when_the_test_part_is_read(tiny, go, opened, watching, tmp_path, protoc
 
 
 def test_without_a_validation_part_the_last_epoch_is_taken(tiny, go, read_log, tmp_path, monkeypatch):
-    monkeypatch.setattr(TrainingData, "val", None)
-    result = go(tiny(*ONE_MOVE), tmp_path / "run")
+    saved = []
+    monkeypatch.setattr(run, "recalibrate", lambda *given: saved.append(recalibrate(*given)))
+    result = go(tiny(*ONE_MOVE, "data.validation=false"), tmp_path / "run")
+    assert len(saved) == 1  # nothing is picked before
     assert (result["picked_on"], result["epoch"]) == ("last epoch", 2)
     assert [row["val_top1"] for row in read_log(tmp_path / "run")] == ["", ""]
 

@@ -165,6 +165,9 @@ def open_data(recipe: Recipe) -> TrainingData:
         train = load_set(data.set, root, TRAIN, cut=data.cut)
         store, cut = train.store, train.cut
         members = {part: store.members(cut, part) for part in PARTS}
+    if not data.validation:
+        members[TRAIN] = np.sort(np.concatenate((members[TRAIN], members[VALIDATION])))
+        members[VALIDATION] = members[VALIDATION][:0]
     for part in (TRAIN, TEST):  # said now, not when all epochs are over
         if not len(members[part]):
             raise DataError(f"{data.set} ({cut}) has no {part} clips in {store.folder}; some are wanted in every part")

@@ -27,6 +27,7 @@ class DataSettings:
     extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part
     folds: int = 0  # cross-validation over the whole set in so many parts; 0 for the set's own split
     fold: int = 0  # which part is tested, from 0
+    validation: bool = True  # whether clips are held out to pick the epoch by; without, all train and the last is taken
     cache: Literal["auto", "off", "memory", "device"] = "auto"  # where binned clips are kept once they were made
     workers: int = 0  # processes that bin clips; 0 for none but this one
 

@@ -126,7 +126,10 @@ class Run:
         return self._report()
 
     def _validates(self, epoch: int) -> bool:
-        return epoch % self.recipe.run.validate_every == 0 or epoch == self.recipe.schedule.epochs
+        if epoch == self.recipe.schedule.epochs:
+            return True
+        picks = self.recipe.run.protocol == "paper" or self.data.val is not None
+        return picks and epoch % self.recipe.run.validate_every == 0
 
     def _validate(self, epoch: int) -> Row:
         """Statistics taken anew, the part that picks evaluated, the network saved where it is the best so far."""
@@ -136,7 +139,7 @@ class Run:
         with average.in_place() if average is not None else nullcontext():
             recalibrate(model, self._clean())
             found = None if part is None else self._evaluate(model, part)
-            score: tuple[float, float] = (epoch, 0.0)
+            score: tuple[float, float] = (epoch, 0.0)  # without such a part the last epoch, the only one to come here
             if found is not None:
                 score = (found.top1, -found.loss if math.isfinite(found.loss) else -math.inf)
             if self.best is None or score > tuple(self.best["score"]):
