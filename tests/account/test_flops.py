@@ -110,6 +110,7 @@ def test_shipped_networks_equal_pytorchs_counter(name, size):
         {"mixer": "flat"},
         {"head_width": 30},
         {"pool_ratios": (2, 1, 3)},
+        {"causal": True},
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.fast.layers import BatchLayer
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import RepConv
 from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread, sharing, statistics_together
 from ripe_mambaspike.ops.backend import kernels
@@ -79,10 +79,10 @@ class Reference(Fused):
 class Network(torch.nn.Module):
     """Both passes of training."""
 
-    def __init__(self):
+    def __init__(self, causal=False):
         super().__init__()
         fields = {"stage_channels": (3, 4, 4), "hierarchy_widths": (4, 4, 4), "drop_path": 0.0, "classes": 3}
-        self.model = create_model("nmnist", seed=0, steps=STEPS, **fields)
+        self.model = create_model("nmnist", seed=0, steps=STEPS, causal=causal, **fields)
         for name, parameter in self.model.named_parameters():
             if name.endswith("norm.weight") and parameter.ndim == 2:
                 parameter.data.mul_(3)  # so that every layer fires
@@ -97,11 +97,14 @@ CASES = {
     "joint_moments": Moments,
     "BatchNorm": Flat,
     "TimeBatchNorm": lambda: TimeBatchNorm(STEPS, CHANNELS),
+    "SharedNorm": lambda: SharedNorm(CHANNELS),
     "branches": lambda: Reference(1),
     "patches": lambda: Fused(1),
     "patches, stride 2": lambda: Fused(2),
     "reference network": Network,
     "fused network": Network,
+    "reference network, causal": lambda: Network(causal=True),
+    "fused network, causal": lambda: Network(causal=True),
 }
 
 
@@ -162,7 +165,7 @@ def work(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     found = {}
     for case, share in PAIRS:
-        with kernels("off" if case == "reference network" else "plain"):  # backward passes too
+        with kernels("off" if case.startswith("reference network") else "plain"):  # backward passes too
             found[f"{case}: {share}"] = compare(case, SHARES[share], rank)
     assert sharing() is None
     dist.destroy_process_group()

@@ -32,7 +32,7 @@ from ripe_mambaspike.train.recipes import (
 )
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
-OURS = ["nmnist-600", "sim-nmnist", "synthgesture", "synthgesture-128"]
+OURS = ["nmnist-600", "sim-nmnist", "synthgesture", "synthgesture-128", "synthgesture-causal"]
 SHIPPED = PAPER + OURS
 # Table "hyper": lr, decay, warm-up in epochs and moves, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
 HYPER = {
@@ -109,15 +109,17 @@ def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
 def test_ours():
     found = {name: load_recipe(name) for name in OURS}
     plans = {name: (r.data.set, r.model.name, r.schedule.epochs, r.schedule.batch_size) for name, r in found.items()}
-    assert plans["nmnist-600"][:3] == ("nmnist-600", "nmnist", 60)
-    assert found["nmnist-600"].data.folds == 5
-    assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 12, 128)
+    assert plans["nmnist-600"][:3] == ("nmnist-600", "nmnist", 150)
+    assert (found["nmnist-600"].data.folds, found["nmnist-600"].data.validation) == (5, False)
+    assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 8, 128)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
     assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 40, 32)
-    assert [found[name].data.grid for name in OURS] == [(34, 34), (34, 34), (64, 64), (128, 128)]
-    assert [found[name].data.steps for name in OURS] == [10, 10, 16, 16]
+    assert [found[name].data.grid for name in OURS] == [(34, 34), (34, 34), (64, 64), (128, 128), (64, 64)]
+    assert [found[name].data.steps for name in OURS] == [10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
+    causal = {"name": "synthgesture-causal", "model": {"name": "dvsgesture", "fields": {"causal": True}}}
+    assert to_dict(found["synthgesture-causal"]) == {**small, **causal}
 
 
 # Reading

@@ -102,8 +102,10 @@ def _hierarchy(config: RipeConfig) -> tuple[int, int]:
         if level.transition:
             macs += length * level.before * level.width
         if config.mixer in ("mamba", "flat"):
-            macs += 2 * _mamba(length, level.width) + length * 2 * level.width * level.width
-            scan += 2 * _scan(length, level.width)
+            directions = 1 if config.causal else 2
+            merge = 0 if config.causal else length * 2 * level.width * level.width
+            macs += directions * _mamba(length, level.width) + merge
+            scan += directions * _scan(length, level.width)
         else:
             macs += _arm(config.mixer, length, level.width, hidden)
     return macs, scan

@@ -110,7 +110,7 @@ class Account:
             wanted = model.config.replace(**size)
             clip = probe_events(wanted.steps, *wanted.resolution).to(model.dtype)
             measured_on = "a synthetic clip (a sweeping bar and noise), "
-        check_input(clip, model.config.steps, model.dtype)
+        check_input(clip, model.config.most_steps, model.dtype)
         if not saved and isinstance(model, RipeMambaSpike):
             small = probe_events(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
             recalibrate(model, [small.to(model.dtype)], run=model.front_end)

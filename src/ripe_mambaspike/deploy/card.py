@@ -113,7 +113,7 @@ def _network(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     height, width = facts.labels.grid if facts.labels else config.resolution
     yield (
         "A RIPE-MambaSpike network, a classifier for recordings of event cameras: spiking convolutions whose rates "
-        "feed a bidirectional Mamba."
+        f"feed a {'forward' if config.causal else 'bidirectional'} Mamba."
     )
     yield from ("", "| | |", "|---|---|")
     yield f"| form | {safe(config.form)} |"
@@ -214,7 +214,10 @@ def _checks(facts: CardFacts) -> Iterator[str]:
 
 def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     yield "- Whatever a recording shows is called one of the classes above; there is no answer for anything else."
-    yield f"- A clip has at most {model.config.steps} steps, and the answer is for the clip as a whole."
+    if model.config.causal:
+        yield f"- It takes any number of steps and was trained on clips of {model.config.steps}."
+    else:
+        yield f"- A clip has at most {model.config.steps} steps, and the answer is for the clip as a whole."
     yield "- Other sensors, sizes, lenses and bin lengths than those it was trained on were not tested."
     if facts.weights != "fp32":
         yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."

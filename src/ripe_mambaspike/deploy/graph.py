@@ -176,6 +176,8 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
         raise ConfigError(f"{wanted}; {given} was given")
     if model.config.form != "deployed":
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    if model.config.causal:
+        raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal, and has no graph yet")
     prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     if prepared.dtype != torch.float64:
         prepared = prepared.float()

@@ -192,7 +192,7 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
     """Batches of clips that have events, and how many clips those are."""
     batches: list[Tensor] = []
     for part in _parts(clips):
-        check_input(part, model.config.steps, torch.float32)
+        check_input(part, model.config.most_steps, torch.float32)
         if not bool(part.isfinite().all()):
             raise InputError("a calibration clip has a number that is not finite; counts of events are wanted")
         seen = part[part.flatten(1).any(1)]

@@ -9,8 +9,11 @@ from ripe_mambaspike.models.config import SMALLEST_SIDE
 WANTED = "events binned to (batch, steps, 2, height, width)"
 
 
-def check_input(x: Tensor, most_steps: int, dtype: torch.dtype, seen: int = 0) -> None:
-    """Raise unless a network of this precision can read x, after `seen` steps of the same recording."""
+def check_input(x: Tensor, most_steps: int | None, dtype: torch.dtype, seen: int = 0) -> None:
+    """Raise unless a network of this precision can read x, after `seen` steps of the same recording.
+
+    `most_steps` is None for a network that takes any number of them.
+    """
     if not isinstance(x, Tensor):
         raise InputError(f"the input is a {type(x).__name__}; a tensor of {WANTED} is wanted")
     shape = tuple(x.shape)
@@ -18,7 +21,7 @@ def check_input(x: Tensor, most_steps: int, dtype: torch.dtype, seen: int = 0) -
         raise InputError(f"the input has shape {shape}; {WANTED} are wanted")
     if 0 in shape:
         raise InputError(f"the input has shape {shape}; every size must be at least 1")
-    if seen + shape[1] > most_steps:
+    if most_steps is not None and seen + shape[1] > most_steps:
         after = f" after {seen} seen" if seen else ""
         raise InputError(f"the input has {shape[1]} time steps{after}; the network was made for at most {most_steps}")
     if min(shape[3:]) < SMALLEST_SIDE:

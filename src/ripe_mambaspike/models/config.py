@@ -16,6 +16,7 @@ BridgeKind = Literal["mr-s3a", "stage3"]
 SMALLEST_SIDE = 8  # three strides of two
 LARGEST = {"classes": 2**20, "steps": 4096, "resolution": 4096, "tokens": 2**20}  # beyond, a slip and not a wish
 LARGEST_WIDTH = 16384
+CAUSAL_MIXERS = ("mamba", "none")  # Mamba then runs forwards alone
 SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
 
@@ -26,7 +27,7 @@ class ModelConfig:
     architecture: ClassVar[str]
 
     classes: int = 11  # outputs of the head
-    steps: int = 16  # T, the most time steps the network can take
+    steps: int = 16  # T, the most time steps the network can take; a causal one takes any number
     resolution: tuple[int, int] = (128, 128)  # height and width it is meant for; an int means a square
     form: Form = "training"  # training (branches and norms), deployed (fused) or dual-kernel (accumulate-only)
 
@@ -37,6 +38,11 @@ class ModelConfig:
             self._check_count(field)
         self._check_resolution()
         self._choose("form", Form)
+
+    @property
+    def most_steps(self) -> int | None:
+        """How many steps the network can take; None for any number."""
+        return self.steps
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -130,6 +136,7 @@ class RipeConfig(ModelConfig):
     tokens: int | None = None  # keep the k most salient positions; all of them by default
     drop_path: float = 0.1  # of the last level; it grows linearly from 0
     head_width: int | None = None  # a widening head of this width before the classes
+    causal: bool = False  # no step hears of a later one: it streams for ever, and steps is the training clip's length
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,6 +157,7 @@ class RipeConfig(ModelConfig):
         self._choose("mixer", Mixer)
         self._check_flag("repconv")
         self._check_flag("tdm")
+        self._check_flag("causal")
         for field in ("tokens", "head_width"):
             if getattr(self, field) is not None:
                 self._check_count(field)
@@ -161,6 +169,7 @@ class RipeConfig(ModelConfig):
         if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
             raise ConfigError(f"drop_path is {rate!r}; a number from 0 up to but not 1 is wanted")
         self._check_divisible()
+        self._check_causal()
         if self.form == "dual-kernel" and not self.tdm:
             raise ConfigError("form is 'dual-kernel' and tdm is false; two kernels need the temporal filter")
 
@@ -173,6 +182,30 @@ class RipeConfig(ModelConfig):
             raise ConfigError(
                 f"hierarchy_widths is {self.hierarchy_widths}; the transformer's four heads need multiples of 4"
             )
+
+    def _check_causal(self) -> None:
+        if not self.causal:
+            return
+        if self.mixer not in CAUSAL_MIXERS:
+            wanted = " or ".join(CAUSAL_MIXERS)
+            raise ConfigError(f"causal is true and mixer is {self.mixer!r}; {wanted} is wanted, which wait for no step")
+        if self.tokens is not None:
+            raise ConfigError(
+                f"causal is true and tokens is {self.tokens}; all tokens (null) are wanted, since the choice of some "
+                "looks at every step"
+            )
+
+    @property
+    def most_steps(self) -> int | None:
+        return None if self.causal else self.steps
+
+    @property
+    def rate_keep(self) -> float | None:
+        """The share of its memory that the bridge's rate keeps a step; None where it forgets nothing.
+
+        The memory fades over as many steps as a training clip has.
+        """
+        return 1 - 1 / self.steps if self.causal else None
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """Height and width after each stage."""

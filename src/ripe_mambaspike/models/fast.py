@@ -25,7 +25,7 @@ from ripe_mambaspike.nn.fast.stage import (
     run_stage,
 )
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.together import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, precision, say
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -33,7 +33,7 @@ from ripe_mambaspike.ops.tdm import tdm
 
 
 class Plan(NamedTuple):
-    entry: tuple[Tensor, Tensor]  # scale and shift [T, 2] of the entry norm
+    entry: tuple[Tensor, Tensor]  # scale and shift of the entry norm [T, 2], [1, 2] where all steps share them
     track_entry: Callable[[Pass], None] | None  # with batch statistics: lets its running ones follow
     coefficients: tuple[Tensor | None, ...]  # of the filters before the stages' first convolutions
     stages: tuple[StagePlan, ...]
@@ -113,6 +113,8 @@ def run_plan(
 
 def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[Pass], None]]:
     """The affine that normalises this batch's steps, and what lets the running statistics follow."""
+    if isinstance(norm, SharedNorm):
+        x = x.flatten(0, 1).unsqueeze(1)
     steps = x.shape[1]
     count = joint_count(x.shape[0] * x.shape[3] * x.shape[4])
     check_statistics(count)

@@ -36,8 +36,9 @@ def activation_bytes(
     rates = steps * positions * 2 * sum(scales)
     mixed = steps * positions * config.hierarchy_widths[0]
     bridge = (rates + 2 * mixed) * itemsize + 2 * mixed * FLOAT32
-    # Of a level: both directions' inputs (8), what is read of them (4), the result (4) and the normed tokens (1).
-    levels = [count * (17 * itemsize + 3 * FLOAT32) for count in _tokens(config, steps, positions)]
+    # Of a level: each direction's inputs (4), what is read of them (2) and the result (2); the normed tokens (1).
+    held = 8 * (1 if config.causal else 2) + 1
+    levels = [count * (held * itemsize + 3 * FLOAT32) for count in _tokens(config, steps, positions)]
     if not training:
         return samples * _largest(stages, bridge, levels, itemsize)
     kept = steps * 2 * height * width * (itemsize + FLOAT32) + stages[-1] * itemsize + bridge + sum(levels)

@@ -1,12 +1,12 @@
 """RIPE-MambaSpike: entry norm → three spiking stages → bridge → hierarchy → mean over tokens → head."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, Output
 from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import RipeConfig
@@ -15,9 +15,9 @@ from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.hierarchy import Hierarchy, make_head
+from ripe_mambaspike.nn.hierarchy import Hierarchy, HierarchyState, make_head
 from ripe_mambaspike.nn.neurons import NEURONS
-from ripe_mambaspike.nn.norm import TimeAffine, TimeBatchNorm
+from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage, StageOutput, StageState
 from ripe_mambaspike.nn.tokens import TokenSelection
@@ -44,6 +44,25 @@ class FrontEnd(NamedTuple):
         return self.stages[-1].attention
 
 
+class CausalState(NamedTuple):
+    """All that a causal network remembers of a stream; of one size, however long it has been."""
+
+    front: FrontEndState
+    hierarchy: HierarchyState
+
+    def compact(self) -> "CausalState":
+        """The same in memory of its own: a piece of many steps is not kept alive by its last."""
+        return CausalState(*_compact(tuple(self)))
+
+
+class CausalRun(NamedTuple):
+    """What a causal network says about the steps it was given."""
+
+    logits: Tensor  # [B, T', classes]
+    front: FrontEnd  # spikes, rates and attention of these steps
+    state: CausalState
+
+
 class RipeMambaSpike(Model):
     config: RipeConfig
 
@@ -52,9 +71,9 @@ class RipeMambaSpike(Model):
         widths = config.hierarchy_widths
         self.entry = _norm(config, 2)
         self.stages = nn.ModuleList(_stage(config, level) for level in range(3))
-        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0])
+        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0], config.rate_keep)
         self.tokens = TokenSelection(config.tokens)
-        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, config.drop_path)
+        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, config.drop_path, causal=config.causal)
         self.head = make_head(widths[-1], config.classes, config.head_width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +115,7 @@ class RipeMambaSpike(Model):
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
-        check_input(x, self.config.steps, self.dtype, seen=step)
+        check_input(x, self.config.most_steps, self.dtype, seen=step)
         if initial_state is not None and states[0].first_input.shape != x[:, 0].shape:
             given, wanted = tuple(x[:, 0].shape), tuple(states[0].first_input.shape)
             raise InputError(f"the input's steps have shape {given}; the state it goes on from has {wanted}")
@@ -111,6 +130,21 @@ class RipeMambaSpike(Model):
         features, bridge_state = self.bridge.features([stage.spikes for stage in read], grid, mode, bridge_state)
         final = FrontEndState(step + x.shape[1], tuple(stage.state for stage in stages), bridge_state)
         return FrontEnd(features, stages, final)
+
+    @torch.no_grad()
+    def run_causal(self, x: Tensor, state: CausalState | None = None) -> CausalRun:
+        """The next steps [B, T', 2, H, W] of a stream, in evaluation, after the state of those before them.
+
+        Pieces of any length equal one call on the whole, up to rounding; the state's size does not depend on how many
+        steps there were. Of a causal network alone.
+        """
+        if not self.config.causal:
+            raise ConfigError(f"'{self.name}' looks at whole clips; run_causal wants a network whose causal is true")
+        with memory_explained(self, x):
+            front = self.front_end(x, HARD, None if state is None else state.front)
+            tokens = self.bridge(front.features, front.attention)
+            mixed, hierarchy = self.hierarchy.advance(tokens, None if state is None else state.hierarchy)
+            return CausalRun(self.head(mixed.mean(2)), front, CausalState(front.state, hierarchy).compact())
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
@@ -128,7 +162,7 @@ class RipeMambaSpike(Model):
         return self.tokens(spikes)
 
     def _check_pass(self, x: Tensor, indices: Tensor | None) -> None:
-        check_input(x, self.config.steps, self.dtype)
+        check_input(x, self.config.most_steps, self.dtype)
         if indices is not None and not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
             height, width = self.config.grids(*x.shape[3:])[-1]
             self._check_indices(indices, x.shape[0], height * width)
@@ -148,9 +182,21 @@ class RipeMambaSpike(Model):
         return {"entry": self.entry, **stages, **rest}
 
 
+def _compact(state: Any) -> Any:
+    """A state with its tensors copied out of larger ones."""
+    if isinstance(state, Tensor):
+        return state.clone(memory_format=torch.contiguous_format)
+    if isinstance(state, tuple):
+        parts = map(_compact, state)
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return state
+
+
 def _norm(config: RipeConfig, channels: int) -> nn.Module:
-    kind = TimeBatchNorm if config.form == "training" else TimeAffine
-    return kind(config.steps, channels)
+    training = config.form == "training"
+    if config.causal:
+        return SharedNorm(channels) if training else SharedAffine(channels)
+    return (TimeBatchNorm if training else TimeAffine)(config.steps, channels)
 
 
 def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, binary_operand: bool) -> nn.Module:

@@ -5,7 +5,7 @@ It reads one list of spike tensors [B, T, C_i, H_i, W_i] and the last stage's at
 """
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +14,20 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.norm import BatchNorm
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.rates import RateState, cumulative_rates
+from ripe_mambaspike.ops.rates import LeakyState, RateState, cumulative_rates, leaky_rates
 
-BridgeState = tuple[RateState, ...]
+BridgeState = tuple[RateState, ...] | tuple[LeakyState, ...]  # one a scale
 
 
 def pooled_rates(
-    spikes: Tensor, grid: tuple[int, int], initial_state: RateState | None = None
-) -> tuple[Tensor, RateState]:
+    spikes: Tensor,
+    grid: tuple[int, int],
+    initial_state: Any = None,
+    keep: float | None = None,
+) -> tuple[Tensor, Any]:
     """Rates and their changes on the given grid: [B, T, C, H, W] → [B, T, 2C, h, w].
 
-    Pooling commutes with both, so it comes first.
+    Pooling commutes with both, so it comes first. With `keep` the rates are leaky; the state is that of the rates.
     """
     height, width = spikes.shape[-2:]
     flat = spikes.flatten(0, 1)
@@ -32,7 +35,8 @@ def pooled_rates(
         pooled = F.avg_pool2d(flat, (height // grid[0], width // grid[1]))
     else:
         pooled = F.adaptive_avg_pool2d(flat, grid)
-    return cumulative_rates(pooled.unflatten(0, spikes.shape[:2]), initial_state)
+    pooled = pooled.unflatten(0, spikes.shape[:2])
+    return cumulative_rates(pooled, initial_state) if keep is None else leaky_rates(pooled, keep, initial_state)
 
 
 class Mixture(nn.Module):
@@ -131,9 +135,10 @@ class FoldedMixture(Mixture):
 class Bridge(nn.Module):
     """Pool to rates, mix the scales, normalise; then, for the positions kept, add the projected attention map."""
 
-    def __init__(self, mixture: Mixture, attention_channels: int, width: int) -> None:
+    def __init__(self, mixture: Mixture, attention_channels: int, width: int, keep: float | None = None) -> None:
         super().__init__()
         self.mixture = mixture
+        self.keep = keep  # of the leaky rates of a causal network; None for cumulative ones
         self.norm = nn.LayerNorm(width)
         self.attention = nn.Linear(attention_channels, width)
 
@@ -146,7 +151,7 @@ class Bridge(nn.Module):
     ) -> tuple[Tensor, BridgeState]:
         """The normalised mixture on the last grid, [B, T, N, d] in raster order."""
         states = initial_state or (None,) * len(spikes)
-        rated = [pooled_rates(s, grid, state) for s, state in zip(spikes, states, strict=True)]
+        rated = [pooled_rates(s, grid, state, self.keep) for s, state in zip(spikes, states, strict=True)]
         mixed = self.mixture([rates.flatten(0, 1) for rates, _ in rated], mode)
         features = self.norm(mixed.flatten(2).transpose(1, 2))
         return features.unflatten(0, spikes[0].shape[:2]), tuple(state for _, state in rated)

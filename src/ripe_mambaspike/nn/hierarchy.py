@@ -1,11 +1,16 @@
 """The sequence part: blocks at growing widths over shrinking token grids, and the head that reads them."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.mamba import CausalMamba
 from ripe_mambaspike.nn.mixers import make_blocks
+from ripe_mambaspike.ops.mamba import MambaState
+
+HierarchyState = tuple[MambaState, ...]  # one a level
 
 
 def pool_tokens(tokens: Tensor, ratio: int) -> Tensor:
@@ -63,9 +68,17 @@ class Transition(nn.Module):
 
 
 class Hierarchy(nn.Module):
-    """Tokens [B, T, k, d_1] through every level: [B, T, k', d_last]. Blocks see the whole T·k sequence."""
+    """Tokens [B, T, k, d_1] through every level: [B, T, k', d_last]. Blocks see the whole T·k sequence in order."""
 
-    def __init__(self, widths: tuple[int, ...], ratios: tuple[int, ...], mixer: str, drop_rate: float) -> None:
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        ratios: tuple[int, ...],
+        mixer: str,
+        drop_rate: float,
+        *,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
         levels = plan_levels(widths, ratios, mixer)
         self.norm = nn.LayerNorm(widths[0])
@@ -74,17 +87,36 @@ class Hierarchy(nn.Module):
             Transition(level.before, level.width, level.ratio) if level.transition else nn.Identity()
             for level in levels
         )
-        self.blocks = nn.ModuleList(make_blocks(mixer, tuple(level.width for level in levels)))
+        self.blocks = nn.ModuleList(make_blocks(mixer, tuple(level.width for level in levels), causal=causal))
         last = max(1, len(levels) - 1)
         self.drop_rates = [drop_rate * index / last for index in range(len(levels))]
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self._climb(tokens, lambda level, sequence: self.blocks[level](sequence))
+
+    def advance(self, tokens: Tensor, initial_state: HierarchyState | None = None) -> tuple[Tensor, HierarchyState]:
+        """Of a causal network: the next steps, after the state of those before them. Pieces equal one call.
+
+        The tokens of a step lie together and steps in order, and all but the scan stays inside a step: no step hears
+        of a later one.
+        """
+        final: list[MambaState] = []
+
+        def mix(level: int, sequence: Tensor) -> Tensor:
+            block = cast("CausalMamba", self.blocks[level])
+            mixed, state = block.advance(sequence, initial_state[level] if initial_state else None)
+            final.append(state)
+            return mixed
+
+        return self._climb(tokens, mix), tuple(final)
+
+    def _climb(self, tokens: Tensor, mix: Callable[[int, Tensor], Tensor]) -> Tensor:
         tokens = pool_tokens(self.norm(tokens), self.first_ratio)
         for level, transition in enumerate(self.transitions):
             tokens = transition(tokens)
             if self.blocks:
                 sequence = tokens.flatten(1, 2)
-                mixed = drop_path(self.blocks[level](sequence), self.drop_rates[level], self.training)
+                mixed = drop_path(mix(level, sequence), self.drop_rates[level], self.training)
                 tokens = (sequence + mixed).view_as(tokens)
         return tokens
 

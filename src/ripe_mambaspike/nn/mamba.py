@@ -1,4 +1,4 @@
-"""Mamba-1 modules: one direction, and the bidirectional block of the hierarchy."""
+"""Mamba-1 modules: one direction, and the blocks of the hierarchy: bidirectional, or causal."""
 
 import math
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Mamba(nn.Module):
 
 
 class BlockPlan(NamedTuple):
-    """A block's weights as the fused operator takes them: both directions together, D = 2."""
+    """A block's weights as the fused operator takes them: D = 2 directions together, or the one of a causal block."""
 
     norm: tuple[Tensor, Tensor]  # LayerNorm [d], float32
     in_proj: Tensor  # [D·2E, d]
@@ -110,3 +110,26 @@ class BidirectionalMamba(nn.Module):
         ahead, behind = self.ahead.weights(), self.behind.weights()
         merge = (self.merge.weight, self.merge.bias)
         return bidirectional_mamba(self.norm(x), ahead, behind, *merge, initial_state)[0]
+
+
+class CausalMamba(nn.Module):
+    """Forward Mamba over the normalised tokens; its own projection is all that follows. [B, L, d] → [B, L, d]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.ahead = Mamba(width)
+
+    def plan(self, dtype: torch.dtype) -> BlockPlan:
+        """For `nn.fast`, as the bidirectional block's."""
+        norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
+        projections = (self.ahead.in_proj.to(dtype), self.ahead.out_proj.to(dtype))
+        return BlockPlan(norm, projections[0], inner_weights((self.ahead,), dtype), projections[1], None)
+
+    def advance(self, x: Tensor, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
+        """A piece of a longer sequence, after the state of the piece before it."""
+        mixed: tuple[Tensor, MambaState] = self.ahead(self.norm(x), initial_state)
+        return mixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.advance(x)[0]

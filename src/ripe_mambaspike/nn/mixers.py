@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.mamba import BidirectionalMamba
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalMamba
 
 HEADS = 4
 TAPS = 7
@@ -86,10 +86,13 @@ def matched_sizes(arm: str, widths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(sizes))
 
 
-def make_blocks(mixer: str, widths: tuple[int, ...]) -> list[nn.Module]:
-    """The blocks of every level, none for `none`."""
+def make_blocks(mixer: str, widths: tuple[int, ...], *, causal: bool = False) -> list[nn.Module]:
+    """The blocks of every level, none for `none`; of Mamba with `causal` the forward scan alone."""
     if mixer == "none":
         return []
+    if causal:
+        assert mixer == "mamba", mixer
+        return [CausalMamba(width) for width in widths]
     if mixer in ("mamba", "flat"):
         return [BidirectionalMamba(width) for width in widths]
     return [ARMS[mixer](width, hidden) for width, hidden in zip(widths, matched_sizes(mixer, widths), strict=True)]

@@ -1,6 +1,6 @@
 """Batch norms that say per call whether their running statistics move, and what they deploy as."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -121,6 +121,16 @@ class TimeBatchNorm(_Statistics):
         )
 
 
+class SharedNorm(TimeBatchNorm):
+    """One norm for all steps, of a causal network: statistics over (B, T', H, W), and T' may be any number."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels)
+
+    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+        return as_one_step(super().forward, x, mode)
+
+
 class TimeAffine(nn.Module):
     """A deployed BNTT: two numbers per step and channel, no statistics."""
 
@@ -132,3 +142,18 @@ class TimeAffine(nn.Module):
     def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
         steps = slice(first_step, first_step + x.shape[1])
         return affine_over_time(x, self.scale[steps], self.shift[steps])
+
+
+class SharedAffine(TimeAffine):
+    """A deployed norm that all steps share: two numbers per channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels)
+
+    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+        return as_one_step(super().forward, x, mode)
+
+
+def as_one_step(norm: Callable[[Tensor, Pass], Tensor], x: Tensor, mode: Pass) -> Tensor:
+    """What a norm of one step gives when all steps [B, T', ...] are samples of that step."""
+    return norm(x.flatten(0, 1).unsqueeze(1), mode).squeeze(1).unflatten(0, x.shape[:2])

@@ -30,6 +30,35 @@ def cumulative_rates(spikes: Tensor, initial_state: RateState | None = None) -> 
     return like_input(torch.cat((rate, change), 2), spikes.dtype), RateState(counts[:, -1], seen + steps)
 
 
+class LeakyState(NamedTuple):
+    """Of the same size however many steps there were."""
+
+    total: Tensor  # faded sum of the spikes so far [B, ...]
+    weight: float  # faded count of the steps so far
+
+
+def leaky_rates(
+    spikes: Tensor, keep: float, initial_state: LeakyState | None = None, *, dim: int = 2
+) -> tuple[Tensor, LeakyState]:
+    """`r_t = Σ_k keep^(t−k) s_k / Σ_k keep^(t−k)` and `δ_t = r_t − r_{t−1}`, stacked in `dim`: [B, T, C, ...] → 2C.
+
+    The mean of all steps so far, older ones counting less. The weights always sum to one, so nothing is underrated at
+    the start; keep = 1 is `cumulative_rates`. Step by step, so that pieces equal the whole to the bit.
+    """
+    wide = at_least_float32(spikes)
+    total, weight = initial_state or LeakyState(torch.zeros_like(wide[:, 0]), 0.0)
+    rate = total / weight if weight else total
+    rates, changes = [], []
+    for now in wide.unbind(1):
+        before = rate
+        total, weight = torch.add(now, total, alpha=keep), keep * weight + 1
+        rate = total / weight
+        rates.append(rate)
+        changes.append(rate - before)
+    both = torch.cat((torch.stack(rates, 1), torch.stack(changes, 1)), dim)
+    return like_input(both, spikes.dtype), LeakyState(total, weight)
+
+
 def windowed_rate(spikes: Tensor, window: int) -> Tensor:
     """The baseline's rate: mean over the last `window` steps, or over those there are. [B, T, ...] → same."""
     counts = at_least_float32(spikes).cumsum(1)

@@ -17,8 +17,9 @@ RELAXED = Pass(relaxed=True)
 FIELDS = {"stage_channels": (16, 16, 16), "hierarchy_widths": (16, 16, 16), "steps": 2, "classes": 3, "drop_path": 0.0}
 
 
-def test_relaxed_training_pass_and_its_gradients():
-    model = create_model("nmnist", seed=0, **FIELDS)
+@pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
+def test_relaxed_training_pass_and_its_gradients(causal):
+    model = create_model("nmnist", seed=0, causal=causal, **FIELDS)
     randomise(model, 0)
     model.train()
     exact = copy.deepcopy(model).double()
@@ -36,9 +37,10 @@ def test_relaxed_training_pass_and_its_gradients():
         assert float((got[name] - gradient).abs().max()) <= 2e-3 * scale, name
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 @torch.no_grad()
-def test_inference():
-    model = create_model("nmnist", seed=0, form="deployed", **FIELDS)
+def test_inference(causal):
+    model = create_model("nmnist", seed=0, form="deployed", causal=causal, **FIELDS)
     model.eval()
     x = probe_events(2, 9, 8, samples=1)
     with kernels("off"):

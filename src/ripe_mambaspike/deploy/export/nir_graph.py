@@ -79,6 +79,8 @@ def check_model(model: Any) -> None:
         raise ConfigError(f"{wanted}; {given} was given")
     if model.config.form != "deployed":
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    if model.config.causal:
+        raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal")
     kind = str(model.dtype).removeprefix("torch.")
     if kind not in ("float32", "float64"):
         raise ConfigError(f"{wanted} in float32 or float64; '{model.name}' is in {kind}")

@@ -17,6 +17,7 @@ from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import pooled_rates, row_norm
 from ripe_mambaspike.ops.fused.joined import Affine, joined_tokens, paired_kernel, pooled_spikes
+from ripe_mambaspike.ops.fused.leaky import pooled_leaky_rates
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -27,6 +28,7 @@ class BridgePlan(NamedTuple):
     norm: Affine  # weight and bias [d], float32
     attention: Affine  # weight [d, C], bias [d]
     paired: Affine | None  # the kernel over spikes [2d, ΣC, 3, 3], bias [d] float32; None where that way is not taken
+    keep: float | None  # of leaky rates; None for cumulative ones
 
 
 class Unjoined(NamedTuple):
@@ -48,13 +50,13 @@ def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
     if not (isinstance(mixture, ProjectedMixture) and mixture.tracks_batches()):
         scales = mixture.folded_scales()
         kernel, bias = folded_kernel(mixture.shares(bridge.norm.weight), scales)
-        if _over_spikes(kernel, dtype):
+        if _over_spikes(kernel, dtype) and bridge.keep is None:
             channels = [weight.shape[1] // 2 for weight, _, _ in scales]
             paired = channels_together(paired_kernel(kernel, channels), dtype), at_least_float32(bias)
         kernel, bias = channels_together(kernel, dtype), bias.to(dtype)
     norm = (at_least_float32(bridge.norm.weight), at_least_float32(bridge.norm.bias))
     attention = (bridge.attention.weight.to(dtype), bridge.attention.bias.to(dtype))
-    return BridgePlan(kernel, bias, mixture, norm, attention, paired)
+    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.keep)
 
 
 def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
@@ -72,7 +74,8 @@ def bridge_tokens(
         convolved = convolve(pooled_spikes([s.data for s in spikes], spikes[0].carrier, grid), kernel)
         attended = F.linear(attention.flatten(2, 3), *plan.attention)
         return Unjoined(convolved.flatten(2, 3), shift, plan.norm, attended)
-    rates = pooled_rates([s.data for s in spikes], [s.carrier for s in spikes], grid)
+    read = ([s.data for s in spikes], [s.carrier for s in spikes], grid)
+    rates = pooled_rates(*read) if plan.keep is None else pooled_leaky_rates(*read, plan.keep)
     if plan.kernel is not None:
         mixed = convolve(rates, plan.kernel, 1, plan.bias)
     else:

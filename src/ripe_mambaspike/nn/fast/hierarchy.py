@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.nn.fast.bridge import Unjoined
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
-from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan, CausalMamba
 from ripe_mambaspike.ops.fused import mamba_inner, row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -68,14 +68,14 @@ def classify(plan: HierarchyPlan, given: Tensor | Unjoined) -> Tensor:
 
 
 def run_block(plan: BlockPlan, x: Tensor) -> Tensor:
-    """`Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)]`: x [B, L, d] → [B, L, d]."""
+    """`Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)]`, or `Mamba_f(LN x)` alone: x [B, L, d] → [B, L, d]."""
     normed = row_norm(x, *plan.norm, plan.in_proj.dtype)
     inputs = F.linear(normed, plan.in_proj).unflatten(-1, (plan.inner.conv.shape[0], -1))
     return F.linear(mamba_inner(inputs, plan.inner).flatten(2), plan.out_proj, plan.out_bias)
 
 
 def _block(block: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    if isinstance(block, BidirectionalMamba):
+    if isinstance(block, BidirectionalMamba | CausalMamba):
         plan = block.plan(dtype)
         return lambda x: run_block(plan, x)
     return _apply(block, dtype)

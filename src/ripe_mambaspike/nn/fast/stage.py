@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents, Layer, coefficient_of, fixed_layer
+from ripe_mambaspike.nn.fast.shared import SharedBatchLayer, every_step
 from ripe_mambaspike.nn.forward_pass import Pass
-from ripe_mambaspike.nn.norm import TimeBatchNorm
+from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.ops.attention import convex_attention
 from ripe_mambaspike.ops.backend import computing_in
@@ -67,8 +68,9 @@ def stage_device(stage: SpikingStage) -> torch.device:
 
 
 def _layer(conv: Any, norm: Any, dtype: torch.dtype) -> Callable[[Tensor, Pass], Currents]:
-    tracked = norm.training and isinstance(norm, TimeBatchNorm)
-    return BatchLayer(conv, norm) if tracked else fixed_layer(conv, norm, dtype)
+    if not (norm.training and isinstance(norm, TimeBatchNorm)):
+        return fixed_layer(conv, norm, dtype)
+    return (SharedBatchLayer if isinstance(norm, SharedNorm) else BatchLayer)(conv, norm)
 
 
 def plan_attention(module: Any, dtype: torch.dtype) -> Any:
@@ -112,10 +114,10 @@ def charge_from_events(
     scale, shift = entry
     spikes, potential, operand = enter_fire(
         x,
-        (scale[:steps], shift[:steps]),
+        (every_step(scale, steps), every_step(shift, steps)),
         coefficient,
         plan.first.kernel,
-        (plan.first.scale[:steps], plan.first.shift[:steps]),
+        (every_step(plan.first.scale, steps), every_step(plan.first.shift, steps)),
         plan.first_neuron,
         plan.inner_coefficient,
         relaxed=mode.relaxed,
@@ -181,7 +183,8 @@ def run_stage(
 
 
 def _flat(current: Currents) -> Currents:
-    return Currents(current.values.flatten(2, 3), current.scale, current.shift)
+    scale, shift = (every_step(value, current.values.shape[1]) for value in current[1:])
+    return Currents(current.values.flatten(2, 3), scale, shift)
 
 
 def _variant(

@@ -1,0 +1,110 @@
+"""A causal network in its other forms: fused, by additions, with small weights; and where it cannot go."""
+
+import copy
+
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
+from ripe_mambaspike.account.energy import measure
+from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.deploy.accumulate import Accumulator, differing_spikes
+from ripe_mambaspike.deploy.capture import capture
+from ripe_mambaspike.deploy.export.nir_graph import check_model
+from ripe_mambaspike.deploy.fuse import fuse_with_report
+from ripe_mambaspike.deploy.graph import clip_graph, step_graph, tail_graph
+from ripe_mambaspike.deploy.quantise import apply_stored, save_stored, to_int8
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.probe import probe_events
+
+SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18, "causal": True}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model = create_model("nmnist", seed=0, **SMALL)
+    randomise(model, 0)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def deployed(trained):
+    return fuse(trained, quiet=True)
+
+
+def clips(samples=2, steps=9):
+    return probe_events(steps, 18, 18, samples)
+
+
+def test_fusing_is_exact(trained):
+    fused, agreement = fuse_with_report(trained, quiet=True)
+    assert agreement.error <= 1e-12
+    assert agreement.flips == 0
+    assert agreement.spikes > 1000
+    x = clips()
+    with torch.no_grad():
+        assert torch.equal(fused(x), trained(x))
+    assert torch.equal(fused.run_causal(x).logits, trained.run_causal(x).logits)
+    assert fused.config == trained.config.replace(form="deployed")
+
+
+def test_two_kernels_stream_the_same(trained):
+    exact = copy.deepcopy(trained).double()
+    dual, x = dual_kernel(exact, quiet=True), clips().double()
+    expected = fuse(exact, quiet=True).run_causal(x).logits
+    state, logits = None, []
+    for piece in x.split((2, 1, 6), 1):
+        run = dual.run_causal(piece, state)
+        state = run.state
+        logits.append(run.logits)
+    torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=1e-11, atol=1e-11)
+
+
+def test_additions_alone_give_the_dense_spikes(deployed):
+    runtime = Accumulator(deployed)
+    ours, dense = (run(clips(1).double()) for run in (runtime.run, runtime.run_dense))
+    assert sum(differing_spikes(ours, dense).values()) == 0
+    assert torch.equal(ours.output.logits, dense.output.logits)
+
+
+def test_prepared_for_one_shape(deployed):
+    x = clips()
+    with torch.no_grad():
+        torch.testing.assert_close(capture(deployed, x)(x), deployed(x), rtol=0, atol=0)
+
+
+def test_small_weights(deployed, tmp_path):
+    x = clips(8)
+    stored, calibration = to_int8(deployed, x)
+    assert "hierarchy.blocks.1.ahead.in_proj" in stored
+    assert calibration.clips == 8
+    small = apply_stored(deployed, stored)
+    loaded = from_pretrained(save_stored(deployed, stored, tmp_path))
+    assert torch.equal(loaded.run_causal(x).logits, small.run_causal(x).logits)
+
+
+@pytest.mark.parametrize("make", [clip_graph, step_graph, tail_graph], ids=lambda make: make.__name__)
+def test_graphs_are_refused(deployed, make):
+    with pytest.raises(ConfigError, match="looks at whole clips; 'nmnist' is causal"):
+        make(deployed, 18, 18)
+
+
+def test_nir_is_refused(deployed):
+    with pytest.raises(ConfigError, match=r"a NIR file .* whole clips; 'nmnist' is causal"):
+        check_model(deployed)
+
+
+def test_the_account_counts_one_direction(deployed):
+    """Additions and products are those of the clip, however long it is."""
+    both = count_flops(deployed.config.replace(causal=False)).by_part
+    ours = count_flops(deployed.config).by_part
+    assert 2 * ours["scan"] == both["scan"] > 0
+    merges = sum(2 * 4 * k * 2 * w * w for k, w in ((9, 8), (5, 16), (3, 24)))
+    transitions = sum(2 * 4 * k * v * w for k, v, w in ((5, 8, 16), (3, 16, 24)))
+    assert 2 * (ours["hierarchy"] - transitions) == both["hierarchy"] - transitions - merges
+    assert {k: v for k, v in ours.items() if k not in ("scan", "hierarchy")} == {
+        k: v for k, v in both.items() if k not in ("scan", "hierarchy")
+    }
+    short, long = measure(deployed, clips(1, 4)), measure(deployed, clips(1, 12))
+    assert [3 * layer.macs for layer in short] == [layer.macs for layer in long]

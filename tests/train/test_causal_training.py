@@ -1,0 +1,56 @@
+"""`ripe train synthgesture-causal` and what follows a run: evaluation, fusing, predictions."""
+
+import json
+
+import pytest
+import torch
+
+from ripe_mambaspike import from_pretrained, write
+from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.train.recalibrate import recalibrate
+from ripe_mambaspike.train.samples import held_out
+
+FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}"
+
+
+@pytest.fixture(scope="module")
+def run(tiny_words, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("causal") / "run"
+    words = tiny_words(FIELDS)
+    words[1] = "synthgesture-causal"
+    assert main([*words, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_trains_and_evaluates_to_the_last_digit(run, capsys):
+    result = json.loads((run / "result.json").read_text())
+    model = from_pretrained(run / "best")
+    assert model.config.causal
+    assert model.entry.running_mean.shape == (1, 2)
+    assert float(model.entry.running_mean.abs().min()) > 0
+    assert main(["eval", str(run), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [said[name] for name in ("top1", "n", "loss")] == [result[name] for name in ("top1", "n", "loss")]
+
+
+def test_fuses_and_predicts(run, tiny, tmp_path, capsys):
+    out = tmp_path / "fused"
+    assert main(["fuse", str(run), "--out", str(out), "--json"]) == 0
+    small = from_pretrained(out, form="deployed")
+    assert json.loads(capsys.readouterr().out)["parameters"]["deployed"] == small.parameter_count()
+    (recording, _, _), *_ = held_out(tiny(), 1)
+    clip = write(recording, tmp_path / "clip.npz")
+    shares = []
+    for network in (run, out):
+        assert main(["predict", str(network), str(clip), "--json"]) == 0
+        shares.append(json.loads(capsys.readouterr().out))
+    assert shares[0]["recordings"] == shares[1]["recordings"]
+
+
+def test_recalibration_averages_the_shared_statistics(run):
+    model = from_pretrained(run / "best")
+    batches = [probe_events(4, 16, 16, 3, seed) for seed in range(2)]
+    assert recalibrate(model, batches) == 2
+    wanted = torch.stack([x.mean((0, 1, 3, 4)) for x in batches]).mean(0)
+    torch.testing.assert_close(model.entry.running_mean[0], wanted, rtol=1e-5, atol=1e-6)
