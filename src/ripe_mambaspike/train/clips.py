@@ -24,6 +24,7 @@ from ripe_mambaspike.data.store import CURRENT, EventStore, open_store
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.train.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
+from ripe_mambaspike.train.repeated import repeated, times_of
 
 
 class Clips:
@@ -98,13 +99,15 @@ class TrainingData:
         self.members = members
         self.classes = store.classes
         self.extra = tuple(_open_extra(text, self) for text in data.extra)
+        self.times = times_of(data.repeat, self.classes)
 
     @cached_property
     def train(self) -> Clips:
         """What is learned from, the extra sets' training parts behind the set's own."""
         own = self._events(TRAIN)
-        parts, labels = [extra.events for extra in self.extra], [extra.labels for extra in self.extra]
-        return Clips([own, *parts], [own.labels, *labels], self.settings)
+        pairs = [(own, own.labels), *((extra.events, extra.labels) for extra in self.extra)]
+        shown = [repeated(events, labels, self.times) for events, labels in pairs]
+        return Clips([events for events, _ in shown], [labels for _, labels in shown], self.settings)
 
     @cached_property
     def val(self) -> Clips | None:
@@ -144,6 +147,7 @@ class TrainingData:
             "sensor_size": list(self.store.sensor_size),
             "classes": len(self.classes),
             "train": len(self.members[TRAIN]) + sum(len(one.events) for one in self.extra),
+            "repeat": list(self.settings.repeat),
             "val": len(self.members[VALIDATION]),
             "test": len(self.members[TEST]),
             "extra": extra,

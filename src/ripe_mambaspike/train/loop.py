@@ -160,15 +160,16 @@ class Learner:
 
     def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> Parts:
         place = self.place
-        drawn = ("move", self.recipe.run.seed, place.epoch, place.batch)
-        torch.manual_seed(seed_of(*drawn) if self._shared is None else seed_of(*drawn, self.processes.rank))
         whole = all(len(x) == self.recipe.schedule.batch_size for x, _ in group)
         full = whole and len(group) == self.recipe.schedule.accumulate
+        recorded = self._shared is None and self.device.type == "cuda" and self.recipe.run.graph == "auto" and full
+        if recorded and self._step is None:
+            self._step = CapturedStep(self.model, self.optimiser, group, settings)
+        drawn = ("move", self.recipe.run.seed, place.epoch, place.batch)  # after recording, which draws as well
+        torch.manual_seed(seed_of(*drawn) if self._shared is None else seed_of(*drawn, self.processes.rank))
         if self._shared is not None:
             parts = self._shared(self.optimiser, group, totals, settings)
-        elif self.device.type == "cuda" and self.recipe.run.graph == "auto" and full:
-            if self._step is None:
-                self._step = CapturedStep(self.model, self.optimiser, group, settings)
+        elif recorded and self._step is not None:
             parts = self._step(*group)
         else:
             parts = whole_step(self.model, self.optimiser, group, settings)

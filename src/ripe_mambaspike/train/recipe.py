@@ -25,6 +25,7 @@ class DataSettings:
     by: Literal["time", "count"] = "time"  # bins of equal time or of equally many events
     binary: bool = False  # whether an event was there instead of how many
     extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part
+    repeat: tuple[str, ...] = ()  # classes that come several times an epoch, CLASS=TIMES each
     folds: int = 0  # cross-validation over the whole set in so many parts; 0 for the set's own split
     fold: int = 0  # which part is tested, from 0
     validation: bool = True  # whether clips are held out to pick the epoch by; without, all train and the last is taken
