@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from ripe_mambaspike.models.fast import kernels_cover
+from ripe_mambaspike.nn.fast import layers
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.nn.repconv import RepConv
+from ripe_mambaspike.ops.backend import backend, kernels
 
 RELAXED = Pass(relaxed=True, sharpness=3.0)
 FIELDS = [
@@ -154,3 +156,25 @@ def test_per_channel_numbers_of_a_bfloat16_network_are_float32(small, events):
         numbers += [stage.inner_coefficient, stage.first.scale, stage.first.shift, stage.attention.gain]
         numbers += [value for neuron in (stage.first_neuron, stage.second_neuron) for value in neuron]
     assert {value.dtype for value in numbers if value is not None} == {torch.float32}
+
+
+def test_few_patches_through_every_branch_are_many_through_moments(small, louder, events, monkeypatch):
+    """On a CPU the number of patches chooses the way; both give the same pass, gradients and statistics."""
+    x = events(19, 15, samples=2)
+    taken = []
+    each_branch = RepConv.each_branch
+    monkeypatch.setattr(RepConv, "each_branch", lambda *given: taken.append(1) or each_branch(*given))
+    results = []
+    for few in (0, 10**9):
+        monkeypatch.setattr(layers, "FEW", few)
+        results.append(evaluated(louder(small()).train(), x, RELAXED, "auto"))
+    if backend(x) != "native":
+        pytest.skip("there is no compiler, and without one the moments are always taken")
+    assert len(taken) == 6  # the second network's, each convolution once
+    (expected, wanted, statistics), (given, got, followed) = results
+    torch.testing.assert_close(given.logits, expected.logits, rtol=1e-3, atol=1e-4)
+    for name, reference in wanted.items():
+        scale = max(1e-2, float(reference.abs().max()))
+        assert float((got[name] - reference).abs().max()) <= 5e-3 * scale, name
+    for name, reference in statistics.items():
+        torch.testing.assert_close(followed[name], reference, rtol=1e-4, atol=1e-4)

@@ -140,11 +140,14 @@ class RepConv(_FilteredConv):
         if not self.branches[0].norm.training and not mode.literal:
             weight, bias = (value.to(self.branches[0].norm.weight.dtype) for value in self.kernel_and_bias())
             return self.convolve(filtered, weight, bias), final_state
-        flat = filtered.flatten(0, 1)
-        out = self.branches[0](flat, mode)
+        return self.each_branch(filtered.flatten(0, 1), mode).unflatten(0, x.shape[:2]), final_state
+
+    def each_branch(self, x: Tensor, mode: Pass) -> Tensor:
+        """The branches one by one, with their norms, summed: [B', C_in, H, W] → [B', C, H', W']."""
+        out = self.branches[0](x, mode)
         for branch in self.branches[1:]:
-            out = out + branch(flat, mode)
-        return out.unflatten(0, x.shape[:2]), final_state
+            out = out + branch(x, mode)
+        return out
 
     def kernel_and_bias(self) -> tuple[Tensor, Tensor]:
         """The one kernel and bias that all branches add up to, Eqs. (fuse-W, fuse-b), in float64."""

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
-from ripe_mambaspike.nn.repconv import FusedConv, RepConv
+from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import patch_moments, step_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
+
+FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
 
 
 class Currents(NamedTuple):
@@ -78,20 +80,30 @@ def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
 class BatchLayer:
     """With batch statistics: the branches' from the moments of the operand's patches, the norm's from the output.
 
-    One convolution runs instead of seven. The branches' weights are read once, however many passes follow.
+    One convolution runs instead of seven. The branches' weights are read once, however many passes follow. On a CPU a
+    handful of patches is cheaper to run through every branch than to take moments of.
     """
 
     def __init__(self, conv: RepConv, norm: TimeBatchNorm) -> None:
         self.conv, self.norm = conv, norm
-        # A GPU has float64 to spare for these small products; a CPU has not.
-        self.branches = conv.stacked(torch.float32 if backend(norm.weight) == "native" else torch.float64)
+        self.native = backend(norm.weight) == "native"
+        self._branches: Branches | None = None
+
+    def branches(self) -> Branches:
+        if self._branches is None:  # a GPU has float64 to spare for these small products; a CPU has not
+            self._branches = self.conv.stacked(torch.float32 if self.native else torch.float64)
+        return self._branches
 
     def __call__(self, operand: Tensor, mode: Pass) -> Currents:
         conv = self.conv
-        mean, second = joint_moments(*patch_moments(operand, conv.stride))
         height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
         count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
-        kernel, bias = conv.batch_kernel_and_bias(self.branches, mean, second, count, mode)
+        if self.native and operand.dtype == self.norm.weight.dtype and count < FEW * 9 * conv.in_channels:
+            values = conv.each_branch(operand.flatten(0, 1).permute(0, 3, 1, 2), mode)
+            values = values.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
+            return batch_affine(self.norm, values, values.new_zeros(conv.channels), mode)
+        mean, second = joint_moments(*patch_moments(operand, conv.stride))
+        kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
         values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
         return batch_affine(self.norm, values, bias, mode)
 
