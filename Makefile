@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@$(INSTALL) -e ".[dev,data,export,edge,nir]"
+	@$(INSTALL) -e ".[dev,data,export,edge,nir,serve]"
 	@touch $@
 
 quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account; simulate some gestures

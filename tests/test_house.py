@@ -8,7 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ripe_mambaspike"
-ROOMS = ["events", "data", "ops", "nn", "models", "train", "deploy", "account", "studies", "bench", "report", "cli"]
+ROOMS = [
+    "events", "data", "ops", "nn", "models", "train", "deploy", "account", "studies", "bench", "report", "live", "cli",
+]  # fmt: skip
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -12,6 +12,8 @@ from ripe_mambaspike.events.recording import EVENT, Recording
 from ripe_mambaspike.events.writing import write
 from ripe_mambaspike.models.pretrained import from_pretrained
 
+pytestmark = pytest.mark.slow
+
 
 def asked(ripe, *words):
     said = ripe("export", *words, "--json")

@@ -20,6 +20,8 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.train.labels import Labels
 
+pytestmark = pytest.mark.slow
+
 STEPS_, SIDE = 3, 16
 NAMES = ("clockwise", "wave", "a <b> | c")
 LABELS = Labels(NAMES, "mine", None, STEPS_, (SIDE, SIDE), "count", False, 1, "validation")

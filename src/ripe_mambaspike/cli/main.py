@@ -24,8 +24,10 @@ from ripe_mambaspike.cli.models import Models
 from ripe_mambaspike.cli.predict import Predict
 from ripe_mambaspike.cli.recipes import Recipes, show_fields
 from ripe_mambaspike.cli.seeds import Seeds
+from ripe_mambaspike.cli.serve import Serve
 from ripe_mambaspike.cli.sim import COMMANDS as SIM_COMMANDS
 from ripe_mambaspike.cli.sim import Sim
+from ripe_mambaspike.cli.stream import Stream
 from ripe_mambaspike.cli.train import Train, gather_settings
 from ripe_mambaspike.errors import RipeError
 
@@ -41,13 +43,18 @@ Command = (
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Recipes, tyro.conf.subcommand("recipes")]
     | Annotated[Seeds, tyro.conf.subcommand("seeds")]
+    | Annotated[Serve, tyro.conf.subcommand("serve")]
     | Annotated[Sim, tyro.conf.subcommand("sim")]
+    | Annotated[Stream, tyro.conf.subcommand("stream")]
     | Annotated[Train, tyro.conf.subcommand("train")]
 )
-Asked = Account | Bench | Check | Data | Eval | Export | Fuse | Models | Predict | Recipes | Seeds | Sim | Train
+Asked = (
+    Account | Bench | Check | Data | Eval | Export | Fuse | Models | Predict | Recipes | Seeds | Serve | Sim | Stream
+    | Train
+)  # fmt: skip
 COMMANDS = (
-    "account", "bench", "check", "data", "eval", "export", "fuse", "models", "predict", "recipes", "seeds", "sim",
-    "train",
+    "account", "bench", "check", "data", "eval", "export", "fuse", "models", "predict", "recipes", "seeds", "serve",
+    "sim", "stream", "train",
 )  # fmt: skip
 SETTABLE = ("seeds", "train")  # commands whose help lists the fields of a recipe
 NESTED = {"bench": tuple(BENCH_COMMANDS), "data": tuple(DATA_COMMANDS), "sim": tuple(SIM_COMMANDS)}

@@ -14,6 +14,8 @@ from ripe_mambaspike.ops.fused.joined import (
 )
 from ripe_mambaspike.ops.fused.rates import pooled_rates_reference
 
+pytestmark = pytest.mark.slow
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 POOLS = {  # steps, scales (height, width, channels), grid
     "17-9-5": (3, [(17, 17, 3), (9, 9, 2), (5, 5, 4)], (5, 5)),

@@ -8,6 +8,8 @@ import torch
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner, mamba_inner_reference
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-5
 
 

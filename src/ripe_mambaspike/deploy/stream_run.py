@@ -1,0 +1,185 @@
+"""From a source to answers: a thread reads, a bounded queue stands between, the network computes here.
+
+Nothing grows with the stream's length, and whatever is left out is counted by kind.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any
+
+from ripe_mambaspike.deploy.stream_latency import Latency
+from ripe_mambaspike.deploy.stream_order import Sorter
+from ripe_mambaspike.deploy.stream_queue import EventQueue, Packet, RateLimiter
+from ripe_mambaspike.deploy.stream_sources import WAIT, Source
+from ripe_mambaspike.deploy.streaming import Answer, Streamer
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Events
+
+LEAP_US = 10_000_000  # a live source's clock that moves by more at once is doubted
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a stream may cost."""
+
+    queue_events: int = 1_000_000  # waiting for the network; beyond, the oldest are dropped
+    rate: float | None = None  # events a second let in
+    tolerance_us: int = 0  # how late an event may come and still be sorted in
+    stall_seconds: float = 1.0  # without a packet, after which it is told and time goes on by the wall clock
+    answers: int | None = None  # final answers after which to stop
+
+    def __post_init__(self) -> None:
+        if not self.stall_seconds > 0:
+            raise InputError(f"the stall is {self.stall_seconds} s; more than 0 is wanted")
+        if self.answers is not None and self.answers < 1:
+            raise InputError(f"{self.answers} answers are asked for; at least 1 is wanted")
+
+
+@dataclass
+class Summary:
+    """How a stream went."""
+
+    events: int = 0  # that reached the network
+    answers: int = 0
+    early_answers: int = 0
+    silent_windows: int = 0
+    seconds: float = 0.0
+    stalls: int = 0
+    restarts: int = 0  # clocks that began anew
+    dropped: dict[str, int] = field(default_factory=dict)  # events, by kind
+    refused_packets: int = 0
+    last_refusal: str | None = None
+    latency_ms: dict[str, float | None] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class StreamRun:
+    """One source through one network. `streamer` is made when the sensor's size is known."""
+
+    def __init__(
+        self,
+        source: Source,
+        make_streamer: Callable[[tuple[int, int]], Streamer],
+        limits: Limits,
+        *,
+        answered: Callable[[Answer], None],
+        says: Callable[[str], None],
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.source, self.limits, self.summary = source, limits, Summary()
+        self._make_streamer, self._answered, self._says, self._asked = make_streamer, answered, says, asked_to_stop
+        self._streamer: Streamer | None = make_streamer(source.size) if source.size is not None else None
+        self._queue = EventQueue(limits.queue_events)
+        self._limiter = None if limits.rate is None else RateLimiter(limits.rate)
+        self._sorter = Sorter(limits.tolerance_us, LEAP_US if source.live else None)
+        self._latency = Latency()
+        self._failure: BaseException | None = None
+        self._over = False
+        self._last: tuple[int, float] | None = None  # the newest event's time, and when it came
+
+    def run(self) -> Summary:
+        """Until the source ends, enough was answered, or a stop was asked for. The summary is there also on failure."""
+        began = time.monotonic()
+        reader = Thread(target=self._read, name="stream reader", daemon=True)
+        reader.start()
+        quiet_since, stalled = began, False
+        try:
+            while not self._stopping() and not self._queue.over:
+                packet = self._queue.get(min(WAIT, self.limits.stall_seconds))
+                now = time.monotonic()
+                if packet is not None:
+                    quiet_since, stalled = now, False
+                    self._take(packet)
+                elif now - quiet_since >= self.limits.stall_seconds and not self._queue.over:
+                    if not stalled:
+                        self.summary.stalls += 1
+                        self._says(f"no events for {now - quiet_since:.1f} s")
+                    stalled = True
+                    self._let_time_pass(now)
+            if not self._stopping():
+                self._push(self._sorter.flush(), time.monotonic())
+        finally:
+            self._over = True
+            self._queue.end()
+            reader.join()
+            self._finish(time.monotonic() - began)
+        if self._failure is not None:
+            raise self._failure
+        return self.summary
+
+    def _read(self) -> None:
+        """The reader's thread."""
+        try:
+            for events in self.source.packets(lambda: self._over):
+                passed = events if self._limiter is None else self._limiter.pass_on(events)
+                if not self._queue.put(Packet(passed, time.monotonic()), wait=not self.source.live):
+                    break
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._queue.end()
+
+    def _stopping(self) -> bool:
+        enough = self.limits.answers is not None and self.summary.answers >= self.limits.answers
+        return enough or self._asked()
+
+    def _take(self, packet: Packet) -> None:
+        waited = 0.0 if self._last is None else packet.arrived - self._last[1]
+        for ordered in self._sorter.push(packet.events, round(1e6 * waited)):
+            if ordered.anew and self._streamer is not None:
+                self._streamer.close()
+                self.summary.restarts += 1
+                self._says("the source's clock began anew; the windows in flight are given up")
+            self._push(ordered.events, packet.arrived)
+
+    def _push(self, events: Events, arrived: float) -> None:
+        if not len(events):
+            return
+        if self._streamer is None:
+            assert self.source.size is not None
+            self._streamer = self._make_streamer(self.source.size)
+        self.summary.events += len(events)
+        self._last = (int(events["t"].max()), arrived)
+        self._tell(self._streamer.push(events), arrived)
+
+    def _let_time_pass(self, now: float) -> None:
+        if self.source.live and self._streamer is not None:
+            self._push(self._sorter.flush(), now)
+            if self._last is not None:
+                newest, arrived = self._last
+                self._tell(self._streamer.advance(newest + int((now - arrived) * 1e6)), now)
+
+    def _tell(self, answers: list[Answer], arrived: float) -> None:
+        """Hand the answers on. Live, they are late by the time since the packet came; else by what they took."""
+        assert self._streamer is not None
+        now = time.monotonic()
+        for answer in answers:
+            if answer.final:
+                self.summary.answers += 1
+            else:
+                self.summary.early_answers += 1
+            self._latency.add(now - arrived if self.source.live else answer.seconds)
+            self._answered(answer)
+            if self._stopping():
+                return
+        self._streamer.settle()
+
+    def _finish(self, seconds: float) -> None:
+        summary, latency = self.summary, self._latency
+        streamer = self._streamer
+        summary.seconds = seconds
+        summary.dropped = {
+            "queue": self._queue.dropped,
+            "rate": 0 if self._limiter is None else self._limiter.dropped,
+            "late": 0 if streamer is None else streamer.late,
+            "stray": self._sorter.stray,
+        }
+        summary.silent_windows = 0 if streamer is None else streamer.silent
+        summary.refused_packets, summary.last_refusal = self.source.refused, self.source.last_reason
+        found = {f"p{share}": latency.percentile(share) for share in (50, 95, 99)}
+        found["max"] = latency.longest if latency.count else None
+        summary.latency_ms = {name: None if one is None else 1e3 * one for name, one in found.items()}

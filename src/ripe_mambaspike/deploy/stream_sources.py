@@ -1,0 +1,171 @@
+"""Where a stream comes from: a recording, a pipe, or a UDP port. Each gives packets of events until it is stopped."""
+
+import re
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol
+
+import numpy as np
+
+from ripe_mambaspike.deploy.stream_packets import Damage, Frame, FrameReader, read_frame
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.reading import open_recording
+from ripe_mambaspike.events.recording import Events
+
+Pace = Literal["real", "fast"]
+Stopped = Callable[[], bool]
+
+PACKET_US = 10_000  # of a recording replayed at its own pace
+PACKET_EVENTS = 1 << 16
+WAIT = 0.1  # seconds between two looks whether to stop
+LARGEST = 65536  # bytes of a datagram
+RECEIVE_BUFFER = 8 << 20  # bytes that the system may hold for us
+
+
+class Source(Protocol):
+    """`size` is known from the first packet on. `live`: packets come by the wall clock and cannot be kept waiting."""
+
+    live: bool
+    refused: int  # packets that were none
+    last_reason: str | None  # of the last one refused
+    size: tuple[int, int] | None
+
+    def packets(self, stopped: Stopped) -> Iterator[Events]: ...
+
+
+def open_source(given: str, *, pace: Pace = "real", sensor_size: tuple[int, int] | None = None) -> Source:
+    """A file's name, `-` for standard input, or udp://HOST:PORT."""
+    if given == "-":
+        return PipeSource(sys.stdin.buffer, pace, sensor_size)
+    if given.startswith("udp://"):
+        return UdpSource(*_address(given), sensor_size)
+    if re.match(r"[a-z]+://", given):
+        raise InputError(f"the source is {given!r}; a file, - or udp://HOST:PORT is wanted")
+    return FileSource(Path(given), pace, sensor_size)
+
+
+class FileSource:
+    """A recording of any format, piece by piece; at its own pace or as fast as it is taken."""
+
+    def __init__(self, path: Path, pace: Pace, sensor_size: tuple[int, int] | None = None) -> None:
+        self.path, self.pace, self.live = path, pace, pace == "real"
+        self.refused = 0
+        self.last_reason: str | None = None
+        opened = open_recording(path, sensor_size=sensor_size)
+        if opened.declared_size is None:  # it shows by the events alone, so they are gone through once
+            for _ in opened.pieces():
+                pass
+        self.size: tuple[int, int] | None = opened.sensor_size
+        self.warnings: tuple[str, ...] = ()
+
+    def packets(self, stopped: Stopped) -> Iterator[Events]:
+        opened = open_recording(self.path, sensor_size=self.size)
+        began, first = time.monotonic(), None
+        for piece in opened.pieces():
+            for packet in split(piece, PACKET_US if self.live else None):
+                if first is None:
+                    first = int(packet["t"][0])
+                due = began + (int(packet["t"].max()) - first) / 1e6
+                while self.live and not stopped() and (left := due - time.monotonic()) > 0:
+                    time.sleep(min(left, WAIT))
+                if stopped():
+                    return
+                yield packet
+        self.warnings = opened.warnings
+
+
+def split(events: Events, span_us: int | None, most: int = PACKET_EVENTS) -> Iterator[Events]:
+    """Packets of at most `most` events and, if given, of about `span_us`; the order of the file is kept."""
+    if span_us is None:
+        bounds = list(range(0, len(events), most))
+    else:
+        reached = np.maximum.accumulate(events["t"])
+        cells = (reached - reached[:1]) // span_us
+        changes = np.flatnonzero(np.diff(cells)) + 1
+        bounds = [place for first, end in _between(0, changes, len(events)) for place in range(first, end, most)]
+    for first, end in _between(0, np.asarray(bounds[1:], np.int64), len(events)):
+        yield events[first:end].copy()  # readers fill the same memory again
+
+
+def _between(first: int, inner: "np.ndarray[tuple[int], np.dtype[np.int64]]", last: int) -> list[tuple[int, int]]:
+    places = [first, *inner.tolist(), last]
+    return [(start, end) for start, end in pairwise(places) if end > start]
+
+
+class _Framed:
+    """What a pipe and a port share: one size of sensor, and packets refused one by one."""
+
+    def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
+        self.live, self.size = live, sensor_size
+        self.refused = 0
+        self.last_reason: str | None = None
+
+    def take(self, found: Frame | Damage) -> Events | None:
+        if isinstance(found, Frame) and self.size is not None and found.sensor_size != self.size:
+            width, height = found.sensor_size
+            found = Damage(f"a sensor of {width}×{height} in a stream of {self.size[0]}×{self.size[1]}")
+        if isinstance(found, Damage):
+            self.refused += 1
+            self.last_reason = found.reason
+            return None
+        self.size = found.sensor_size
+        return found.events
+
+
+class PipeSource(_Framed):
+    """Frames from standard input, or from any file that has a descriptor; fast means that the writer can wait."""
+
+    def __init__(self, file: BinaryIO, pace: Pace = "real", sensor_size: tuple[int, int] | None = None) -> None:
+        super().__init__(pace == "real", sensor_size)
+        self._file = file
+
+    def packets(self, stopped: Stopped) -> Iterator[Events]:
+        reader = FrameReader()
+        while not stopped():
+            ready, _, _ = select.select([self._file], [], [], WAIT)
+            if not ready:
+                continue
+            data = self._file.read1(1 << 16)  # type: ignore[attr-defined]
+            for found in reader.feed(data) if data else reader.end():
+                if (events := self.take(found)) is not None:
+                    yield events
+            if not data:
+                return
+
+
+class UdpSource(_Framed):
+    """Datagrams of one frame each. The port is open from the start: what comes before it is asked for waits there."""
+
+    def __init__(self, host: str, port: int, sensor_size: tuple[int, int] | None = None) -> None:
+        super().__init__(True, sensor_size)
+        try:
+            kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            self._socket = socket.socket(kind, socket.SOCK_DGRAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            self._socket.settimeout(WAIT)
+            self._socket.bind(place)
+        except OSError as error:
+            raise InputError(f"udp://{host}:{port} cannot be opened ({error.strerror or error})") from error
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+
+    def packets(self, stopped: Stopped) -> Iterator[Events]:
+        with self._socket:
+            while not stopped():
+                try:
+                    data = self._socket.recv(LARGEST)
+                except TimeoutError:
+                    continue
+                if (events := self.take(read_frame(data))) is not None:
+                    yield events
+
+
+def _address(given: str) -> tuple[str, int]:
+    match = re.fullmatch(r"udp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):([0-9]{1,5})", given)
+    if match is None or not 0 <= int(match[2]) <= 65535:
+        raise InputError(f"the source is {given!r}; udp://HOST:PORT with a port up to 65535 is wanted")
+    return match[1].strip("[]"), int(match[2])

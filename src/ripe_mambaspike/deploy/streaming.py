@@ -1,0 +1,198 @@
+"""A trained network on a stream of events: packets in, predictions out, in bounded memory.
+
+    streamer = Streamer(load_classifier("runs/mine"), (128, 128), window_us=1_600_000, hop_us=100_000)
+    for events in packets:
+        for answer in streamer.push(events):
+            print(answer.label, answer.probability)
+
+A window's final answer is, to the last bit, that of `predict` on the events of the window.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.deploy.fuse import fuse
+from ripe_mambaspike.deploy.stream_causal import CausalTrack
+from ripe_mambaspike.deploy.stream_front import make_front
+from ripe_mambaspike.deploy.stream_windows import Look, WindowTrack
+from ripe_mambaspike.errors import InputError, WeightsError
+from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline
+from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.train.predict import Classifier
+
+LONGEST_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
+MOST_WINDOWS = 1024  # in flight
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the network says about a window, or about the part of it that has been seen."""
+
+    start_us: int  # the window, [start, stop) in the stream's clock
+    stop_us: int
+    step: int  # steps seen of the window
+    steps: int
+    probabilities: tuple[float, ...]  # softmax of the mean of the logits over the steps seen
+    label: str
+    probability: float
+    rates: tuple[float, ...]  # mean firing rate of what each stage handed on
+    attention: Tensor | None  # the last stage's attention at the last step, mean over channels [h, w]
+    seconds: float  # from when the bin closed to the answer
+
+    @property
+    def final(self) -> bool:
+        """Whether the whole window has been seen."""
+        return self.step == self.steps
+
+
+class Track(Timeline, Protocol):
+    """What becomes of closed bins: windows that begin anew, or one network that never ends."""
+
+    silent: int
+
+    def closed(self, part: ClosedBin) -> list[Look]: ...
+
+    def settle(self) -> None: ...
+
+
+class Streamer:
+    """Events in packets of any size → an answer every hop, once the first window is full.
+
+    With `early` every window in flight is answered for whenever one of its bins closes: more answers, more work.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        sensor_size: tuple[int, int],
+        *,
+        window_us: int,
+        hop_us: int | None = None,
+        early: bool = False,
+        attention: bool = False,
+    ) -> None:
+        hop_us = default_hop(classifier, window_us) if hop_us is None else hop_us
+        check_stream(classifier, sensor_size, window_us, hop_us)
+        self.classifier = deployed(classifier)
+        self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
+        self._attention = attention
+        self._track = self._make_track(early)
+        self._binner = IncrementalBinner(sensor_size, self._track, classifier.grid)
+
+    def push(self, events: Events) -> list[Answer]:
+        """More events, by time: what they complete. Those earlier than the last closed bin are counted as late.
+
+        Work that no answer waits for may be left for the next call, or for `settle`.
+        """
+        return [answer for part in self._binner.push(events) for answer in self._closed(part)]
+
+    def advance(self, to_us: int) -> list[Answer]:
+        """Time has passed without events: what the bins that end by then complete."""
+        return [answer for part in self._binner.advance(to_us) for answer in self._closed(part)]
+
+    def settle(self) -> None:
+        """Do the work left for later: for when there is time between an answer and the next packet."""
+        self._track.settle()
+
+    def close(self) -> list[Answer]:
+        """The end of the stream: windows that are not full are given up, and the next event begins anew."""
+        self._binner.restart()
+        return []
+
+    @property
+    def late(self) -> int:
+        """Events that came too late and were left out."""
+        return self._binner.late
+
+    @property
+    def silent(self) -> int:
+        """Windows that ended without an event: there is nothing to say about them."""
+        return self._track.silent
+
+    def _make_track(self, early: bool) -> Track:
+        """The one place that knows which kinds of networks there are."""
+        one = self.classifier
+        model = one.model
+        assert isinstance(model, RipeMambaSpike)
+        span, hop, steps = self.window_us, self.hop_us, one.steps
+        if model.config.causal:
+            return CausalTrack(model, span_us=span, hop_us=hop, steps=steps, binary=one.binary, early=early)
+        return WindowTrack(
+            lambda slots: make_front(model, slots, one.grid, steps),
+            span_us=span,
+            hop_us=hop,
+            steps=steps,
+            binary=one.binary,
+            early=early,
+        )
+
+    def _closed(self, part: ClosedBin) -> list[Answer]:
+        return [self._answer(look) for look in self._track.closed(part)]
+
+    def _answer(self, look: Look) -> Answer:
+        one = self.classifier
+        shares = torch.softmax(clip_logits(look.seen.logits)[0], -1)
+        if not shares.isfinite().all():
+            raise WeightsError("the network's logits are not finite; a network that was trained well is wanted")
+        best = int(shares.argmax())
+        probabilities = tuple(shares.tolist())
+        return Answer(
+            look.start_us,
+            look.stop_us,
+            look.step,
+            one.steps,
+            probabilities,
+            one.names[best],
+            probabilities[best],
+            look.seen.rates,
+            look.seen.attention.clone() if self._attention else None,
+            look.seconds,
+        )
+
+
+def default_hop(classifier: Classifier, window_us: int) -> int:
+    """One bin, rounded up: the windows then share their bins where the window divides evenly."""
+    return max(1, -(-window_us // classifier.steps))
+
+
+def deployed(classifier: Classifier) -> Classifier:
+    """The same classifier with its network fused, which changes no bit of what it answers."""
+    if classifier.model.config.form != "training":
+        return classifier
+    return replace(classifier, model=fuse(classifier.model.eval(), quiet=True))
+
+
+def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us: int, hop_us: int) -> None:
+    """Raise unless this network can stream windows of this length from this sensor."""
+    model = classifier.model
+    if not isinstance(model, RipeMambaSpike):
+        name = getattr(model, "name", type(model).__name__)
+        raise InputError(f"'{name}' cannot move on step by step; a RIPE-MambaSpike network that is no export is wanted")
+    if classifier.by != "time":
+        raise InputError(
+            f"the network was trained on bins by {classifier.by}, whose ends are known when a recording is over; "
+            "one trained on bins by time is wanted"
+        )
+    if not classifier.steps <= window_us <= LONGEST_US:
+        raise InputError(
+            f"the window is {window_us} µs; from {classifier.steps} (1 µs for each of the steps) to {LONGEST_US} µs "
+            "is wanted"
+        )
+    if hop_us < 1:
+        raise InputError(f"the hop is {hop_us} µs; at least 1 is wanted")
+    if -(-window_us // hop_us) > MOST_WINDOWS:
+        raise InputError(
+            f"a window of {window_us} µs every {hop_us} µs makes {-(-window_us // hop_us)} at a time; "
+            f"at most {MOST_WINDOWS} are wanted, so a longer hop"
+        )
+    (height, width), (across, down) = classifier.grid, sensor_size
+    if not classifier.grid_asked and (height > down or width > across):
+        raise InputError(
+            f"the sensor of {across}×{down} pixels is smaller than the {width}×{height} grid of the network; "
+            "a larger sensor, or a grid that is asked for, is wanted"
+        )

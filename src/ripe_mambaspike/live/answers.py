@@ -1,0 +1,84 @@
+"""The network's answers as a viewer is told them: JSON text, made once for all who watch."""
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ripe_mambaspike.deploy.streaming import Answer
+
+
+@dataclass(frozen=True)
+class Told:
+    """One answer: when in the recording it was due, and its JSON without and with the attention."""
+
+    at_us: int  # since the recording's first event
+    final: bool
+    seconds: float
+    text: str
+    attention: str | None
+
+    def json(self, attention: bool) -> str:
+        return f'{self.text[:-1]},"attention":{self.attention}}}' if attention and self.attention else self.text
+
+
+def due_us(answer: "Answer", causal: bool) -> int:
+    """When the bin closed that completed the answer, in the stream's clock. A causal network's ends with that bin."""
+    if causal:
+        return answer.stop_us
+    return answer.start_us + -(-answer.step * (answer.stop_us - answer.start_us) // answer.steps)
+
+
+def tell(answer: "Answer", origin_us: int, causal: bool = False) -> Told:
+    """An answer as text, times in seconds since `origin_us`."""
+    at = due_us(answer, causal) - origin_us
+    document: dict[str, Any] = {
+        "from": round((answer.start_us - origin_us) / 1e6, 6),
+        "to": round((answer.stop_us - origin_us) / 1e6, 6),
+        "at": round(at / 1e6, 6),
+        "step": answer.step,
+        "steps": answer.steps,
+        "p": [round(share, 5) for share in answer.probabilities],
+        "rates": [round(rate, 5) for rate in answer.rates],
+        "ms": round(1e3 * answer.seconds, 3),
+    }
+    attention = None if answer.attention is None else attention_json(answer.attention)
+    return Told(at, answer.final, answer.seconds, json.dumps(document, separators=(",", ":")), attention)
+
+
+def attention_json(attention: Any) -> str | None:
+    """A map [h, w] as bytes from its least to its most; None where all is one, or not finite."""
+    import torch
+
+    wide = attention.detach().to(torch.float32)
+    least, most = float(wide.min()), float(wide.max())
+    if not most - least > 1e-9 * max(abs(least), abs(most), 1e-30):
+        return None
+    levels = ((wide - least) * (255 / (most - least))).round().to(torch.uint8)
+    height, width = levels.shape
+    data = base64.b64encode(levels.contiguous().numpy().tobytes()).decode()
+    return json.dumps({"width": width, "height": height, "data": data}, separators=(",", ":"))
+
+
+def answers_message(answers: Iterable[Told], turn: int, attention: bool) -> str:
+    inner = ",".join(told.json(attention) for told in answers)
+    return f'{{"kind":"answers","round":{turn},"answers":[{inner}]}}'
+
+
+class Following:
+    """Which answers are worth telling: every final one, and the early ones of one window at a time.
+
+    Windows overlap, and each gives early answers; those of the window that is followed until it is full are enough.
+    """
+
+    def __init__(self) -> None:
+        self._start, self._stop = 0, None  # type: int, int | None
+
+    def wants(self, answer: "Answer") -> bool:
+        if answer.final:
+            return True
+        if self._stop is None or answer.start_us >= self._stop:
+            self._start, self._stop = answer.start_us, answer.stop_us
+        return answer.start_us == self._start

@@ -1,0 +1,262 @@
+// The page: the connection, the controls, and when what is drawn.
+import { Panel } from '/panel.js';
+import { Screen, readFrame } from '/screen.js';
+
+const $ = id => document.getElementById(id);
+const screen = new Screen($('events'), $('attention')), panel = new Panel();
+const state = {
+  socket: null, opened: null, held: false, place: 0, round: 0, frame: null, arrivals: [], hello: null, wait: 500, fresh: false,
+  uploads: 0, busy: false, sliding: false, lost: false, said: 0,
+};
+
+// The connection.
+function connect() {
+  const address = new URL('/watch', location.href);
+  address.protocol = location.protocol === 'https:' ? 'wss:' : 'ws:';
+  const socket = state.socket = new WebSocket(address);
+  socket.binaryType = 'arraybuffer';
+  socket.addEventListener('open', () => { link('connected', 'good'); });
+  socket.addEventListener('message', ({ data }) => typeof data === 'string' ? hear(JSON.parse(data)) : see(data));
+  socket.addEventListener('close', () => {
+    link('connection lost, trying again', 'bad');
+    state.lost = state.lost || Boolean(state.opened);
+    enable(false);
+    setTimeout(connect, state.wait);
+    state.wait = Math.min(10000, 2 * state.wait);
+  });
+}
+
+function ask(wish, value) {
+  if (state.socket.readyState !== WebSocket.OPEN) return;
+  state.said += 1;
+  state.socket.send(JSON.stringify(value === undefined ? { do: wish } : { do: wish, value }));
+}
+
+function hear(message) {
+  switch (message.kind) {
+    case 'hello': return greet(message);
+    case 'opening':
+      close();
+      return notice('Reading the recording …', true);
+    case 'opened': return open(message);
+    case 'answers':
+      if (message.round < state.round) return undefined;
+      panel.add(message.answers);
+      state.fresh = true;
+      return undefined;
+    case 'status': return status(message);
+    case 'error': return notice(message.sentence);
+  }
+  return undefined;
+}
+
+function see(buffer) {
+  const frame = readFrame(buffer);
+  if (!state.opened || frame.round < state.round) return;
+  if (state.opened.live) screen.shape(frame.width, frame.height);
+  state.frame = frame;
+  state.place = frame.place;
+  state.fresh = true;
+  const now = performance.now();
+  state.arrivals = [...state.arrivals.filter(arrival => now - arrival < 2000), now];
+  $('skipped').textContent = frame.skipped.toLocaleString('en');
+  $('rate').textContent = `${Math.round(frame.events / frame.span).toLocaleString('en')} /s`;
+}
+
+// What is said.
+function greet(hello) {
+  state.hello = hello;
+  state.said = 0;
+  state.wait = 500;
+  const { name, classes, steps, grid, window, hop, causal } = hello.network;
+  panel.classes = classes;
+  $('network').textContent = `${name}: ${classes.length} classes, ${steps} steps of ${grid[1]}×${grid[0]}, ` +
+    (causal ? 'an answer' : `windows of ${+window.toFixed(3)} s`) + ` every ${+hop.toFixed(3)} s`;
+  screen.setPalette(hello.palette);
+  const list = $('recordings'), own = [...list.querySelectorAll('option[data-upload]')];
+  const first = new Option(hello.recordings.length ? 'choose a recording …' : 'none listed: upload one', '');
+  list.replaceChildren(first, ...hello.recordings.map((one, number) => new Option(one.name, String(number))), ...own);
+  $('live').hidden = !hello.live;
+  if (hello.live) $('live').textContent = `Watch ${hello.live}`;
+  enable(true);
+  if (state.lost) notice('The connection was lost for a moment; choose again what to watch.', true);
+  state.opened = null;
+  state.lost = false;
+  if ($('overlay').checked) ask('attention', true);
+}
+
+function close() {
+  state.opened = state.frame = null;
+  state.place = 0;
+  state.arrivals = [];
+  panel.clear();
+  panel.show(0);
+  screen.clear();
+  for (const id of ['fps', 'skipped', 'rate', 'behind', 'dropped', 'viewers', 'time']) $(id).textContent = '–';
+  $('facts').textContent = '';
+  $('empty').hidden = false;
+  enable(true);
+}
+
+function open(message) {
+  close();
+  state.opened = message;
+  state.round = message.round;
+  panel.live = message.live;
+  panel.seconds = message.seconds || 0;
+  screen.shape(message.width, message.height);
+  $('empty').hidden = true;
+  const facts = [`${message.name}: ${message.width}×${message.height} pixels`];
+  if (!message.live) {
+    facts.push(`${message.events.toLocaleString('en')} events`, `${message.seconds.toFixed(2)} s`, message.format);
+  }
+  $('facts').textContent = [facts.join(', '), ...(message.warnings || [])].join('; ');
+  notice('');
+  enable(true);
+  hold(false);
+  state.fresh = true;
+}
+
+function status(message) {
+  if (!state.opened) return;
+  if (message.heard === state.said) {  // else it was said before what was asked for last
+    hold(message.held);
+    state.place = message.place;
+  }
+  $('behind').textContent = message.behind === undefined ? '–' : message.behind ? `${message.behind.toFixed(2)} s` : '0 s';
+  $('dropped').textContent = message.dropped === undefined ? '0' : message.dropped.toLocaleString('en');
+  $('viewers').textContent = message.viewers === 1 ? '1 viewer' : `${message.viewers} viewers`;
+  if (message.trouble !== state.trouble) notice(message.trouble || '', true);
+  state.trouble = message.trouble;
+  state.fresh = true;
+}
+
+function notice(text, mild = false) {
+  $('notice').textContent = text;
+  $('notice').hidden = !text;
+  $('notice').classList.toggle('mild', mild);
+}
+
+function link(text, kind) {
+  $('link').textContent = text;
+  $('link').className = `pill ${kind}`;
+}
+
+function enable(connected) {
+  const playing = connected && state.opened && !state.opened.live;
+  for (const id of ['play', 'restart', 'place', 'speed', 'loop']) $(id).disabled = !playing;
+  $('recordings').disabled = !connected;
+  $('upload').disabled = !connected || state.busy;
+  $('live').disabled = !connected;
+}
+
+function hold(held) {
+  state.held = held;
+  $('play').textContent = held ? 'Play' : 'Pause';
+}
+
+// What is asked.
+function choose() {
+  const option = $('recordings').selectedOptions[0];
+  if (!option || option.value === '') return;
+  if (option.dataset.upload) ask('upload', option.dataset.upload);
+  else ask('play', Number(option.value));
+}
+
+function send(file) {
+  if (!file || state.busy || !state.hello) return;
+  if (file.size > state.hello.upload_bytes) {
+    const most = state.hello.upload_bytes / 2 ** 20;
+    notice(`${file.name} has ${(file.size / 2 ** 20).toFixed(1)} MB; at most ${+most.toFixed(1)} MB are taken.`);
+    return;
+  }
+  const request = new XMLHttpRequest(), bar = $('progress');
+  state.busy = true;
+  bar.hidden = false;
+  bar.value = 0;
+  enable(true);
+  notice(`Sending ${file.name} …`, true);
+  request.upload.addEventListener('progress', ({ loaded, total }) => {
+    bar.value = total ? loaded / total : 0;
+    if (loaded === total) notice(`Reading ${file.name} …`, true);
+  });
+  request.addEventListener('loadend', () => {
+    state.busy = false;
+    bar.hidden = true;
+    enable(true);
+    let said = null;
+    try { said = JSON.parse(request.responseText); } catch { /* said below */ }
+    if (request.status === 200 && said) {
+      const option = new Option(`uploaded: ${said.name}`, `upload ${++state.uploads}`);
+      option.dataset.upload = said.upload;
+      $('recordings').append(option);
+      option.selected = true;
+      choose();
+    } else {
+      notice(said && said.error ? said.error : `${file.name} was not taken: the connection broke off or the server refused it.`);
+    }
+  });
+  request.open('POST', `/upload?name=${encodeURIComponent(file.name)}`);
+  request.setRequestHeader('content-type', 'application/octet-stream');
+  request.send(file);
+}
+
+$('recordings').addEventListener('change', choose);
+$('upload').addEventListener('click', () => $('file').click());
+$('file').addEventListener('change', () => { send($('file').files[0]); $('file').value = ''; });
+$('live').addEventListener('click', () => { $('recordings').value = ''; ask('live'); });
+$('play').addEventListener('click', () => { ask(state.held ? 'resume' : 'pause'); hold(!state.held); });
+$('restart').addEventListener('click', () => { ask('seek', 0); if (state.held) ask('resume'); });
+$('speed').addEventListener('change', () => ask('speed', Number($('speed').value)));
+$('loop').addEventListener('change', () => ask('loop', $('loop').checked));
+$('overlay').addEventListener('change', () => { ask('attention', $('overlay').checked); state.fresh = true; });
+
+// A slider speaks with every pixel; the server is asked ten times a second at most.
+let sought = 0, waiting = null;
+function seek(share) {
+  clearTimeout(waiting);
+  const left = sought + 100 - performance.now();
+  waiting = setTimeout(() => { sought = performance.now(); ask('seek', share); state.sliding = false; }, Math.max(0, left));
+}
+$('place').addEventListener('input', () => { state.sliding = true; seek(Number($('place').value) / 1000); });
+
+document.addEventListener('keydown', event => {
+  const { key, target } = event;
+  if (event.ctrlKey || event.metaKey || event.altKey || !state.opened || state.opened.live) return;
+  if (['SELECT', 'INPUT'].includes(target.tagName) && (key !== ' ' || target.type !== 'range')) return;
+  if (key === ' ' && target.tagName !== 'BUTTON') $('play').click();
+  else if (key === 'ArrowLeft' || key === 'ArrowRight') {
+    const share = state.place / state.opened.seconds + (key === 'ArrowLeft' ? -.05 : .05);
+    seek(Math.min(1, Math.max(0, share)));
+  } else if (key === 'r' || key === 'R') $('restart').click();
+  else if (key === 'a' || key === 'A') $('overlay').click();
+  else return;
+  event.preventDefault();
+});
+
+const area = $('screen');
+for (const kind of ['dragover', 'drop']) document.addEventListener(kind, event => event.preventDefault());
+document.addEventListener('dragover', () => area.classList.add('over'));
+for (const kind of ['dragleave', 'drop']) document.addEventListener(kind, () => area.classList.remove('over'));
+document.addEventListener('drop', event => send(event.dataTransfer.files[0]));
+
+// Drawing: once a frame of the screen, and only when there is something new.
+function draw() {
+  requestAnimationFrame(draw);
+  if (!state.fresh) return;
+  state.fresh = false;
+  if (state.frame) { screen.draw(state.frame); state.frame = null; }
+  if (!state.opened) return;
+  const attention = panel.show(state.opened.live ? panel.newest() : state.place);
+  screen.drawAttention($('overlay').checked ? attention : null);
+  const { arrivals } = state, spread = arrivals[arrivals.length - 1] - arrivals[0];
+  $('fps').textContent = arrivals.length > 1 && !state.held ? `${(1000 * (arrivals.length - 1) / spread).toFixed(0)} /s` : '–';
+  const seconds = state.opened.seconds;
+  $('time').textContent = seconds ? `${state.place.toFixed(2)} / ${seconds.toFixed(2)} s` : `${state.place.toFixed(1)} s`;
+  if (seconds && !state.sliding) $('place').value = 1000 * state.place / seconds;
+}
+
+addEventListener('resize', () => { state.fresh = true; });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { panel.shown = undefined; state.fresh = true; });
+connect();
+requestAnimationFrame(draw);

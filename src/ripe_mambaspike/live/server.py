@@ -1,0 +1,202 @@
+"""The service: the page, uploads and the websocket, behind checks of where a request goes and whence it comes."""
+
+import asyncio
+import json
+import shutil
+import socket as sockets
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ripe_mambaspike.errors import InputError, RipeError
+from ripe_mambaspike.events.view.frames import PALETTE
+from ripe_mambaspike.live.addresses import known_names
+from ripe_mambaspike.live.engine import Engine
+from ripe_mambaspike.live.guard import Guard
+from ripe_mambaspike.live.library import Library, Listed, shown_name
+from ripe_mambaspike.live.limits import Allowance, Limits
+from ripe_mambaspike.live.network import Network
+from ripe_mambaspike.live.uploads import RefusedError, check_announced, private_path, receive
+from ripe_mambaspike.live.viewer import TOO_BUSY, Viewer
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket
+
+    from ripe_mambaspike.live.broadcast import Broadcast
+
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/panel.js": ("panel.js", "text/javascript; charset=utf-8"),
+    "/screen.js": ("screen.js", "text/javascript; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/favicon.ico": ("icon.svg", "image/svg+xml"),
+}
+SEND_BUFFER = 1 << 18  # bytes on the way to a viewer: a slow one is not to watch what was long ago
+
+
+@dataclass
+class Service:
+    """What the handlers share."""
+
+    network: Network
+    listed: list[Listed] = field(default_factory=list)
+    live: "Broadcast | None" = None
+    limits: Limits = field(default_factory=Limits)
+    names: frozenset[str] = field(default_factory=lambda: known_names("127.0.0.1", ""))
+    engine: Engine = field(default_factory=Engine)
+    library: Library | None = None  # while it runs
+    folder: Path | None = None
+    viewers: int = 0
+    arriving: int = 0  # uploads
+
+    def hello(self) -> dict[str, Any]:
+        return {
+            "network": self.network.facts(),
+            "recordings": self.library.describe() if self.library else [],
+            "live": None if self.live is None else self.live.name,
+            "palette": PALETTE.ravel().tolist(),
+            "upload_bytes": self.limits.upload_bytes,
+        }
+
+
+def make_app(service: Service) -> "Starlette":
+    """The service as an ASGI application."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route, WebSocketRoute
+
+    files = resources.files("ripe_mambaspike.live") / "page"
+    pages = {at: ((files / name).read_bytes(), kind) for at, (name, kind) in PAGE.items()}
+    uploads = Allowance(service.limits.uploads_a_minute / 60, service.limits.uploads_a_minute)
+
+    async def page(request: "Request") -> "Response":
+        body, kind = pages[request.url.path]
+        return Response(body, media_type=kind)
+
+    async def upload(request: "Request") -> "Response":
+        try:
+            if not uploads.take(asyncio.get_running_loop().time()):
+                raise RefusedError(429, f"more than {service.limits.uploads_a_minute} uploads a minute; try again soon")
+            return JSONResponse(await _take_upload(service, request))
+        except RefusedError as error:
+            return JSONResponse({"error": error.sentence}, error.status, headers={"connection": "close"})
+        except RipeError as error:
+            return JSONResponse({"error": str(error)}, 422)
+
+    async def watch(socket: "WebSocket") -> None:
+        await _watch(service, socket)
+
+    @asynccontextmanager
+    async def running(_: "Starlette") -> AsyncIterator[None]:
+        service.folder = Path(tempfile.mkdtemp(prefix="ripe-serve-"))  # for this user alone
+        service.library = Library(
+            service.listed, service.folder, service.network.for_recording, service.engine, service.limits
+        )
+        service.engine.start()
+        if service.live is not None:
+            service.live.start()
+        try:
+            yield
+        finally:
+            if service.live is not None:
+                await asyncio.to_thread(service.live.stop)
+            await asyncio.to_thread(service.engine.stop)
+            shutil.rmtree(service.folder, ignore_errors=True)
+
+    routes = [
+        *(Route(at, page, methods=["GET"]) for at in PAGE),
+        Route("/upload", upload, methods=["POST"]),
+        WebSocketRoute("/watch", watch),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, names=service.names)], lifespan=running)
+
+
+async def _take_upload(service: Service, request: "Request") -> dict[str, Any]:
+    from starlette.requests import ClientDisconnect
+
+    limits, folder, library = service.limits, service.folder, service.library
+    if folder is None or library is None:
+        raise RefusedError(503, "the service is starting; try again soon")
+    check_announced(request.headers.get("content-length"), limits.upload_bytes)
+    if service.arriving >= limits.uploads:
+        raise RefusedError(503, f"{service.arriving} uploads are arriving already; try again soon")
+    given = request.query_params.get("name", "")
+    name, path = shown_name(given), private_path(folder, given)
+    service.arriving += 1
+    try:
+        await receive(request.stream(), path, limits.upload_bytes, limits.upload_seconds)
+        key, track = await library.take(path, name)
+    except ClientDisconnect:
+        raise RefusedError(400, "the upload broke off") from None
+    finally:
+        service.arriving -= 1
+        path.unlink(missing_ok=True)
+    return {"upload": key, "name": track.name, "events": len(track.recording)}
+
+
+async def _watch(service: Service, socket: "WebSocket") -> None:
+    from starlette.websockets import WebSocketDisconnect
+
+    await socket.accept()
+    if service.library is None or service.viewers >= service.limits.viewers:
+        sentence = f"{service.viewers} viewers are watching already, which is as many as may; try again later"
+        await socket.send_text(json.dumps({"kind": "error", "sentence": sentence}))
+        await socket.close(TOO_BUSY)
+        return
+    service.viewers += 1
+    try:
+        viewer = Viewer(socket, service.library, service.engine, service.live, service.limits)
+        code = await viewer.run(service.hello())
+    finally:
+        service.viewers -= 1
+    if code is not None:
+        with suppress(WebSocketDisconnect, TimeoutError):
+            async with asyncio.timeout(1):  # who takes nothing does not take this either
+                await socket.close(code)
+
+
+def listen(host: str, port: int) -> sockets.socket:
+    """A socket that listens; an error names the option."""
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port is {port}; from 0 (any that is free) to 65535 is wanted")
+    try:
+        found = sockets.getaddrinfo(host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"--host is '{host}', which is no address of this machine; 127.0.0.1 is usual") from error
+    family, _, _, _, address = found[0]
+    try:
+        made = sockets.create_server(address[:2], family=family)
+        made.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, SEND_BUFFER)  # those that are accepted take it over
+        return made
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--host {host} --port {port} cannot be listened on ({reason}); another is wanted") from error
+
+
+def make_server(app: "Starlette", limits: Limits) -> Any:
+    """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is told to stop."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="websockets-sansio",
+        ws_max_size=limits.message_bytes,
+        ws_per_message_deflate=False,  # frames are many and small, and mostly stay on this machine
+        limit_concurrency=2 * limits.viewers + 32,
+        timeout_graceful_shutdown=3,
+    )
+    return uvicorn.Server(config)

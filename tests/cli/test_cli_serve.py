@@ -1,0 +1,80 @@
+"""`ripe serve`: what it refuses before it listens, and that it serves, says where, and ends when it is told to."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike import create_model
+
+pytest.importorskip("starlette", reason="starlette is not installed (the extra serve)")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed (the extra serve)")
+pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--port", "70000"), ("--port is 70000", "65535")),
+        (("--host", "not a host"), ("--host is 'not a host'",)),
+        (("--host", "no-such-host.invalid"), ("--host is 'no-such-host.invalid'", "127.0.0.1")),
+        (("--recordings", "nowhere"), ("--recordings is nowhere", "not there")),
+        (("--window", "0"), ("--window is 0",)),
+        (("--hop", "-5"), ("--hop is -5",)),
+        (("--window", "1000", "--hop", "0.01"), ("a longer hop",)),
+        (("--viewers", "0"), ("--viewers is 0",)),
+        (("--upload-mb", "0"), ("--upload-mb is 0",)),
+        (("--frames", "many"), ("--frames", "'many'")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_served_is_refused(refused, saved, words, named):
+    refused(["serve", saved, *words], *named)
+
+
+def test_a_checkpoint_is_wanted(refused, tmp_path):
+    refused(["serve", tmp_path / "none"], "none is not there")
+
+
+def test_a_network_that_cannot_stream_is_refused(refused, tmp_path):
+    model = create_model("mamba-spike", seed=0, steps=4, resolution=18)
+    refused(["serve", model.save_pretrained(tmp_path / "net")], "cannot move on step by step")
+
+
+def test_a_port_that_is_taken_is_refused(refused, saved):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused(["serve", saved, "--port", port], f"--port {port}", "cannot be listened on")
+
+
+def test_a_package_that_is_missing_is_named(refused, saved, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    refused(["serve", saved], "needs the package starlette", "ripe-mambaspike[serve]")
+
+
+def test_it_serves_until_it_is_told_to_stop(saved, tmp_path):
+    with (tmp_path / "clip.npy").open("wb") as file:
+        np.save(file, np.zeros((1, 4)))
+    words = [sys.executable, "-m", "ripe_mambaspike", "serve", str(saved), "--port", "0", "--recordings", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            said = process.stdout.readline()
+            assert said.startswith("nmnist on http://127.0.0.1:")
+            assert said.endswith("/ (1 recordings listed)\n")
+            address = said.split(" on ")[1].split(" ")[0]
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                assert "<title>ripe serve</title>" in answer.read().decode()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "")

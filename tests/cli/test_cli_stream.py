@@ -1,0 +1,180 @@
+"""`ripe stream`: lines, JSON lines, the summary, and what it cannot use."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from ripe_mambaspike import create_model, write
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.stream_packets import write_frame
+from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.train.predict import load_classifier
+
+NAMES = ("clap", "wave [both]", "roll")
+SENSOR = (20, 18)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
+    model = create_model("nmnist", seed=0, classes=3, **fields)
+    randomise(model, 0)
+    folder = model.save_pretrained(tmp_path_factory.mktemp("net"))
+    save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "time", False, 1, "validation"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def events():
+    rng = np.random.default_rng(0)
+    count = 4000
+    times = np.sort(rng.integers(0, 100_000, count))
+    times[[0, -1]] = 0, 100_000
+    return make_events(rng.integers(0, 20, count), rng.integers(0, 18, count), times, rng.integers(0, 2, count))
+
+
+@pytest.fixture(scope="module")
+def recording(events, tmp_path_factory):
+    path = tmp_path_factory.mktemp("recordings") / "one.npz"
+    write(Recording(events, SENSOR), path)
+    return path
+
+
+def rows_of(said):
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    return lines[:-1], lines[-1]["summary"]
+
+
+FAST = ("--window", "40", "--hop", "20", "--pace", "fast")
+
+
+def test_json_lines_are_predictions_of_the_windows(ripe, network, recording, events):
+    said = ripe("stream", network, "--source", recording, *FAST, "--json")
+    answers, summary = rows_of(said)
+    assert said.code == 0
+    assert [(one["start_us"], one["stop_us"]) for one in answers] == [(a, a + 40_000) for a in range(0, 60_001, 20_000)]
+    classifier = load_classifier(network)
+    for one in answers:
+        span = {"start_us": one["start_us"], "stop_us": one["stop_us"]}
+        window = Recording(events, SENSOR).crop(*span.values())
+        with torch.no_grad():
+            logits = classifier.model(bin_events(window, 4, grid=(16, 16), **span).unsqueeze(0))
+        assert one["probabilities"] == torch.softmax(clip_logits(logits)[0], -1).tolist()
+        assert one["label"] == NAMES[int(np.argmax(one["probabilities"]))]
+        assert one["final"] is True
+    assert (summary["answers"], summary["events"]) == (4, 4000)
+    assert summary["dropped"] == {"queue": 0, "rate": 0, "late": 0, "stray": 0}
+    assert set(summary["latency_ms"]) == {"p50", "p95", "p99", "max"}
+
+
+def test_lines_for_a_person(ripe, network, recording):
+    said = ripe("stream", network, "--source", recording, *FAST, "--early", "--answers", "2")
+    lines = said.out.splitlines()
+    assert said.code == 0
+    assert sum("after" in line and "of 4 steps" in line for line in lines) >= 5
+    assert any(line.strip().startswith("0.020–0.060 s") for line in lines)
+    assert "2 answers" in said.out
+    assert "latency p50" in said.out
+
+
+def test_the_pace_is_the_recordings_own(ripe, network, recording):
+    began = time.monotonic()
+    _, summary = rows_of(ripe("stream", network, "--source", recording, "--window", "40", "--hop", "20", "--json"))
+    assert time.monotonic() - began >= 0.1
+    assert summary["answers"] == 4
+
+
+def test_rate_limits_and_dropped_events_are_told(ripe, network, recording):
+    said = ripe("stream", network, "--source", recording, *FAST, "--max-rate", "500")
+    assert said.code == 0
+    assert "events dropped: rate 3," in said.out
+
+
+def stream_process(words, **options):
+    command = [sys.executable, "-m", "ripe_mambaspike", "stream", *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, **pipes, **options)
+
+
+def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
+    """One process for all of it: a process costs seconds."""
+    process = stream_process([network, "--source", "-", "--window", "40", "--json"], stdin=subprocess.PIPE)
+    for part in np.array_split(events, 20):
+        process.stdin.write(write_frame(part, SENSOR) + b"noise")
+    process.stdin.flush()
+    first = json.loads(process.stdout.readline())
+    assert (first["start_us"], first["stop_us"], first["step"], first["steps"]) == (0, 40_000, 4, 4)
+    for _ in range(6):  # hops of 10 ms, as the window has four bins
+        last = json.loads(process.stdout.readline())
+    assert last["stop_us"] == 100_000
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    rows = [json.loads(line) for line in out.decode().splitlines()]
+    assert process.returncode == 130, err.decode()
+    assert "Traceback" not in err.decode()
+    assert rows[-1]["summary"]["refused_packets"] >= 19
+    assert rows[-1]["summary"]["answers"] >= 7
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--window", "0"), "--window is 0 ms; at least 0.001 is wanted"),
+        (("--hop", "-3"), "--hop is -3 ms"),
+        (("--window", "1e15"), "--window is 1e+15 ms"),
+        (("--window", "60000", "--hop", "1"), "at most 1024 are wanted"),
+        (("--tolerance", "-1"), "--tolerance is -1 ms; 0 or more is wanted"),
+        (("--queue", "0"), "the queue is 0 events long"),
+        (("--max-rate", "0"), "the rate is 0.0 events/s"),
+        (("--stall", "0"), "the stall is 0.0 s"),
+        (("--answers", "0"), "0 answers are asked for"),
+        (("--pace", "slow"), "one of fast, real is wanted"),
+        (("--sensor-size", "8", "8"), "smaller than the 16×16 grid"),
+    ],
+    ids=lambda value: value[0].strip("-") if isinstance(value, tuple) else None,
+)
+def test_words_it_cannot_use(ripe, network, recording, words, named):
+    said = ripe("stream", network, "--source", recording, *words)
+    assert said.code == 2
+    assert named in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_sources_it_cannot_use(ripe, network, tmp_path):
+    for source, named in (
+        (tmp_path / "none.aedat", "cannot be read"),
+        ("udp://127.0.0.1:99999", "a port up to 65535 is wanted"),
+        ("http://127.0.0.1", "a file, - or udp://HOST:PORT is wanted"),
+    ):
+        said = ripe("stream", network, "--source", source)
+        assert said.code == 2
+        assert named in said.err
+
+
+def test_a_network_trained_on_counts_is_refused(ripe, network, recording, tmp_path):
+    model = create_model("nmnist", seed=0, classes=3, steps=4, resolution=16)
+    folder = model.save_pretrained(tmp_path / "counts")
+    save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "count", False, 1, "validation"), folder)
+    said = ripe("stream", folder, "--source", recording)
+    assert said.code == 2
+    assert "bins by count, whose ends are known when a recording is over" in said.err
+
+
+def test_a_damaged_file_is_told_after_its_answers(ripe, network, events, tmp_path):
+    path = tmp_path / "cut.txt"
+    rows = "".join(f"{t} {x} {y} {p}\n" for x, y, t, p in events.tolist())
+    path.write_text(rows + "not an event\n")
+    said = ripe("stream", network, "--source", path, "--sensor-size", "20", "18", *FAST)
+    assert said.code == 2
+    assert str(path) in said.err

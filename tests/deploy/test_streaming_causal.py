@@ -1,0 +1,75 @@
+"""A causal network streams for ever: its answers are the whole stream's, to rounding, in constant memory."""
+
+import numpy as np
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.streaming import Streamer
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.train.predict import Classifier
+
+SENSOR = (20, 18)
+FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16, "classes": 3}
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = create_model("nmnist", seed=0, causal=True, **FIELDS).eval()
+    randomise(model, 0)
+    return Classifier(model, ("clap", "wave", "roll"), 4, (16, 16), "time", False)
+
+
+@pytest.fixture(scope="module")
+def stream():
+    rng = np.random.default_rng(0)
+    times = np.sort(rng.integers(0, 2000, 3000))
+    times[0] = 0
+    return make_events(rng.integers(0, 20, 3000), rng.integers(0, 18, 3000), times, rng.integers(0, 2, 3000))
+
+
+def answers_of(streamer, events, cuts=()):
+    bounds = [0, *cuts, len(events)]
+    found = [one for a, b in zip(bounds, bounds[1:], strict=False) for one in streamer.push(events[a:b])]  # noqa: RUF007
+    return found + streamer.advance(2000)
+
+
+def test_answers_are_means_over_the_last_steps_of_one_long_run(classifier, stream):
+    answers = answers_of(Streamer(classifier, SENSOR, window_us=400), stream, [1, 900, 905])
+    clip = bin_events(Recording(stream, SENSOR), 20, grid=(16, 16), start_us=0, stop_us=2000)
+    with torch.no_grad():
+        logits = classifier.model.eval().run_causal(clip.unsqueeze(0)).logits
+    assert [(one.start_us, one.stop_us) for one in answers] == [(100 * k, 100 * k + 400) for k in range(17)]
+    for index, answer in enumerate(answers):
+        mean = torch.softmax(clip_logits(logits[:, index : index + 4])[0], -1)
+        torch.testing.assert_close(torch.tensor(answer.probabilities), mean, atol=1e-4, rtol=1e-4)
+        assert answer.final
+
+
+def test_packets_and_early_answers(classifier, stream):
+    whole = answers_of(Streamer(classifier, SENSOR, window_us=400, early=True), stream)
+    cut = answers_of(Streamer(classifier, SENSOR, window_us=400, early=True), stream, [3, 4, 1500])
+    assert [one.step for one in whole] == [1, 2, 3, *[4] * 17]
+    assert [one.probabilities for one in whole] == [one.probabilities for one in cut]
+
+
+def test_a_hop_is_a_number_of_bins(classifier, stream):
+    answers = answers_of(Streamer(classifier, SENSOR, window_us=400, hop_us=200), stream)
+    assert [one.stop_us for one in answers] == list(range(400, 2001, 200))
+    with pytest.raises(InputError, match="the hop is 150 µs; a causal network answers when a bin closes"):
+        Streamer(classifier, SENSOR, window_us=400, hop_us=150)
+
+
+def test_a_long_silence_begins_anew(classifier, stream):
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    streamer.push(stream)
+    later = stream.copy()
+    later["t"] += 10**15
+    again = Streamer(classifier, SENSOR, window_us=400)
+    streamer.advance(10**15)
+    expected = [one.probabilities for one in again.push(stream[:2000])]
+    assert [one.probabilities for one in streamer.push(later[:2000])] == expected

@@ -1,0 +1,170 @@
+"""The page in a real browser: play, upload, keys, the attention; nothing said on the console; a picture of it."""
+
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+from ripe_mambaspike.train.predict import predict
+
+connect = pytest.importorskip("websockets.sync.client", reason="websockets is not installed (the extra serve)").connect
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+PATIENCE = 60  # s
+SPOKEN = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+LIT = """(() => { const one = document.getElementById('events');
+  const data = one.getContext('2d').getImageData(0, 0, one.width, one.height).data;
+  let lit = 0;
+  for (let i = 0; i < data.length; i += 4) lit += data[i] + data[i + 1] + data[i + 2] > 100;
+  return lit; })()"""
+CHOOSE = """{ const list = document.getElementById('recordings');
+  list.value = '%s';
+  list.dispatchEvent(new Event('change')); }"""
+
+
+class Browser:
+    """One page, driven over the DevTools protocol."""
+
+    def __init__(self, link):
+        self.link, self.console, self._numbers = link, [], itertools.count(1)
+        for domain in ("Page", "Runtime", "Log", "DOM"):
+            self.do(f"{domain}.enable")
+
+    def do(self, method, **words):
+        number = next(self._numbers)
+        self.link.send(json.dumps({"id": number, "method": method, "params": words}))
+        while True:
+            said = json.loads(self.link.recv(PATIENCE))
+            if said.get("method") in SPOKEN:
+                self.console.append(json.dumps(said["params"]))
+            if said.get("id") == number:
+                assert "error" not in said, said
+                return said["result"]
+
+    def value(self, script):
+        said = self.do("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in said, said
+        return said["result"].get("value")
+
+    def until(self, script):
+        end = time.monotonic() + PATIENCE
+        while not (value := self.value(f"(() => {{ try {{ return {script}; }} catch {{ return false; }} }})()")):
+            notice = self.value("document.getElementById('notice')?.textContent")
+            assert time.monotonic() < end, f"{script} did not become true; the notice is {notice!r}"
+            time.sleep(0.02)
+        return value
+
+    def text(self, place):
+        return self.value(f"document.getElementById('{place}').textContent")
+
+    def choose(self, number):
+        self.value(CHOOSE % number)
+
+    def upload(self, path):
+        root = self.do("DOM.getDocument")["root"]["nodeId"]
+        node = self.do("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+        self.do("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+    def press(self, key, code):
+        for kind in ("keyDown", "keyUp"):
+            self.do("Input.dispatchKeyEvent", type=kind, key=key, code=code)
+
+    def picture(self, path):
+        path.write_bytes(base64.b64decode(self.do("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
+
+
+@pytest.fixture
+def browser(tmp_path):
+    command = [
+        BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}", "--remote-debugging-port=0", "--window-size=1200,1100",
+        "about:blank",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        said = tmp_path / "profile" / "DevToolsActivePort"
+        end = time.monotonic() + PATIENCE
+        while not (said.exists() and len(said.read_text().split()) == 2):
+            assert process.poll() is None, "Chromium did not start"
+            assert time.monotonic() < end, "Chromium did not say where it listens"
+            time.sleep(0.02)
+        with urllib.request.urlopen(f"http://127.0.0.1:{said.read_text().split()[0]}/json", timeout=PATIENCE) as answer:
+            page = next(one for one in json.load(answer) if one["type"] == "page")
+        with connect(page["webSocketDebuggerUrl"], max_size=None) as link:
+            yield Browser(link)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_page_plays_uploads_and_predicts(browser, serve, tmp_path, classifier, clip, packed):
+    running = serve()
+    browser.do("Page.navigate", url=f"http://127.0.0.1:{running.port}/")
+    browser.until("document.querySelectorAll('#recordings option').length === 5")
+    assert browser.text("link") == "connected"
+    assert browser.value("document.getElementById('play').disabled") is True
+    browser.value("document.getElementById('play').textContent = '…'")
+
+    # Play and pause, by the key. Played once and held at its end, the whole recording's answer is predict's.
+    browser.choose(1)
+    browser.until("document.getElementById('play').textContent === 'Pause'")
+    for word in ("Play", "Pause"):
+        browser.press(" ", "Space")
+        browser.until(f"document.getElementById('play').textContent === '{word}'")
+    browser.value("document.getElementById('loop').click()")
+    browser.until("document.getElementById('kind').textContent.includes('all 4 steps')")
+    wanted = predict(classifier, clip)
+    assert browser.text("label") == wanted.label
+    assert browser.text("share") == f"{100 * wanted.probability:.1f} %"
+    assert browser.until(LIT) > 20
+    assert "b_short.npz: 24×20 pixels, 3,000 events, 0.30 s" in browser.text("facts")
+    assert browser.value("document.querySelectorAll('#bars li').length") == 10
+    assert "stage 3:" in browser.text("rates-text")
+    assert "median" in browser.text("latency-text")
+
+    # Attention, by its key.
+    assert browser.value("document.getElementById('attention').hidden") is True
+    browser.press("a", "KeyA")
+    browser.until("!document.getElementById('attention').hidden && document.getElementById('attention').width === 2")
+
+    # Upload, under a name that would do harm if it were not shown as text.
+    sent = tmp_path / "<img src=x onerror=\"document.body.id='taken'\">.npz"
+    sent.write_bytes(packed(clip.events))
+    browser.upload(sent)
+    browser.until("document.getElementById('facts').textContent.startsWith('<img src=x')")
+    browser.until("document.getElementById('kind').textContent.includes('all 4 steps')")
+    assert browser.text("label") == wanted.label
+    assert browser.value("document.body.id") == ""
+    browser.picture(tmp_path / "page.png")
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+    browser.do("Emulation.setDeviceMetricsOverride", width=380, height=800, deviceScaleFactor=1, mobile=True)
+    assert browser.value("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    assert browser.console == []
+
+    # What is no recording is one sentence; Chromium itself notes the refused request, and the page goes on.
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"nothing like events")
+    browser.upload(bad)
+    browser.until("document.getElementById('notice').textContent.startsWith('bad.npz ')")
+    assert [line for line in browser.console if "422" not in line] == []
+    browser.choose(0)
+    browser.until("document.getElementById('facts').textContent.startsWith('a_long.npz')")
+    browser.until("document.getElementById('notice').hidden")
+
+
+def test_a_service_that_ends_is_noticed(browser, serve):
+    running = serve()
+    browser.do("Page.navigate", url=f"http://127.0.0.1:{running.port}/")
+    browser.until("document.getElementById('link').textContent === 'connected'")
+    running.server.should_exit = True
+    running.thread.join(30)
+    browser.until("document.getElementById('link').textContent.startsWith('connection lost')")
+    assert browser.value("document.getElementById('recordings').disabled") is True

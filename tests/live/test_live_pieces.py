@@ -1,0 +1,221 @@
+"""The parts that hold no connection: limits, addresses, messages, the clock, frames, answers, names."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ripe_mambaspike.deploy.streaming import Answer
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import make_events
+from ripe_mambaspike.events.view.frames import LEVELS
+from ripe_mambaspike.live.addresses import host_allowed, known_names, origin_allowed, split_host
+from ripe_mambaspike.live.answers import Following, answers_message, attention_json, tell
+from ripe_mambaspike.live.clock import REST, Clock
+from ripe_mambaspike.live.frames import draw, full_colour, pack
+from ripe_mambaspike.live.library import LONGEST_NAME, list_recordings, safe_ending, shown_name
+from ripe_mambaspike.live.limits import Allowance, Limits
+from ripe_mambaspike.live.messages import read_wish
+
+LOOPBACK = known_names("127.0.0.1", "box")
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        ("localhost", True), ("localhost:8000", True), ("127.0.0.1:9", True), ("[::1]:8000", True),
+        ("192.168.0.7", True), ("evil.example", False),
+        ("evil.example:8000", False), ("localhost.evil.example", False), ("", False),
+        ("box:8000", False), ("127.0.0.1.evil.example", False), ("localhost@evil.example", False), ("[::1", False),
+    ],
+)  # fmt: skip
+def test_a_server_answers_to_its_own_names(header, allowed):
+    assert host_allowed(header, LOOPBACK) is allowed
+
+
+def test_a_server_for_others_answers_to_its_name():
+    assert host_allowed("box:8000", known_names("0.0.0.0", "Box"))
+    assert not host_allowed("evil.example", known_names("0.0.0.0", "Box"))
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (None, True), ("http://localhost:8000", True), ("http://LOCALHOST:8000", True),
+        ("https://localhost:8000", True), ("http://localhost", False),
+        ("http://localhost:3000", False), ("http://evil.example", False), ("null", False),
+        ("", False), ("file://", False), ("http://localhost:8000.evil.example", False), ("http://localhost:x", False),
+    ],
+)  # fmt: skip
+def test_a_page_of_another_site_is_told_apart(origin, allowed):
+    assert origin_allowed(origin, "localhost:8000") is allowed
+
+
+def test_the_standard_port_need_not_be_said():
+    assert origin_allowed("http://localhost", "localhost:80")
+    assert origin_allowed("http://localhost:80", "localhost")
+
+
+@pytest.mark.parametrize("host", ["", "a/b", "localhost:80", "user@host", "a b"])
+def test_a_host_to_bind_to_is_checked(host):
+    with pytest.raises(InputError, match="--host is"):
+        split_host(host)
+    assert split_host("[::1]") == "::1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not JSON"), ("[" * 5000, "not JSON"), ("[]", "not an object"),
+        ('{"do": "play", "path": "/etc"}', "alone"),
+        ('{"do": "open"}', "'open'"), ('{"do": null}', "'None'"), ('{"do": "play"}', "number of a recording"),
+        ('{"do": "play", "value": "../x"}', "number of a recording"), ('{"do": "play", "value": -1}', "number"),
+        ('{"do": "play", "value": true}', "number"), ('{"do": "play", "value": 1.0}', "number"),
+        ('{"do": "seek", "value": NaN}', "0 to 1"), ('{"do": "seek", "value": 1.01}', "0 to 1"),
+        ('{"do": "speed", "value": 1e9}', "0.05 to 8"), ('{"do": "speed", "value": 1' + "0" * 400 + "}", "0.05 to 8"),
+        ('{"do": "loop", "value": 1}', "true or false"), ('{"do": "pause", "value": 1}', "nothing"),
+        ('{"do": "upload", "value": ""}', "key"), ('{"do": "upload", "value": "' + "k" * 65 + '"}', "key"),
+    ],
+    ids=range(19),
+)  # fmt: skip
+def test_what_a_viewer_may_not_say(text, words):
+    with pytest.raises(InputError, match=words) as error:
+        read_wish(text)
+    assert len(str(error.value)) < 200
+
+
+@given(st.text(max_size=60) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(repr))
+def test_any_other_words_are_refused_in_one_way(text):
+    with pytest.raises(InputError):
+        read_wish(text)
+
+
+def test_wishes_are_read():
+    assert read_wish('{"do": "play", "value": 3}').value == 3
+    assert read_wish('{"do": "seek", "value": 0.5}').value == 0.5
+    assert read_wish('{"do": "pause"}').do == "pause"
+
+
+def test_limits_are_whole_numbers():
+    with pytest.raises(InputError, match="viewers is 0"):
+        Limits(viewers=0)
+    with pytest.raises(InputError, match="frames is True"):
+        Limits(frames=True)
+
+
+def test_an_allowance_fills_up_with_time():
+    one = Allowance(rate=2, burst=3)
+    assert [one.take(10.0) for _ in range(4)] == [True, True, True, False]
+    assert [one.take(10.5), one.take(10.5)] == [True, False]
+    assert [one.take(99.0) for _ in range(4)] == [True, True, True, False]
+    assert one.take(50.0) is False  # a clock that runs back gives nothing
+
+
+def test_a_clock_rests_at_the_end_and_begins_anew():
+    clock = Clock(2_000_000, since=10.0, speed=2.0)
+    assert clock.at(10.5).place_us == 1_000_000
+    resting = clock.at(11.0 + REST / 2)
+    assert (resting.watched_us, resting.round) == (2_000_000, 0)
+    again = clock.at(11.0 + REST)
+    assert (again.watched_us, again.round) == (0, 1)
+
+
+def test_a_clock_that_does_not_loop_is_held_at_the_end():
+    ended = Clock(1_000_000, since=0.0, loop=False).at(5.0)
+    assert (ended.watched_us, ended.held, ended.round) == (1_000_000, True, 0)
+    assert ended.at(50.0) == Clock(1_000_000, 50.0, 1e6, held=True, loop=False)
+    begun = ended.go(60.0)
+    assert (begun.at(60.25).watched_us, begun.held, begun.round) == (250_000, False, 1)
+
+
+def test_a_clock_is_held_and_goes_on_where_it_was():
+    held = Clock(1_000_000, since=0.0).hold(0.25)
+    assert held.at(9.0).watched_us == 250_000
+    assert held.go(9.0).at(9.5).watched_us == 750_000
+    slow = held.go(9.0).change(9.5, speed=0.5)
+    assert slow.at(9.75).watched_us == 875_000
+    assert slow.seek(10.0, 0.1).at(10.0).watched_us == 100_000
+
+
+def test_a_frame_says_what_it_shows():
+    events = make_events([0, 0, 2], [0, 0, 1], [1, 2, 3], [1, 1, 0])
+    message = pack(draw(events, (3, 2), scale=2), 7, 1.5, 0.05, 9)
+    assert struct.unpack("<HHIddII", message[:32]) == (3, 2, 7, 1.5, 0.05, 3, 9)
+    shades = np.frombuffer(message[32:], np.uint8).reshape(2, 3)
+    full, half = (LEVELS - 1) * LEVELS, (LEVELS - 1) // 2  # two ON are full; one OFF of two is half
+    assert shades.tolist() == [[full, 0, 0], [0, 0, half]]
+
+
+def test_a_large_sensor_is_added_up():
+    events = make_events([0, 1279], [0, 719], [0, 0], [0, 1])
+    drawn = draw(events, (1280, 720), scale=1)
+    assert (drawn.width, drawn.height, len(drawn.shades)) == (320, 180, 320 * 180)
+    assert full_colour([], (10, 10)) == 1
+
+
+def answer(start=0, step=4, attention=None, steps=4):
+    return Answer(start, start + 400, step, steps, (0.25, 0.75), "b", 0.75, (0.1, 0.2, 0.3), attention, 0.0125)
+
+
+def test_an_answer_is_told_in_seconds_since_the_origin():
+    told = tell(answer(1_000_100, step=3), 1_000_000)
+    assert (told.at_us, told.final) == (400, False)
+    said = json.loads(answers_message([told, told], 5, attention=True))
+    assert said["round"] == 5
+    assert said["answers"][1] == {
+        "from": 0.0001, "to": 0.0005, "at": 0.0004, "step": 3, "steps": 4, "p": [0.25, 0.75], "rates": [0.1, 0.2, 0.3],
+        "ms": 12.5,
+    }  # fmt: skip
+
+
+def test_attention_is_told_when_it_is_asked_for():
+    told = tell(answer(attention=torch.tensor([[1.0, 2.0, 3.0]])), 0)
+    assert "attention" not in json.loads(told.json(attention=False))
+    assert json.loads(told.json(attention=True))["attention"] == {
+        "width": 3,
+        "height": 1,
+        "data": "AID/",
+    }  # 0, 128, 255
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, float("nan"), float("inf")])
+def test_a_flat_map_is_none(value):
+    assert attention_json(torch.full((2, 2), value)) is None
+
+
+def test_one_window_at_a_time_is_followed():
+    following = Following()
+    given = [(0, 1), (0, 2), (100, 1), (0, 4), (100, 3), (100, 4), (400, 1), (300, 2), (300, 4), (400, 4)]
+    kept = [(start, step) for start, step in given if following.wants(answer(start, step))]
+    assert kept == [(0, 1), (0, 2), (0, 4), (100, 4), (400, 1), (300, 4), (400, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("a.npz", ".npz"), ("A.NPZ", ".npz"), ("../../etc/passwd", ".recording"), ("a.npz/../b", ".recording"),
+     ("a.sh", ".recording"), ("", ".recording"), ("a.npz\0.sh", ".recording"), ("x.aedat4", ".aedat4")],
+)  # fmt: skip
+def test_an_ending_is_a_known_one_or_none(name, ending):
+    assert safe_ending(name) == ending
+
+
+@given(st.text(st.characters(), max_size=300))
+def test_any_name_can_be_shown(name):
+    shown = shown_name(name)
+    assert 0 < len(shown) <= LONGEST_NAME
+    assert shown.isprintable()
+    shown.encode()
+
+
+def test_recordings_are_listed_by_name(folder):
+    rows, count = list_recordings(folder, 2)
+    assert [row.name for row in rows] == ["a_long.npz", "b_short.npz"]
+    assert count == 4
+    with pytest.raises(InputError, match="which is not there"):
+        list_recordings(folder / "none", 2)
+    with pytest.raises(InputError, match="which is no folder"):
+        list_recordings(folder / "notes.md", 2)

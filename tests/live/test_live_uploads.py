@@ -1,0 +1,211 @@
+"""Uploads: every format, and everything that someone may send instead."""
+
+import http.client
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.writing import write
+from ripe_mambaspike.live.limits import Limits
+from ripe_mambaspike.live.reader import read_bounded
+
+pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
+
+
+def left(running):
+    """What lies in the service's private folder."""
+    return sorted(path.name for path in running.service.folder.iterdir())
+
+
+@pytest.mark.parametrize("ending", [".npz", ".csv", ".bin", ".raw"])
+def test_a_recording_is_taken_played_and_its_file_removed(running, watch, tmp_path, clip, ending):
+    path = tmp_path / f"clip{ending}"
+    write(clip, path)
+    status, said = running.upload(path.read_bytes(), f"my clip{ending}")
+    assert status == 200, said
+    assert said["name"] == f"my clip{ending}"
+    assert said["events"] == len(clip)
+    assert left(running) == []
+    with watch(running) as viewer:
+        viewer.ask("upload", said["upload"])
+        assert viewer.until("opened")["events"] == len(clip)
+        assert viewer.until("answers")["answers"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../../tmp/taken.npz", "/etc/passwd", "a\0b.npz", "<script>.npz", "…" * 400, ""]
+)
+def test_a_hostile_name_is_shown_and_nothing_else(running, packed, clip, name):
+    before = set(Path("/tmp").iterdir())
+    status, said = running.upload(packed(clip.events), name)
+    assert status == 200
+    assert said["name"].isprintable()
+    assert len(said["name"]) <= 120
+    assert left(running) == []
+    assert "taken.npz" not in {path.name for path in set(Path("/tmp").iterdir()) - before}
+
+
+def test_files_on_the_way_are_private(running, packed, clip, monkeypatch):
+    from ripe_mambaspike.live import uploads
+
+    seen = []
+    path_of = uploads.private_path
+
+    def spied(folder, name):
+        seen.append(path_of(folder, name))
+        return seen[-1]
+
+    assert running.service.folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("ripe_mambaspike.live.server.private_path", spied)
+    assert running.upload(packed(clip.events), "../x.npz")[0] == 200
+    assert seen[0].parent == running.service.folder
+    assert seen[0].name.strip("0123456789abcdef") == ".npz"
+
+
+def test_an_upload_that_announces_too_much_is_refused_at_once(serve):
+    running = serve(upload_bytes=1000)
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as link:
+        # And not a byte more.
+        link.sendall(b"POST /upload?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2147483648\r\n\r\n")
+        said = b""
+        while piece := link.recv(4096):
+            said += piece
+    assert said.startswith(b"HTTP/1.1 413")
+    assert b"the upload is larger than 0.000953674 MB; at most so much is taken" in said
+    assert left(running) == []
+
+
+def test_an_upload_that_grows_too_large_is_refused_and_removed(serve):
+    running = serve(upload_bytes=100_000)
+    link = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+    link.putrequest("POST", "/upload?name=x.npz")
+    link.putheader("Transfer-Encoding", "chunked")
+    link.endheaders()
+    try:
+        for _ in range(400):
+            link.send(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+    except OSError:
+        pass  # it was refused while it was being sent
+    else:
+        pytest.fail("26 MB were taken")
+    assert left(running) == []
+    assert running.upload(b"small", "x")[0] == 422  # still there
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(running, wait_until):
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as link:
+        link.sendall(b"POST /upload?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\nbegun")
+        wait_until(lambda: left(running), "the upload's file")
+    wait_until(lambda: not left(running) and running.service.arriving == 0, "the file's end")
+
+
+def test_an_upload_that_never_ends_is_given_up(serve):
+    running = serve(upload_seconds=1)
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as link:
+        link.sendall(b"POST /upload?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\nbegun")
+        assert link.recv(4096).startswith(b"HTTP/1.1 408")
+    assert left(running) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "sentence"),
+    [
+        (b"", "a.npz", "the upload is empty; a recording is wanted"),
+        (b"nothing like events", "a.xyz", "a.xyz is of no known format (it starts with the bytes 6e 6f 74 68"),
+        (b"PK\x03\x04damaged", "a.npz", "a.npz is a damaged archive"),
+        (os.urandom(64), "a.bin", "a.bin "),
+    ],
+    ids=["empty", "unknown", "damaged", "noise"],
+)
+def test_what_is_no_recording_is_one_sentence(running, data, name, sentence):
+    status, said = running.upload(data, name)
+    assert status in (400, 422)
+    assert said["error"].startswith(sentence)
+    assert str(running.service.folder) not in said["error"]
+    assert left(running) == []
+
+
+def test_a_recording_larger_or_longer_than_allowed(serve, packed, random_events):
+    running = serve(events=1000, seconds=1)
+    status, said = running.upload(packed(random_events(1001, 0.5)), "many.npz")
+    assert (status, said["error"]) == (422, "many.npz has more than 1,000 events; at most so many are wanted")
+    status, said = running.upload(packed(random_events(100, 3.0)), "long.npz")
+    assert (status, said["error"]) == (422, "long.npz lasts 3 s; at most 1 s are wanted")
+
+
+def test_a_reader_that_dies_or_hangs_is_no_harm(serve, packed, clip, monkeypatch, tmp_path):
+    running = serve()
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dying.chmod(0o700)
+    monkeypatch.setattr("ripe_mambaspike.live.reading.sys.executable", str(dying))
+    status, said = running.upload(packed(clip.events), "crash.npz")
+    assert (status, said["error"].split(":")[0]) == (422, "crash.npz cannot be read")
+    hanging = tmp_path / "hanging"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o700)
+    monkeypatch.setattr("ripe_mambaspike.live.reading.sys.executable", str(hanging))
+    running.service.library.limits = Limits(reading_seconds=1)
+    status, said = running.upload(packed(clip.events), "slow.npz")
+    assert (status, said["error"]) == (422, "slow.npz was not read within 1 s; a smaller recording is wanted")
+    assert left(running) == []
+    monkeypatch.undo()
+    assert running.upload(packed(clip.events), "good.npz")[0] == 200
+
+
+def test_uploads_are_rationed(serve, packed, clip):
+    running = serve(uploads_a_minute=1)
+    assert running.upload(packed(clip.events))[0] == 200
+    status, said = running.upload(packed(clip.events))
+    assert (status, said["error"]) == (429, "more than 1 uploads a minute; try again soon")
+
+
+def test_uploads_arrive_a_few_at_a_time(serve, wait_until):
+    running = serve(uploads=1)
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as link:
+        link.sendall(b"POST /upload?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\nbegun")
+        wait_until(lambda: running.service.arriving == 1, "an upload's arrival")
+        status, said = running.upload(b"another")
+        assert (status, said["error"]) == (503, "1 uploads are arriving already; try again soon")
+
+
+def test_the_folder_goes_with_the_service(serve):
+    running = serve()
+    folder = running.service.folder
+    assert folder.is_dir()
+    running.server.should_exit = True
+    running.thread.join(30)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["external link", "external storage", "virtual"])
+def test_an_hdf5_file_that_names_another_is_refused(tmp_path, kind, clip):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed (the extra data)")
+    secret, sent = tmp_path / "secret.h5", tmp_path / "sent.h5"
+    with h5py.File(secret, "w") as file:
+        for name in "xytp":
+            file[f"events/{name}"] = clip[name]
+    assert len(read_bounded(secret, 10_000, 10)) == len(clip)
+    with h5py.File(sent, "w") as file:
+        if kind == "external link":
+            file["events"] = h5py.ExternalLink(str(secret), "/events")
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((len(clip),), clip["x"].dtype)
+            layout[:] = h5py.VirtualSource(secret, "events/x", (len(clip),))
+            file.create_virtual_dataset("events/x", layout)
+        else:
+            storage = [(str(secret), 0, h5py.h5f.UNLIMITED)]
+            file.create_dataset("events/x", (8,), "u2", external=storage)
+    with pytest.raises(ReadError, match="from another file; a file that holds its own events is wanted"):
+        read_bounded(sent, 10_000, 10)
+
+
+def test_events_come_out_in_order(tmp_path, clip):
+    shuffled = np.random.default_rng(0).permutation(clip.events)
+    write(Recording(shuffled, clip.sensor_size), tmp_path / "clip.npz")
+    assert (read_bounded(tmp_path / "clip.npz", 10_000, 10)["t"] == clip["t"]).all()
