@@ -22,10 +22,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(INSTALL) -e ".[dev,data,export,edge,nir,serve]"
 	@touch $@
 
-quickstart: $(VENV)/.installed  ## build every network, fuse it, verify it, print its account; simulate some gestures
-	@$(BIN)/ripe models --verify
-	@$(BIN)/ripe account dvsgesture
-	@$(BIN)/ripe sim make synthgesture --out runs/gestures --train 44 --val 11 --test 11
+quickstart: $(VENV)/.installed  ## simulate gestures, train, evaluate, fuse, verify, predict; the report at the end
+	@BIN=$(BIN) sh examples/quickstart.sh
 
 test: $(VENV)/.installed-dev  ## the test suite, on the CPU
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow"

@@ -32,7 +32,7 @@ from ripe_mambaspike.train.recipes import (
 )
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
-OURS = ["nmnist-600", "sim-nmnist", "synthgesture", "synthgesture-128", "synthgesture-causal"]
+OURS = ["nmnist-600", "quickstart", "sim-nmnist", "synthgesture", "synthgesture-128", "synthgesture-causal"]
 SHIPPED = PAPER + OURS
 # Table "hyper": lr, decay, warm-up in epochs and moves, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
 HYPER = {
@@ -103,7 +103,7 @@ def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
     """A mirrored digit is none; a mirrored gesture is another one."""
     augmentation = load_recipe(name).augmentation
     flips = (augmentation.horizontal_flip, augmentation.time_reversal, augmentation.swap_polarity, augmentation.relabel)
-    assert flips == ((0.5, 0.5, True, True) if name.startswith("synthgesture") else (0, 0, False, False))
+    assert flips == ((0.5, 0.5, True, True) if load_recipe(name).data.set == "synthgesture" else (0, 0, False, False))
 
 
 def test_ours():
@@ -112,10 +112,11 @@ def test_ours():
     assert plans["nmnist-600"][:3] == ("nmnist-600", "nmnist", 150)
     assert (found["nmnist-600"].data.folds, found["nmnist-600"].data.validation) == (5, False)
     assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 8, 128)
+    assert plans["quickstart"] == ("synthgesture", "dvsgesture", 5, 8)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
     assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 40, 32)
-    assert [found[name].data.grid for name in OURS] == [(34, 34), (34, 34), (64, 64), (128, 128), (64, 64)]
-    assert [found[name].data.steps for name in OURS] == [10, 10, 16, 16, 16]
+    assert [found[name].data.grid for name in OURS] == [*((34, 34), (32, 32), (34, 34), (64, 64), (128, 128), (64, 64))]
+    assert [found[name].data.steps for name in OURS] == [10, 12, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
     causal = {"name": "synthgesture-causal", "model": {"name": "dvsgesture", "fields": {"causal": True}}}

@@ -50,7 +50,7 @@ class Sorter:
         if len(events):
             self.stray += len(self._suspect) + int(len(events) - near.sum())
             self._suspect = no_events()
-        return [Ordered(self._release(events[near]))]
+        return [Ordered(self._release(events if near.all() else events[near]))]
 
     def flush(self) -> Events:
         """All that is held back."""
@@ -68,9 +68,14 @@ class Sorter:
         joined = np.concatenate((self._held, events)) if len(self._held) else events
         if not len(joined):
             return joined
-        joined = joined[np.argsort(joined["t"], kind="stable")]
-        self.newest = int(joined["t"][-1]) if self.newest is None else max(self.newest, int(joined["t"][-1]))
-        ready = int(np.searchsorted(joined["t"], self.newest - self.tolerance_us, side="right"))
+        times = joined["t"]
+        if (times[1:] < times[:-1]).any():  # most packets are in order
+            joined = joined[np.argsort(times, kind="stable")]
+            times = joined["t"]
+        self.newest = int(times[-1]) if self.newest is None else max(self.newest, int(times[-1]))
+        ready = len(joined)
+        if self.tolerance_us:
+            ready = int(np.searchsorted(times, self.newest - self.tolerance_us, side="right"))
         self._held = joined[ready:].copy()
         return joined[:ready]
 
