@@ -111,6 +111,15 @@ class StreamRun:
             raise self._failure
         return self.summary
 
+    def dropped(self) -> dict[str, int]:
+        """Events left out so far, by kind."""
+        return {
+            "queue": self._queue.dropped,
+            "rate": 0 if self._limiter is None else self._limiter.dropped,
+            "late": 0 if self._streamer is None else self._streamer.late,
+            "stray": self._sorter.stray,
+        }
+
     def _read(self) -> None:
         """The reader's thread."""
         try:
@@ -172,12 +181,7 @@ class StreamRun:
         summary, latency = self.summary, self._latency
         streamer = self._streamer
         summary.seconds = seconds
-        summary.dropped = {
-            "queue": self._queue.dropped,
-            "rate": 0 if self._limiter is None else self._limiter.dropped,
-            "late": 0 if streamer is None else streamer.late,
-            "stray": self._sorter.stray,
-        }
+        summary.dropped = self.dropped()
         summary.silent_windows = 0 if streamer is None else streamer.silent
         summary.refused_packets, summary.last_refusal = self.source.refused, self.source.last_reason
         found = {f"p{share}": latency.percentile(share) for share in (50, 95, 99)}

@@ -95,7 +95,7 @@ class Broadcast:
         return {"name": self.name, "live": True, "width": width, "height": height}
 
     def status(self) -> dict[str, Any]:
-        run, streamer, source = self._run, self._streamer, self._source
+        source = self._source
         with self._lock:
             behind = (self._came_us - self._reached_us) / 1e6
             trouble = self._trouble
@@ -103,12 +103,11 @@ class Broadcast:
             trouble = (
                 f"{source.refused:,} packets refused (the last: {source.last_reason}); {trouble or 'others taken'}"
             )
-        dropped = run._queue.dropped + run._sorter.stray + (0 if streamer is None else streamer.late)
         behind = behind if 0 < behind < LONGEST_BEHIND else 0.0
         return {
             "live": True,
             "behind": behind,
-            "dropped": dropped,
+            "dropped": sum(self._run.dropped().values()),
             "trouble": trouble,
             "viewers": self.viewers,
         }
