@@ -8,7 +8,7 @@ ripe() {
 }
 data=${DATA:-data/quickstart} run=${RUN:-runs/quickstart}
 
-ripe sim make synthgesture --out "$data" --train "${TRAIN:-1100}" --val "${VAL:-110}" --test "${TEST:-220}"
+ripe sim make synthgesture --out "$data" --train "${TRAIN:-1320}" --val "${VAL:-11}" --test "${TEST:-220}"
 # shellcheck disable=SC2086  # SET holds words
 ripe train quickstart --out "$run" --resume auto --set "data.root=$data" ${SET:-}
 ripe eval "$run" --fused    # other people, speeds and seeds; the deployed form gives the reported number
