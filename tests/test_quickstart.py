@@ -41,7 +41,7 @@ def test_from_nothing_to_a_report(tmp_path):
     assert done.stdout.rstrip().endswith("The report of the run: runs/quickstart/report.html")
     assert (tmp_path / "runs/quickstart/report.html").stat().st_size > 10_000
     config = json.loads((tmp_path / "runs/quickstart/deployed/config.json").read_text())
-    assert config["form"] == "deployed"
+    assert config["config"]["form"] == "deployed"
 
 
 def test_the_makefile_runs_it():

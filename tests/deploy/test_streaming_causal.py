@@ -1,5 +1,7 @@
 """A causal network streams for ever: its answers are the whole stream's, to rounding, in constant memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -60,8 +62,29 @@ def test_packets_and_early_answers(classifier, stream):
 def test_a_hop_is_a_number_of_bins(classifier, stream):
     answers = answers_of(Streamer(classifier, SENSOR, window_us=400, hop_us=200), stream)
     assert [one.stop_us for one in answers] == list(range(400, 2001, 200))
-    with pytest.raises(InputError, match="the hop is 150 µs; a causal network answers when a bin closes"):
+    with pytest.raises(InputError, match=r"the hop is 150 µs; a causal network .* such as 100 or 200 µs"):
         Streamer(classifier, SENSOR, window_us=400, hop_us=150)
+    for hop in (334, 667, 1000):  # bins of 1000 / 3 µs end at these
+        Streamer(replace(classifier, steps=3), SENSOR, window_us=1000, hop_us=hop)
+    with pytest.raises(InputError, match="such as 667 or 1000 µs"):
+        Streamer(replace(classifier, steps=3), SENSOR, window_us=1000, hop_us=668)
+
+
+@pytest.mark.parametrize("pause_us", [350, 1100, 1700, 2100, 60_050])
+def test_a_silence_is_the_same_however_time_is_cut(classifier, stream, pause_us):
+    """Told in one go or bit by bit, it gives the same answers before and after, and is counted the same."""
+    later = stream.copy()
+    later["t"] += int(stream["t"][-1]) + pause_us
+    found = []
+    for step in (10**9, 130, 1000):
+        streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=200)
+        answers = streamer.push(stream)
+        for now in range(int(stream["t"][-1]), int(later["t"][0]), step):
+            answers += streamer.advance(now)
+        answers += streamer.push(later)
+        found.append(([(one.stop_us, one.probabilities) for one in answers], streamer.silent))
+    assert found[0] == found[1] == found[2]
+    assert (found[0][1] > 0) == (pause_us > 1000)
 
 
 def test_a_long_silence_begins_anew(classifier, stream):

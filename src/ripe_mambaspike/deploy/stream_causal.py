@@ -13,10 +13,10 @@ import torch
 from ripe_mambaspike.deploy.stream_front import Seen
 from ripe_mambaspike.deploy.stream_windows import Look
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.incremental import ClosedBin, RegularBins
+from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
 from ripe_mambaspike.models.ripe import CausalState, RipeMambaSpike
 
-FORGOTTEN = 64  # silent spans after which a stream begins anew rather than step through more of them
+FORGOTTEN = 4  # silent spans after which the network begins anew and waits; what came before has faded
 
 
 class CausalTrack(RegularBins):
@@ -29,30 +29,54 @@ class CausalTrack(RegularBins):
         self.model, self.binary, self.early = model, binary, early
         self.silent = 0  # answers that were due after a whole span of silence
         self.every = hop_us * steps // span_us  # bins from one answer to the next
-        if self.every < 1 or (hop_us != -(-self.every * span_us // steps)):
+        usable = [edge_of(0, span_us, steps, bins) for bins in (max(1, self.every), self.every + 1)]
+        if hop_us not in usable:
             raise InputError(
-                f"the hop is {hop_us} µs; a causal network answers when a bin closes, so a multiple of "
-                f"{-(-span_us // steps)} µs is wanted"
+                f"the hop is {hop_us} µs; a causal network answers when a bin closes, so a number of bins is wanted, "
+                f"such as {' or '.join(map(str, dict.fromkeys(usable)))} µs"
             )
+        self.every = max(1, self.every) + (hop_us != usable[0])
         self._state: CausalState | None = None
         self._recent: deque[tuple[int, int, torch.Tensor, tuple[float, ...]]] = deque(maxlen=steps)
-        self._seen = 0
-        self._last_stop: int | None = None
+        self._seen = self._skipped = 0
+        self._heard = 0  # when the last bin with events ended
 
     def begin(self, first_us: int) -> None:
         super().begin(first_us)
-        self._recent.clear()
-        self._state, self._seen, self._last_stop = None, 0, None
+        self._forget()
+        self._heard, self._skipped = first_us, 0
 
     def leap(self, to_us: int) -> int | None:
-        """Past a silence so long that nothing before it matters."""
-        if self._last_stop is None or to_us - self._last_stop <= FORGOTTEN * self.span_us:
+        """Past a silence after which nothing before it matters, by whole spans: bins keep their edges."""
+        opened = edge_of(self._start, self.span_us, self.steps, self._index - 1)
+        spans = (to_us - self._start) // self.span_us
+        later = self._start + spans * self.span_us
+        if not self._silent_at(opened) or later <= opened:
             return None
-        self.begin(to_us)
-        return to_us
+        self._skip(spans * self.steps - (self._index - 1))
+        self._start, self._index = later, 0
+        return later
+
+    def _silent_at(self, time_us: int) -> bool:
+        return time_us - self._heard >= FORGOTTEN * self.span_us
+
+    def _skip(self, bins: int) -> None:
+        """Bins of a silence that is not stepped through; answers that were due are counted."""
+        self._forget()
+        before, self._skipped = self._skipped, self._skipped + bins
+        self.silent += self._skipped // self.every - before // self.every
+
+    def _forget(self) -> None:
+        self._recent.clear()
+        self._state, self._seen = None, 0
 
     def closed(self, part: ClosedBin) -> list[Look]:
         began = perf_counter()
+        if part.events:
+            self._heard, self._skipped = part.stop_us, 0
+        elif self._silent_at(part.start_us):
+            self._skip(1)
+            return []
         counts = (part.counts > 0).astype(np.float32) if self.binary else part.counts
         device = next(self.model.parameters()).device
         x = torch.from_numpy(counts)[None, None].to(device, self.model.dtype)
@@ -61,7 +85,6 @@ class CausalTrack(RegularBins):
         rates = tuple(float(stage.spikes.float().mean()) for stage in run.front.stages)
         self._recent.append((part.start_us, part.events, run.logits[:, 0].cpu(), rates))
         self._seen += 1
-        self._last_stop = part.stop_us
         if self._seen % self.every or not (self.early or len(self._recent) == self.steps):
             return []
         if not any(events for _, events, _, _ in self._recent):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.models.base import Model
 
 SMALLEST_SIDE = 8  # three strides of two
+MOST_STEPS = 4096  # that a causal network is asked for in one go; beyond, a slip and not a wish
 MANY = 100  # events, of which some brighten and some darken if the sensor tells
 
 
@@ -72,10 +73,11 @@ def load_classifier(path: str | Path, *, steps: int | None = None, grid: int | N
         origin = folder / LABELS_FILE
         if len(names) != config.classes:
             raise WeightsError(f"{origin} names {len(names)} classes; the network has {config.classes}")
-        if own_steps > config.steps:
+        if config.most_steps is not None and own_steps > config.most_steps:
             raise WeightsError(f"{origin} says {own_steps} steps; the network was made for at most {config.steps}")
-    if steps is not None and not 1 <= steps <= config.steps:
-        raise InputError(f"steps is {steps}; the network of {folder} takes from 1 to {config.steps}")
+    most = config.most_steps or MOST_STEPS
+    if steps is not None and not 1 <= steps <= most:
+        raise InputError(f"steps is {steps}; the network of {folder} takes from 1 to {most}")
     if grid is not None and not SMALLEST_SIDE <= grid <= 65536:
         raise InputError(f"grid is {grid}; a side from {SMALLEST_SIDE} to 65536 is wanted")
     return Classifier(
