@@ -25,6 +25,18 @@ LIT = """(() => { const one = document.getElementById('events');
   let lit = 0;
   for (let i = 0; i < data.length; i += 4) lit += data[i] + data[i + 1] + data[i + 2] > 100;
   return lit; })()"""
+UNNAMED = """(() => { const one = document.getElementById('answers');
+  const { data } = one.getContext('2d').getImageData(one.width - 12, 8, 1, one.height - 28);
+  const rows = {};
+  for (let i = 0; i < data.length; i += 4) {
+    const colour = `rgb(${data[i]}, ${data[i + 1]}, ${data[i + 2]})`;
+    rows[colour] = (rows[colour] || 0) + 1;
+  }
+  const named = [...document.querySelectorAll('#legend i')].map(mark => getComputedStyle(mark).backgroundColor);
+  const drawn = Object.keys(rows).filter(colour => rows[colour] > 2);  // not the edges between two
+  return { drawn: drawn.length, named: named.length, different: new Set(named).size,
+    unnamed: drawn.filter(colour => !named.includes(colour)) }; })()"""  # in the last bar of the answers over time
+CUT = """[...document.querySelectorAll('#bars li > span')].filter(one => one.scrollWidth > one.clientWidth).length"""
 CHOOSE = """{ const list = document.getElementById('recordings');
   list.value = '%s';
   list.dispatchEvent(new Event('change')); }"""
@@ -127,6 +139,11 @@ def test_the_page_plays_uploads_and_predicts(browser, serve, tmp_path, classifie
     assert browser.until(LIT) > 20
     assert "b_short.npz: 24×20 pixels, 3,000 events, 0.30 s" in browser.text("facts")
     assert browser.value("document.querySelectorAll('#bars li').length") == 10
+    assert browser.value(CUT) == 0  # names are shown whole
+    legend = browser.value(UNNAMED)
+    assert legend["drawn"] >= 1
+    assert legend["unnamed"] == []
+    assert legend["different"] == legend["named"]
     assert "stage 3:" in browser.text("rates-text")
     assert "median" in browser.text("latency-text")
 

@@ -87,14 +87,29 @@ def test_an_upload_that_grows_too_large_is_refused_and_removed(serve):
     link.putheader("Transfer-Encoding", "chunked")
     link.endheaders()
     try:
-        for _ in range(400):
+        for _ in range(4000):
             link.send(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
     except OSError:
         pass  # it was refused while it was being sent
     else:
-        pytest.fail("26 MB were taken")
+        pytest.fail("260 MB were taken")
     assert left(running) == []
     assert running.upload(b"small", "x")[0] == 422  # still there
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "streamed"])
+def test_who_sends_on_comes_to_the_refusal(serve, announced):
+    """A client that reads nothing before it has sent all still hears why."""
+    running = serve(upload_bytes=100_000)
+    link = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+    pieces = [bytes(1 << 16)] * 40  # 2.6 MB
+    headers = {"Content-Length": str(40 << 16)} if announced else {"Transfer-Encoding": "chunked"}
+    link.request("POST", "/upload?name=x.npz", iter(pieces), headers, encode_chunked=not announced)
+    answer = link.getresponse()
+    assert (answer.status, answer.getheader("connection")) == (413, "close")
+    assert b"the upload is larger than 0.0953674 MB; at most so much is taken" in answer.read()
+    link.close()
+    assert left(running) == []
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(running, wait_until):

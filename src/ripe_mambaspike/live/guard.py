@@ -54,5 +54,6 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
         return
     body = b"this server is called by another name, or by a page of another site; its own page is wanted\n"
     head = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    head.append((b"connection", b"close"))  # whatever else it was about to send
     await send({"type": "http.response.start", "status": 403, "headers": head})
     await send({"type": "http.response.body", "body": body})

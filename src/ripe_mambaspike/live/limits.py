@@ -26,6 +26,9 @@ class Limits:
     message_bytes: int = 4096  # of one message of a viewer
     messages_a_second: int = 20
     stalled_seconds: int = 20  # that a viewer may take nothing before it is let go
+    head_seconds: int = 10  # that a connection may take to ask for something, whole
+    waiting: int = 64  # connections that ask for nothing, at once; one more and the oldest is let go
+    drained_bytes: int = 4 * MEGABYTE  # of a refused upload, read on so that its sender comes to the refusal
 
     def __post_init__(self) -> None:
         for field in fields(self):

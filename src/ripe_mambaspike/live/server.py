@@ -188,15 +188,18 @@ def make_server(app: "Starlette", limits: Limits) -> Any:
     """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is told to stop."""
     import uvicorn
 
+    from ripe_mambaspike.live.connection import bounded
+
     config = uvicorn.Config(
         app,
+        http=bounded(limits),
         log_level="warning",
         access_log=False,
         server_header=False,
         ws="websockets-sansio",
         ws_max_size=limits.message_bytes,
         ws_per_message_deflate=False,  # frames are many and small, and mostly stay on this machine
-        limit_concurrency=2 * limits.viewers + 32,
+        limit_concurrency=2 * limits.viewers + 32 + limits.waiting,
         timeout_graceful_shutdown=3,
     )
     return uvicorn.Server(config)

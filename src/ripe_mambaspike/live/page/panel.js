@@ -1,7 +1,7 @@
 // The answers: kept by when they were due, shown as a verdict, as bars, and over time.
 import { ink, lineChart, stackedBars } from '/charts.js';
 
-const MOST_BARS = 12, STACKED = 6, COLOURS = 8, LIVE_SECONDS = 30, RECENT = 200;
+const MOST_BARS = 12, COLOURS = 12, NOTABLE = .1, LIVE_SECONDS = 30, RECENT = 200;
 const STAGES = ['--c0', '--c1', '--c2'];
 const $ = id => document.getElementById(id);
 const percent = share => `${(100 * share).toFixed(1)} %`;
@@ -12,6 +12,11 @@ function element(name, text, ...children) {
   if (text) made.textContent = text;
   made.append(...children);
   return made;
+}
+
+/** Show a name so that a line may end after its underscores. */
+function showName(place, name) {
+  place.replaceChildren(...name.split(/(?<=_)/).flatMap((part, index) => index ? [element('wbr'), part] : [part]));
 }
 
 function quantile(sorted, share) {
@@ -59,18 +64,39 @@ export class Panel {
   }
 
   colourOf(number) {
-    if (number < 0) return ink('--rail');
-    if (!this.colours.has(number)) this.colours.set(number, this.colours.size % COLOURS);
-    return ink(`--c${this.colours.get(number)}`);
+    return this.colours.has(number) ? ink(`--c${this.colours.get(number)}`) : ink('--rest');
+  }
+
+  /** Colours for the classes that led or came near it in these answers, first come first served; the rest is grey. */
+  paint(answers) {
+    const notable = new Set();
+    for (const answer of answers) notable.add(this.leading(answer));
+    for (const answer of answers) answer.p.forEach((share, number) => { if (share >= NOTABLE) notable.add(number); });
+    for (const number of [...this.colours.keys()]) if (!notable.has(number)) this.colours.delete(number);
+    const used = new Set(this.colours.values());
+    for (const number of notable) {
+      if (this.colours.has(number)) continue;
+      const free = [...Array(COLOURS).keys()].find(one => !used.has(one));
+      if (free === undefined) return;
+      used.add(free);
+      this.colours.set(number, free);
+    }
+  }
+
+  /** What of the recording, or of the live source, the charts show, in s. */
+  span(place) {
+    return this.live ? [Math.max(0, place - LIVE_SECONDS), Math.max(place, 1)] : [0, Math.max(this.seconds, .1)];
   }
 
   /** Show what was known at this place of the recording (s). Returns the attention to lay over the events. */
   show(place) {
     const timeline = this.timeline(), due = timeline.filter(answer => answer.at <= place + 1e-6);
-    const current = due[due.length - 1];
+    const current = due[due.length - 1], span = this.span(place);
+    const near = timeline.filter(answer => answer.at >= span[0]);
+    this.paint(near);
     this.verdict(current);
     this.early(place, current);
-    this.charts(timeline, place);
+    this.charts(near, span, place);
     const seen = this.answers.filter(answer => answer.at <= place + 1e-6 && answer.attention);
     return seen.length ? seen[seen.length - 1].attention : null;
   }
@@ -92,7 +118,7 @@ export class Panel {
       return;
     }
     const best = this.leading(answer);
-    $('label').textContent = this.classes[best];
+    showName($('label'), this.classes[best]);
     $('share').textContent = percent(answer.p[best]);
     const window = `${answer.from.toFixed(2)}–${answer.to.toFixed(2)} s`;
     $('kind').textContent = answer.final ? `The window ${window}, all ${answer.steps} steps`
@@ -114,7 +140,7 @@ export class Panel {
         list.append(item);
       }
       const [name, rail, share] = item.children;
-      name.textContent = name.title = this.classes[number];
+      showName(name, this.classes[number]);
       share.textContent = percent(answer.p[number]);
       rail.firstChild.style.width = `${100 * answer.p[number]}%`;
       rail.firstChild.style.background = number === this.leading(answer) ? this.colourOf(number) : ink('--grey');
@@ -133,20 +159,17 @@ export class Panel {
     $('early-bar').style.width = `${100 * answer.step / answer.steps}%`;
   }
 
-  charts(timeline, place) {
-    const span = this.live ? [Math.max(0, place - LIVE_SECONDS), Math.max(place, 1)] : [0, Math.max(this.seconds, .1)];
-    const near = timeline.filter(answer => answer.at >= span[0] - 5);
+  charts(near, span, place) {
     let before = null;
     const bars = near.map(answer => {
       const from = before === null ? (answer.final ? answer.from : answer.at - (answer.to - answer.from) / answer.steps)
         : before;
       before = answer.at;
-      const order = answer.p.map((share, index) => [index, share]).sort((a, b) => b[1] - a[1]).slice(0, STACKED)
-        .filter(([, share]) => share >= .02);
+      const order = answer.p.map((share, index) => [index, share]).filter(([index]) => this.colours.has(index))
+        .sort((a, b) => b[1] - a[1]);
       const rest = 1 - order.reduce((sum, [, share]) => sum + share, 0);
       return { from, at: answer.at, shares: [...order, [-1, rest]], early: !answer.final, later: answer.at > place + 1e-6 };
     });
-    for (const answer of near) this.colourOf(this.leading(answer));  // colours go to those that led first
     const at = this.live ? null : place;
     stackedBars($('answers'), span, bars, number => this.colourOf(number), at);
     this.legend(bars);
@@ -163,13 +186,14 @@ export class Panel {
   }
 
   legend(bars) {
-    const due = bars.filter(bar => !bar.later), last = due[due.length - 1];
-    const entries = (last ? last.shares : []).map(([number]) => {
+    const drawn = bars.length ? [...this.colours.keys()] : [];
+    if (bars.some(bar => bar.shares.some(([number, share]) => number < 0 && share >= .005))) drawn.push(-1);
+    const entries = drawn.map(number => {
       const mark = element('i');
       mark.style.background = this.colourOf(number);
       return element('span', '', mark, document.createTextNode(number < 0 ? 'others' : this.classes[number]));
     });
-    if (bars.some(bar => bar.early)) entries.push(element('span', 'paler: early answers'));
+    if (bars.some(bar => bar.early || bar.later)) entries.push(element('span', 'pale: early or to come'));
     $('legend').replaceChildren(...entries);
   }
 
