@@ -6,19 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.deploy.stream_packets import write_frame
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.train.labels import Labels, save_labels
-from ripe_mambaspike.train.predict import load_classifier
+from ripe_mambaspike.train.predict import load_classifier, predict
 
 NAMES = ("clap", "wave [both]", "roll")
 SENSOR = (20, 18)
@@ -95,9 +97,44 @@ def test_the_pace_is_the_recordings_own(ripe, network, recording):
 
 
 def test_rate_limits_and_dropped_events_are_told(ripe, network, recording):
-    said = ripe("stream", network, "--source", recording, *FAST, "--max-rate", "500")
+    said = ripe("stream", network, "--source", recording, *FAST[:4], "--max-rate", "500")
     assert said.code == 0
     assert "events dropped: rate 3," in said.out
+
+
+def test_a_recording_as_long_as_the_window_is_answered_for(ripe, network, recording, events):
+    said = ripe("stream", network, "--source", recording, "--window", "100.001", "--pace", "fast", "--json")
+    (answer,), _ = rows_of(said)
+    offline = predict(load_classifier(network), Recording(events, SENSOR))
+    assert answer["probabilities"] == list(offline.probabilities.values())
+    assert said.err == ""
+
+
+def test_a_recording_shorter_than_the_window_is_told(ripe, network, recording):
+    said = ripe("stream", network, "--source", recording, "--window", "120", "--pace", "fast")
+    assert said.code == 0
+    sentence = "the stream lasted 100.001 ms, shorter than the window of 120 ms; a shorter window is wanted"
+    assert said.err == f"ripe: {sentence}\n"
+    assert "0 answers" in said.out
+
+
+def test_output_that_takes_nothing_and_readers_that_leave(network, recording, monkeypatch, capfd):
+    """Both forms alike; in this process, with a standard output of its own, as a process costs seconds."""
+    words = ["stream", str(network), "--source", str(recording), *FAST]
+    for form in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr("sys.stdout", full)
+            assert main([*words, *form]) == 2
+        said = capfd.readouterr().err
+        assert said == (
+            "ripe: standard output cannot be written (No space left on device); a place for the answers is wanted\n"
+        )
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w") as left:
+            monkeypatch.setattr("sys.stdout", left)
+            assert main([*words, *form]) == 141
+        assert capfd.readouterr().err == ""
 
 
 def stream_process(words, **options):
@@ -130,11 +167,15 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--window", "0"), "--window is 0 ms; at least 0.001 is wanted"),
+        (("--window", "0"), "--window is 0 ms; from 0.001 to 3600000 is wanted"),
+        (("--window", "3600001"), "--window is 3600001 ms; from 0.001 to 3600000 is wanted"),
+        (("--max-rate", "inf"), "the rate is inf events/s; a number from 1 on is wanted"),
+        (("--max-rate", "0.9"), "the rate is 0.9 events/s"),
+        (("--max-rate", "5", "--pace", "fast"), "--max-rate is 5 with --pace fast, at which nothing is dropped"),
         (("--hop", "-3"), "--hop is -3 ms"),
-        (("--window", "1e15"), "--window is 1e+15 ms"),
+        (("--window", "1e15"), "--window is 1e+15 ms; from 0.001 to 3600000 is wanted"),
         (("--window", "60000", "--hop", "1"), "at most 1024 are wanted"),
-        (("--tolerance", "-1"), "--tolerance is -1 ms; 0 or more is wanted"),
+        (("--tolerance", "-1"), "--tolerance is -1 ms; from 0 to 1000000000000 is wanted"),
         (("--queue", "0"), "the queue is 0 events long"),
         (("--max-rate", "0"), "the rate is 0.0 events/s"),
         (("--stall", "0"), "the stall is 0.0 s"),
@@ -142,7 +183,7 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
         (("--pace", "slow"), "one of fast, real is wanted"),
         (("--sensor-size", "8", "8"), "smaller than the 16×16 grid"),
     ],
-    ids=lambda value: value[0].strip("-") if isinstance(value, tuple) else None,
+    ids=lambda value: " ".join(value).replace("--", "") if isinstance(value, tuple) else None,
 )
 def test_words_it_cannot_use(ripe, network, recording, words, named):
     said = ripe("stream", network, "--source", recording, *words)

@@ -255,6 +255,51 @@ def test_what_cannot_stream_is_refused(classifier, changes, options, said):
         Streamer(replace(classifier, **changes), SENSOR, **{"window_us": 400, **options})
 
 
+FLOATS = np.array([(1.0, 2.0, 3, 1)], [("x", "f8"), ("y", "f8"), ("t", "i8"), ("p", "u1")])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([1, 2], "a list was pushed; an array with the fields x, y, t, p is wanted"),
+        (None, "a NoneType was pushed"),
+        (Recording(make_stream([1, 2]), SENSOR), "a Recording was pushed; its .events are wanted"),
+        (FLOATS, "x is of the type float64; whole numbers are wanted"),
+        (np.zeros(3), "a one-dimensional array with the fields x, y, t, p is wanted"),
+    ],
+    ids=["list", "none", "recording", "floats", "plain"],
+)
+def test_what_is_no_packet_is_refused(classifier, given, said):
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    with pytest.raises(InputError, match=said):
+        streamer.push(given)
+
+
+def test_times_beyond_reckoning_are_refused(classifier):
+    far = make_stream([2**62, 5])
+    far["t"] += 1
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    with pytest.raises(InputError, match="t goes from 6 to 4611686018427387905; "):
+        streamer.push(far)
+    with pytest.raises(InputError, match=r"to_us is 1\.5; a whole number is wanted"):
+        streamer.advance(1.5)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "said"),
+    [
+        (SENSOR, {"window_us": 240000.0}, "window_us is 240000.0; a whole number is wanted"),
+        (SENSOR, {"window_us": 400, "hop_us": "5"}, "hop_us is '5'; a whole number is wanted"),
+        ((128.5, 128), {"window_us": 400}, r"sensor_size is \(128.5, 128\); a width and a height in whole numbers"),
+        (128, {"window_us": 400}, "sensor_size is 128; a width and a height"),
+    ],
+    ids=["window", "hop", "size", "no pair"],
+)
+def test_whole_numbers_are_wanted(classifier, size, options, said):
+    with pytest.raises(InputError, match=said):
+        Streamer(classifier, size, **options)
+
+
 def test_logits_that_are_no_numbers_are_told(classifier, stream):
     model = network()
     with torch.no_grad():

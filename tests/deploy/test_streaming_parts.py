@@ -76,7 +76,15 @@ def test_damage_is_named(change, said):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    parts=st.lists(st.one_of(st.integers(0, 5), st.binary(min_size=1, max_size=40)), max_size=8),
+    parts=st.lists(
+        st.one_of(
+            st.integers(0, 5),
+            st.binary(min_size=1, max_size=40),
+            st.integers(4, 60).map(lambda cut: write_frame(make(range(4)), SENSOR)[:cut]),
+            st.integers(0, 2**21).map(lambda count: counted(write_frame(make(range(3)), SENSOR), count)),
+        ),
+        max_size=8,
+    ),
     cuts=st.lists(st.integers(0, 600), max_size=10),
 )
 def test_a_pipe_gives_the_same_frames_however_it_is_cut(parts, cuts):
@@ -90,6 +98,46 @@ def test_a_pipe_gives_the_same_frames_however_it_is_cut(parts, cuts):
         return [one if isinstance(one, Damage) else (one.sensor_size, one.events.tolist()) for one in frames]
 
     assert found(cuts) == found([])
+
+
+def counted(frame, count):
+    """The frame with another count in its header."""
+    return frame[:12] + count.to_bytes(4, "little") + frame[16:]
+
+
+@pytest.mark.parametrize("count", [2**20, 4, 5, 12], ids=str)
+@pytest.mark.parametrize("sizes", [(1000,), (7, 1)], ids=["whole", "pieces"])
+def test_a_wrong_count_loses_one_frame(count, sizes):
+    frames = [write_frame(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
+    frames[2] = counted(frames[2], count)
+    assert heard_of(frames, sizes) == ([0, 10, 30, 40, 50], 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(1, 54), min_size=2, max_size=2), size=st.integers(1, 80))
+def test_frames_that_were_cut_take_no_neighbour_with_them(cuts, size):
+    frames = [write_frame(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
+    frames[1], frames[4] = frames[1][: cuts[0]], frames[4][: cuts[1]]
+    assert heard_of(frames, (size,)) == ([0, 20, 30, 50], 2)
+
+
+def test_a_count_that_hid_frames_until_the_end():
+    """Another sensor's frames look like records for long; nothing that came whole is lost for it."""
+    frames = [counted(write_frame(make([5]), (60000, 60000)), 40), write_frame(make([7]), SENSOR)]
+    assert heard_of(frames, (1000,)) == ([7], 1)
+
+
+def heard_of(frames, sizes):
+    """The first times of the frames that came through, and how many damages were told."""
+    data, reader, found, first = b"".join(frames), FrameReader(), [], 0
+    for size in itertools.cycle(sizes):
+        found += reader.feed(data[first : first + size])
+        first += size
+        if first >= len(data):
+            break
+    found += reader.end()
+    good = [one for one in found if isinstance(one, Frame)]
+    return [int(one.events["t"][0]) for one in good], len(found) - len(good)
 
 
 def test_after_garbage_the_next_frame_is_found():
@@ -223,13 +271,16 @@ def test_no_answers_have_no_percentiles():
     ("make_it", "said"),
     [
         (lambda: EventQueue(0), "the queue is 0 events long"),
-        (lambda: RateLimiter(-1), "the rate is -1 events/s; more than 0"),
+        (lambda: RateLimiter(-1), "the rate is -1 events/s; a number from 1 on"),
         (lambda: RateLimiter(float("nan")), "the rate is nan events/s"),
+        (lambda: RateLimiter(float("inf")), "the rate is inf events/s; a number from 1 on"),
+        (lambda: RateLimiter(0.9), "the rate is 0.9 events/s; a number from 1 on"),
+        (lambda: run_with(Given([]), Limits(rate=5)), "a rate of 5 events/s is asked for at the pace fast"),
         (lambda: Sorter(-1), "the tolerance is -1 µs"),
         (lambda: Limits(stall_seconds=0), "the stall is 0 s"),
         (lambda: Limits(answers=0), "0 answers are asked for"),
     ],
-    ids=["queue", "rate", "no rate", "tolerance", "stall", "answers"],
+    ids=["queue", "rate", "no rate", "endless rate", "small rate", "rate at fast", "tolerance", "stall", "answers"],
 )
 def test_limits_that_make_no_sense_are_refused(make_it, said):
     with pytest.raises(InputError, match=said):
@@ -368,7 +419,8 @@ def test_a_stall_is_told_and_time_goes_on():
     summary = run.run()
     assert summary.stalls >= 1
     assert said[0].startswith("no events for ")
-    assert echo.advanced == sorted(echo.advanced)
+    assert echo.advanced[:-1] == sorted(echo.advanced[:-1])
+    assert echo.advanced[-1] == 1_500_001  # the end of the source
     assert echo.advanced[0] >= 51_000  # the newest event and the wall time since
     assert summary.events == 2
 
@@ -380,6 +432,95 @@ def test_a_new_clock_is_told():
     assert echo.closed == 1
     assert echo.pushed == [[10**9], [5, 6]]
     assert said == ["the source's clock began anew; the windows in flight are given up"]
+
+
+def test_the_end_closes_the_last_bin():
+    echo, _, _, run = run_with(Given([make([1, 9]), make([4])]))
+    run.run()
+    assert echo.advanced == [10]
+    broken, _, _, run = run_with(Given([make([1, 9])], failure=ReadError("one.npz is cut off")))
+    with pytest.raises(ReadError):
+        run.run()
+    assert broken.advanced == []  # who knows what the rest was
+
+
+def frames_over_a_port(frames, make_streamer, limits, **options):
+    source = UdpSource("127.0.0.1", 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for data in frames:
+            sender.sendto(data, source.address)
+    said = []
+    run = StreamRun(source, make_streamer, limits, answered=lambda one: None, says=said.append, **options)
+    return source, said, run
+
+
+def refuse_small(size):
+    if min(size) < 10:
+        raise InputError(f"the sensor of {size[0]}×{size[1]} is too small")
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked first", "made"])
+def test_a_sensor_of_no_use_is_refused_and_the_stream_goes_on(asked):
+    echo = Echo()
+
+    def make_streamer(size):
+        refuse_small(size)
+        return echo
+
+    small, empty = write_frame(make_events([1], [1], [1], [0]), (8, 8)), write_frame(make([]), (1, 1))
+    frames = [empty, small, small, write_frame(make([1, 2]), SENSOR), small, write_frame(make([3]), SENSOR)]
+    options = {"usable": refuse_small} if asked else {}
+    source, said, run = frames_over_a_port(frames, make_streamer, Limits(answers=2), tell_refusals=True, **options)
+    summary = run.run()
+    assert echo.pushed == [[1, 2], [3]]
+    assert source.size == SENSOR
+    assert (summary.refused_packets, summary.last_refusal) == (3, "a sensor of 8×8 in a stream of 20×18")
+    assert len(said) == 1
+    assert "refused (" in said[0]
+
+
+def test_a_sensor_that_was_asked_for_is_not_given_up(tmp_path):
+    path = tmp_path / "frames"
+    path.write_bytes(write_frame(make([1]), SENSOR))
+    with path.open("rb") as file:
+        source = PipeSource(file, sensor_size=(8, 8))
+        with pytest.raises(InputError, match="8×8 is too small"):
+            StreamRun(source, refuse_small, Limits(), answered=print, says=print)
+
+
+@pytest.mark.parametrize(
+    "data", [b"x" * 100, write_frame(make_events([1], [1], [1], [0]), (8, 8))], ids=["no", "small"]
+)
+def test_nothing_but_refusals_is_an_error(data, tmp_path):
+    path, said = tmp_path / "frames", []
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        run = StreamRun(PipeSource(file), refuse_small, Limits(), answered=print, says=said.append, tell_refusals=True)
+        with pytest.raises(InputError, match=r"none of its 1 packets could be used \(the last: the "):
+            run.run()
+    assert run.summary.refused_packets == 1
+    assert [one[:22] for one in said] == ["a packet was refused ("]
+
+
+def test_refusals_are_told_now_and_then(monkeypatch):
+    monkeypatch.setattr("ripe_mambaspike.deploy.stream_run.TOLD_EVERY", 0.0)
+    source = Given([make([1]), make([2]), make([3])], live=True, pause=0.2)
+    _, answers, said, run = run_with(source, tell_refusals=True)
+
+    def more(answer):
+        answers.append(answer)
+        source.refused, source.last_reason = 1000 * len(answers) - 999, f"reason {len(answers)}"
+
+    run._answered = more
+    run.run()
+    assert said[:2] == ["a packet was refused (reason 1)", "1,001 packets were refused (the last: reason 2)"]
+    assert len(said) == 3
+
+
+def test_a_closed_standard_input_is_told(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="the source is - and standard input is closed"):
+        open_source("-")
 
 
 def test_drops_are_counted_by_kind():

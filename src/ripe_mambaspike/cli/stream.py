@@ -1,7 +1,10 @@
 """`ripe stream`: predictions while the events arrive."""
 
 import json
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.deploy.stream_run import Summary
     from ripe_mambaspike.deploy.streaming import Answer
 
+LARGEST_US = 10**15  # of an option in time: beyond, a slip and not a wish
 WINDOW_MS = 1500.0  # when not given: about what a gesture takes
 
 
@@ -64,12 +68,16 @@ class Stream:
         from ripe_mambaspike.deploy.exported import is_export
         from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
         from ripe_mambaspike.deploy.stream_sources import open_source
-        from ripe_mambaspike.deploy.streaming import Streamer, check_stream, default_hop, deployed
+        from ripe_mambaspike.deploy.streaming import LONGEST_US, Streamer, check_stream, default_hop, deployed
         from ripe_mambaspike.train.predict import load_classifier
 
-        window_us = _microseconds("--window", self.window)
+        window_us = _microseconds("--window", self.window, most=LONGEST_US)
         tolerance_us = _microseconds("--tolerance", self.tolerance, least=0)
         limits = Limits(self.queue, self.max_rate, tolerance_us, self.stall, self.answers)
+        if self.max_rate is not None and self.pace == "fast" and not self.source.startswith("udp://"):
+            raise InputError(
+                f"--max-rate is {self.max_rate:g} with --pace fast, at which nothing is dropped; --pace real is wanted"
+            )
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
         classifier = load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
@@ -80,32 +88,73 @@ class Stream:
         def make(size: tuple[int, int]) -> Streamer:
             return Streamer(classifier, size, window_us=window_us, hop_us=hop_us, early=self.early)
 
+        def usable(size: tuple[int, int]) -> None:
+            check_stream(classifier, size, window_us, hop_us)
+
         source = open_source(self.source, pace=self.pace, sensor_size=self.sensor_size)
-        tell = print_line if self.json else Lines()
+        lines: Callable[[Answer], None] = print_line if self.json else Lines()
+
+        def tell(answer: "Answer") -> None:
+            with printing():
+                lines(answer)
+
         with stopping(quiet=True) as asked:
-            run = StreamRun(source, make, limits, answered=tell, says=_says, asked_to_stop=asked)
+            run = StreamRun(
+                source,
+                make,
+                limits,
+                answered=tell,
+                says=_says,
+                asked_to_stop=asked,
+                usable=usable,
+                tell_refusals=True,
+            )
             if self.source.startswith("udp://"):
                 _says(f"listening on {self.source}")
             try:
                 run.run()
-            finally:
+            except (OutputError, BrokenPipeError):
+                raise  # there is nowhere to put a summary
+            except BaseException:
                 self._close(run.summary)
+                raise
+            self._close(run.summary)
             for sentence in getattr(source, "warnings", ()):
                 _says(f"{self.source}: {sentence}")
             return 130 if asked() else 0
 
     def _close(self, summary: "Summary") -> None:
-        if self.json:
-            print(json.dumps({"summary": summary.to_dict()}), flush=True)
-        else:
-            show_summary(summary)
+        with printing():
+            if self.json:
+                print(json.dumps({"summary": summary.to_dict()}), flush=True)
+            else:
+                show_summary(summary)
 
 
-def _microseconds(option: str, milliseconds: float, least: int = 1) -> int:
-    given = round(milliseconds * 1000) if abs(milliseconds) < 1e12 else -1
+class OutputError(InputError):
+    """Standard output that takes nothing more."""
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """What goes wrong with standard output, told the same way for both forms."""
+    try:
+        yield
+    except SystemExit as stop:  # how rich ends when whoever read the output has left
+        raise BrokenPipeError from stop
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What could not be written is still held, and would be tried once more when the interpreter shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reason = error.strerror or error
+        raise OutputError(f"standard output cannot be written ({reason}); a place for the answers is wanted") from error
+
+
+def _microseconds(option: str, milliseconds: float, least: int = 1, most: int = LARGEST_US) -> int:
+    given = round(milliseconds * 1000) if abs(milliseconds) <= most / 1000 else -1
     if given < least:
-        wanted = "0 or more" if least == 0 else "at least 0.001"
-        raise InputError(f"{option} is {milliseconds:g} ms; {wanted} is wanted")
+        raise InputError(f"{option} is {milliseconds:.10g} ms; from {least / 1000:g} to {most / 1000:.0f} is wanted")
     return given
 
 

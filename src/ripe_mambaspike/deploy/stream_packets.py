@@ -5,14 +5,16 @@ A frame is a header of 16 bytes and so many records of 13 bytes, all little-endi
     header  magic "REVT", version u16 = 1, width u16, height u16, zero u16, count u32
     record  t i64 (µs), x u16, y u16, p u8 (0 OFF, 1 ON)
 
-A datagram is exactly one frame; in a pipe frames follow each other without a gap.
+A datagram is exactly one frame; in a pipe frames follow each other without a gap. What is damaged there ends at the
+next magic, so that it takes no other frame with it.
 """
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import EVENT, LIMITS, Events
@@ -22,6 +24,7 @@ VERSION = 1
 HEADER = struct.Struct("<4sHHHHI")
 RECORD = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 MOST_EVENTS = 1 << 20  # of a frame: a larger count is damage
+ALIKE = HEADER.size - 4  # bytes of a header that all frames of one stream share: all but the count
 DATAGRAM_EVENTS = (65507 - HEADER.size) // RECORD.itemsize
 
 
@@ -62,11 +65,16 @@ def read_frame(data: bytes) -> Frame | Damage:
 
 
 class FrameReader:
-    """Frames out of a pipe: pieces of any size in; after damage the next magic is looked for."""
+    """Frames out of a pipe: pieces of any size in; after damage the next magic is looked for.
+
+    A frame is looked at while it comes: a count that is wrong, or a frame that was cut off, shows by a record that is
+    none or by the header of the next frame, and is not waited for.
+    """
 
     def __init__(self) -> None:
         self._held = bytearray()
         self._lost = False  # inside damage that has been told of
+        self._looked = HEADER.size  # bytes of the frame at the front that are known to be good
 
     def feed(self, data: bytes) -> Iterator[Frame | Damage]:
         """What these bytes complete."""
@@ -77,23 +85,56 @@ class FrameReader:
             if isinstance(size, Damage):
                 if not self._lost:
                     yield size
-                self._lost = True
-                found = held.find(MAGIC, 1)
-                # The magic may have begun in the last bytes.
-                del held[: found if found >= 0 else len(held) - len(MAGIC) + 1]
-                continue
-            if len(held) < size:
+                self._skip()
+            elif (damage := self._look(size)) is not None:
+                self._skip()
+                yield damage
+            elif len(held) < size:
                 return
-            self._lost = False
-            frame = bytes(held[:size])
-            del held[:size]
-            yield _checked(frame)
+            else:
+                frame = bytes(held[:size])
+                self._drop(size)
+                self._lost = False
+                yield _frame(frame)
 
-    def end(self) -> Iterator[Damage]:
-        """What is left when nothing more comes."""
-        if self._held and not self._lost:
-            yield Damage(f"the stream ended inside a frame, after {len(self._held)} of its bytes")
-        self._held.clear()
+    def end(self) -> Iterator[Frame | Damage]:
+        """What is left when nothing more comes; a frame that never ended may hide others."""
+        while len(self._held) > 0:
+            if not self._lost:
+                yield Damage(f"the stream ended inside a frame, after {len(self._held)} of its bytes")
+            found = self._held.find(MAGIC, 1)
+            self._drop(found if found >= 0 else len(self._held))
+            self._lost = True
+            yield from self.feed(b"")
+
+    def _look(self, size: int) -> Damage | None:
+        """Damage in what has come of the frame since the last look: whatever shows first, however it was cut."""
+        held, here = self._held, min(size, len(self._held))
+        _, _, width, height, _, _ = HEADER.unpack_from(held)
+        first = (self._looked - HEADER.size) // RECORD.itemsize
+        last = (here - HEADER.size) // RECORD.itemsize
+        records = np.frombuffer(bytes(held[_place(first) : _place(last)]), RECORD)
+        bad = _first_bad(records, width, height)
+        other = held.find(held[:ALIKE], max(HEADER.size, self._looked - ALIKE + 1), here)
+        self._looked = here
+        if other >= 0 and (bad is None or other + ALIKE <= _place(first + bad[0] + 1)):
+            return Damage(f"another frame begins after {other} bytes of a frame of {size}")
+        return None if bad is None else Damage(bad[1])
+
+    def _skip(self) -> None:
+        """On to the next magic, which may have begun in the last bytes."""
+        found = self._held.find(MAGIC, 1)
+        self._drop(found if found >= 0 else len(self._held) - len(MAGIC) + 1)
+        self._lost = True
+
+    def _drop(self, count: int) -> None:
+        del self._held[:count]
+        self._looked = HEADER.size
+
+
+def _place(index: int) -> int:
+    """Where a record begins in its frame."""
+    return HEADER.size + index * RECORD.itemsize
 
 
 def _frame_size(data: bytes) -> int | Damage:
@@ -114,15 +155,28 @@ def _frame_size(data: bytes) -> int | Damage:
 
 def _checked(data: bytes) -> Frame | Damage:
     _, _, width, height, _, _ = HEADER.unpack_from(data)
+    bad = _first_bad(np.frombuffer(data, RECORD, offset=HEADER.size), width, height)
+    return _frame(data) if bad is None else Damage(bad[1])
+
+
+def _first_bad(records: NDArray[Any], width: int, height: int) -> tuple[int, str] | None:
+    """The first record that cannot be an event of this sensor, and why."""
+    low, high = LIMITS["t"]
+    outside = (records["x"] >= width) | (records["y"] >= height)
+    wrong = outside | (records["p"] > 1) | (records["t"] < low) | (records["t"] > high)
+    if not wrong.any():
+        return None
+    index = int(wrong.argmax())
+    if outside[index]:
+        return index, f"an event lies outside the {width}×{height} sensor"
+    polarity = int(records["p"][index])
+    return index, f"a polarity is {polarity}" if polarity > 1 else "a time is out of range"
+
+
+def _frame(data: bytes) -> Frame:
+    """The frame of bytes that have been looked at."""
+    _, _, width, height, _, _ = HEADER.unpack_from(data)
     records = np.frombuffer(data, RECORD, offset=HEADER.size)
-    if len(records):
-        if int(records["x"].max()) >= width or int(records["y"].max()) >= height:
-            return Damage(f"an event lies outside the {width}×{height} sensor")
-        if int(records["p"].max()) > 1:
-            return Damage(f"a polarity is {int(records['p'].max())}")
-        low, high = LIMITS["t"]
-        if int(records["t"].min()) < low or int(records["t"].max()) > high:
-            return Damage("a time is out of range")
     events = np.empty(len(records), EVENT)
     for name in RECORD.names or ():
         events[name] = records[name]

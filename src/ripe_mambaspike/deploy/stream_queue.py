@@ -1,5 +1,6 @@
 """Between the source and the network: a queue of bounded size, and a limit on the rate. What is dropped is counted."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -74,8 +75,8 @@ class RateLimiter:
     """At most `rate` events a second, with a second's worth in one go; the first events of a packet pass."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
-        if not rate > 0:
-            raise InputError(f"the rate is {rate} events/s; more than 0 is wanted")
+        if not 1 <= rate < math.inf:
+            raise InputError(f"the rate is {rate} events/s; a number from 1 on is wanted")
         self.rate, self.dropped = rate, 0
         self._clock, self._credit, self._last = clock, rate, clock()
 

@@ -17,6 +17,7 @@ from ripe_mambaspike.deploy.streaming import Answer, Streamer
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 
+TOLD_EVERY = 5.0  # seconds between two words about refused packets
 LEAP_US = 10_000_000  # a live source's clock that moves by more at once is doubted
 
 
@@ -58,7 +59,11 @@ class Summary:
 
 
 class StreamRun:
-    """One source through one network. `streamer` is made when the sensor's size is known."""
+    """One source through one network, whose streamer is made when the sensor's size is known.
+
+    `usable` raises InputError for a sensor that the network cannot take; without it the streamer is made to find out.
+    A live source goes on after such a packet. With `tell_refusals` refused packets are said while they come.
+    """
 
     def __init__(
         self,
@@ -69,17 +74,29 @@ class StreamRun:
         answered: Callable[[Answer], None],
         says: Callable[[str], None],
         asked_to_stop: Callable[[], bool] = lambda: False,
+        usable: Callable[[tuple[int, int]], None] | None = None,
+        tell_refusals: bool = False,
     ) -> None:
+        if limits.rate is not None and not source.live:
+            raise InputError(
+                f"a rate of {limits.rate:g} events/s is asked for at the pace fast, at which nothing is dropped; "
+                "the pace real, or no such limit, is wanted"
+            )
         self.source, self.limits, self.summary = source, limits, Summary()
         self._make_streamer, self._answered, self._says, self._asked = make_streamer, answered, says, asked_to_stop
         self._streamer: Streamer | None = make_streamer(source.size) if source.size is not None else None
         self._queue = EventQueue(limits.queue_events)
         self._limiter = None if limits.rate is None else RateLimiter(limits.rate)
         self._sorter = Sorter(limits.tolerance_us, LEAP_US if source.live else None)
+        self._tell_refusals = tell_refusals
+        if self._streamer is None and hasattr(source, "check_sizes"):
+            source.check_sizes(usable or self._make_now)
         self._latency = Latency()
         self._failure: BaseException | None = None
         self._over = False
+        self._first_us: int | None = None
         self._last: tuple[int, float] | None = None  # the newest event's time, and when it came
+        self._refusals_told, self._told_at = 0, float("-inf")
 
     def run(self) -> Summary:
         """Until the source ends, enough was answered, or a stop was asked for. The summary is there also on failure."""
@@ -91,6 +108,7 @@ class StreamRun:
             while not self._stopping() and not self._queue.over:
                 packet = self._queue.get(min(WAIT, self.limits.stall_seconds))
                 now = time.monotonic()
+                self._say_refusals(now)
                 if packet is not None:
                     quiet_since, stalled = now, False
                     self._take(packet)
@@ -100,8 +118,11 @@ class StreamRun:
                         self._says(f"no events for {now - quiet_since:.1f} s")
                     stalled = True
                     self._let_time_pass(now)
-            if not self._stopping():
+            self._say_refusals(time.monotonic())
+            ended = not self._stopping()
+            if ended:
                 self._push(self._sorter.flush(), time.monotonic())
+                self._close_last_bin()
         finally:
             self._over = True
             self._queue.end()
@@ -109,6 +130,8 @@ class StreamRun:
             self._finish(time.monotonic() - began)
         if self._failure is not None:
             raise self._failure
+        if ended:
+            self._say_how_it_ended()
         return self.summary
 
     def dropped(self) -> dict[str, int]:
@@ -132,6 +155,10 @@ class StreamRun:
         finally:
             self._queue.end()
 
+    def _make_now(self, size: tuple[int, int]) -> None:
+        """The reader's thread, at the first events of a sensor: whether it is of use shows by trying."""
+        self._streamer = self._make_streamer(size)
+
     def _stopping(self) -> bool:
         enough = self.limits.answers is not None and self.summary.answers >= self.limits.answers
         return enough or self._asked()
@@ -142,6 +169,7 @@ class StreamRun:
             if ordered.anew and self._streamer is not None:
                 self._streamer.close()
                 self.summary.restarts += 1
+                self._first_us = self._last = None
                 self._says("the source's clock began anew; the windows in flight are given up")
             self._push(ordered.events, packet.arrived)
 
@@ -152,7 +180,9 @@ class StreamRun:
             assert self.source.size is not None
             self._streamer = self._make_streamer(self.source.size)
         self.summary.events += len(events)
-        self._last = (int(events["t"].max()), arrived)
+        first, newest = int(events["t"].min()), int(events["t"].max())
+        self._first_us = first if self._first_us is None else self._first_us
+        self._last = (newest if self._last is None else max(newest, self._last[0]), arrived)
         self._tell(self._streamer.push(events), arrived)
 
     def _let_time_pass(self, now: float) -> None:
@@ -161,6 +191,37 @@ class StreamRun:
             if self._last is not None:
                 newest, arrived = self._last
                 self._tell(self._streamer.advance(newest + int((now - arrived) * 1e6)), now)
+
+    def _close_last_bin(self) -> None:
+        """The end of a source is the end of the time of its last event: a window that ends there is full."""
+        if self._failure is None and self._streamer is not None and self._last is not None:
+            self._tell(self._streamer.advance(self._last[0] + 1), time.monotonic())
+
+    def _say_refusals(self, now: float) -> None:
+        refused = self.source.refused
+        if not self._tell_refusals or refused == self._refusals_told or now - self._told_at < TOLD_EVERY:
+            return
+        reason = self.source.last_reason
+        one, more = f"a packet was refused ({reason})", f"{refused:,} packets were refused (the last: {reason})"
+        self._says(one if refused == 1 else more)
+        self._refusals_told, self._told_at = refused, now
+
+    def _say_how_it_ended(self) -> None:
+        """A source that ended by itself without an answer is not to end in silence."""
+        summary = self.summary
+        if not summary.events and summary.refused_packets and not any(summary.dropped.values()):
+            raise InputError(
+                f"the stream ended and none of its {summary.refused_packets:,} packets could be used "
+                f"(the last: {summary.last_refusal}); frames as docs/streaming.md describes are wanted"
+            )
+        if summary.answers or self._streamer is None or self._first_us is None or self._last is None:
+            return
+        span, window = self._last[0] + 1 - self._first_us, self._streamer.window_us
+        if span < window:
+            self._says(
+                f"the stream lasted {_milliseconds(span)} ms, shorter than the window of {_milliseconds(window)} ms; "
+                "a shorter window is wanted"
+            )
 
     def _tell(self, answers: list[Answer], arrived: float) -> None:
         """Hand the answers on. Live, they are late by the time since the packet came; else by what they took."""
@@ -187,3 +248,7 @@ class StreamRun:
         found = {f"p{share}": latency.percentile(share) for share in (50, 95, 99)}
         found["max"] = latency.longest if latency.count else None
         summary.latency_ms = {name: None if one is None else 1e3 * one for name, one in found.items()}
+
+
+def _milliseconds(microseconds: int) -> str:
+    return f"{microseconds / 1000:.3f}".rstrip("0").rstrip(".")

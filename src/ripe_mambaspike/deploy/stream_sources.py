@@ -28,7 +28,10 @@ RECEIVE_BUFFER = 8 << 20  # bytes that the system may hold for us
 
 
 class Source(Protocol):
-    """`size` is known from the first packet on. `live`: packets come by the wall clock and cannot be kept waiting."""
+    """`size` is known from the first events on. `live`: packets come by the wall clock and cannot be kept waiting.
+
+    One whose packets say the size has `check_sizes(usable)` besides: what to ask before a size is taken.
+    """
 
     live: bool
     refused: int  # packets that were none
@@ -41,6 +44,10 @@ class Source(Protocol):
 def open_source(given: str, *, pace: Pace = "real", sensor_size: tuple[int, int] | None = None) -> Source:
     """A file's name, `-` for standard input, or udp://HOST:PORT."""
     if given == "-":
+        if sys.stdin is None:
+            raise InputError(
+                "the source is - and standard input is closed; frames on it, or another source, are wanted"
+            )
         return PipeSource(sys.stdin.buffer, pace, sensor_size)
     if given.startswith("udp://"):
         return UdpSource(*_address(given), sensor_size)
@@ -102,6 +109,7 @@ class _Framed:
 
     def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
         self.live, self.size = live, sensor_size
+        self._usable: Callable[[tuple[int, int]], None] = lambda size: None
         self.refused = 0
         self.last_reason: str | None = None
 
@@ -113,8 +121,17 @@ class _Framed:
             self.refused += 1
             self.last_reason = found.reason
             return None
-        self.size = found.sensor_size
+        if self.size is None and len(found.events):  # one without any is too easily sent to say what the stream is
+            try:
+                self._usable(found.sensor_size)
+            except InputError as error:
+                return self.take(Damage(str(error)))
+            self.size = found.sensor_size
         return found.events
+
+    def check_sizes(self, usable: Callable[[tuple[int, int]], None]) -> None:
+        """Ask this before the size is taken from a packet; one that it raises InputError for is refused."""
+        self._usable = usable
 
 
 class PipeSource(_Framed):

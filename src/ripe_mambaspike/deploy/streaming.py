@@ -9,6 +9,7 @@ A window's final answer is, to the last bit, that of `predict` on the events of 
 """
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Protocol
 
 import torch
@@ -76,7 +77,9 @@ class Streamer:
         early: bool = False,
         attention: bool = False,
     ) -> None:
-        hop_us = default_hop(classifier, window_us) if hop_us is None else hop_us
+        window_us = whole("window_us", window_us)
+        hop_us = default_hop(classifier, window_us) if hop_us is None else whole("hop_us", hop_us)
+        sensor_size = whole_size(sensor_size)
         check_stream(classifier, sensor_size, window_us, hop_us)
         self.classifier = deployed(classifier)
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
@@ -93,7 +96,7 @@ class Streamer:
 
     def advance(self, to_us: int) -> list[Answer]:
         """Time has passed without events: what the bins that end by then complete."""
-        return [answer for part in self._binner.advance(to_us) for answer in self._closed(part)]
+        return [answer for part in self._binner.advance(whole("to_us", to_us)) for answer in self._closed(part)]
 
     def settle(self) -> None:
         """Do the work left for later: for when there is time between an answer and the next packet."""
@@ -153,6 +156,20 @@ class Streamer:
             look.seen.attention.clone() if self._attention else None,
             look.seconds,
         )
+
+
+def whole(name: str, value: object) -> int:
+    """A whole number of any type; a float is none, whatever its value."""
+    if not isinstance(value, Integral):
+        raise InputError(f"{name} is {value!r}; a whole number is wanted")
+    return int(value)
+
+
+def whole_size(given: object) -> tuple[int, int]:
+    """A sensor's (width, height)."""
+    if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(one, Integral) for one in given):
+        raise InputError(f"sensor_size is {given!r}; a width and a height in whole numbers are wanted")
+    return int(given[0]), int(given[1])
 
 
 def default_hop(classifier: Classifier, window_us: int) -> int:

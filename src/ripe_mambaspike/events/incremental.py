@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.binning import CHUNK, _cells, as_grid
-from ripe_mambaspike.events.recording import Events, Recording, check_inside
+from ripe_mambaspike.events.recording import LIMITS, Events, Recording, check_inside
+
+KINDS = {"x": "iu", "y": "iu", "t": "iu", "p": "iub"}  # of numpy's types
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,24 @@ class RegularBins:
 def edge_of(start_us: int, span_us: int, steps: int, index: int) -> int:
     """Where step `index` of [start, start + span) begins, as `bin_events` divides it; it goes on beyond the span."""
     return start_us + -(-index * span_us // steps)
+
+
+def check_types(events: object) -> None:
+    """Raise unless these are events: an array whose fields hold whole numbers."""
+    if isinstance(events, Recording):
+        raise InputError("a Recording was pushed; its .events are wanted")
+    if not isinstance(events, np.ndarray):
+        raise InputError(f"a {type(events).__name__} was pushed; an array with the fields x, y, t, p is wanted")
+    for name, (kind, *_) in (events.dtype.fields or {}).items():
+        if kind.kind not in KINDS.get(name, kind.kind):
+            raise InputError(f"{name} is of the type {kind}; whole numbers are wanted")
+
+
+def check_times(events: Events) -> None:
+    """Raise unless times, which are in order, can be reckoned with."""
+    (low, high), first, last = LIMITS["t"], int(events["t"][0]), int(events["t"][-1])
+    if first < low or last > high:
+        raise InputError(f"t goes from {first} to {last}; {low} to {high} is wanted")
 
 
 class CellCounter:
@@ -120,11 +140,13 @@ class IncrementalBinner:
 
     def push(self, events: Events) -> Iterator[ClosedBin]:
         """The bins these events close; take them all, since the rest of the packet waits for that."""
+        check_types(events)
         recording = Recording(events, self.sensor_size)
         check_inside(recording)
         events = recording.ordered().events
         if not len(events):
             return
+        check_times(events)
         if self._start is None:
             self._begin(int(events["t"][0]))
         assert self._start is not None
