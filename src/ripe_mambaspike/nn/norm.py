@@ -58,7 +58,7 @@ class _Statistics(nn.Module):
         scale = self.weight.double() / torch.sqrt(variance + EPSILON)
         return scale, self.bias.double() - mean * scale
 
-    def normalise_together(self, x: Tensor, mode: Pass, first: int = 0) -> Tensor:
+    def normalise_together(self, x: Tensor, mode: Pass, first: int = 0, *, shifted: bool = True) -> Tensor:
         """x [B, C, H, W] or [B, T', C, H, W], its steps from `first` on, by the statistics of all processes."""
         count = joint_count(x.shape[0] * x.shape[-2] * x.shape[-1])
         check_statistics(count)
@@ -68,7 +68,7 @@ class _Statistics(nn.Module):
         self.track(mean, variance, count, mode, first)
         weight, bias = (value[first : first + len(mean)].to(wide.dtype) for value in (self.weight, self.bias))
         scale = weight * torch.rsqrt(variance + EPSILON)
-        shift = bias - mean * scale
+        shift = bias - mean * scale if shifted else -mean * scale
         return torch.addcmul(shift[..., None, None], wide, scale[..., None, None]).to(x.dtype)
 
 
@@ -85,13 +85,15 @@ def track_together(norms: Sequence["BatchNorm"], means: Tensor, variances: Tenso
 class BatchNorm(_Statistics):
     """Over everything but the channels: x [B', C, H, W]."""
 
-    def forward(self, x: Tensor, mode: Pass = HARD) -> Tensor:
+    def forward(self, x: Tensor, mode: Pass = HARD, *, shifted: bool = True) -> Tensor:
+        """Without `shifted` its bias is left to the caller."""
         if self.training and sharing() is not None:
-            return self.normalise_together(x, mode)
+            return self.normalise_together(x, mode, shifted=shifted)
         momentum = self.momentum_of(mode)
         tracked = not self.training or momentum > 0
         mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
-        return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, momentum, EPSILON)
+        bias = self.bias if shifted else None
+        return F.batch_norm(x, mean, variance, self.weight, bias, self.training, momentum, EPSILON)
 
 
 class TimeBatchNorm(_Statistics):

@@ -39,10 +39,10 @@ class Branch(nn.Module):
         self.norm = BatchNorm(channels)
         self.taps = _taps(kernels[-1]) if kernels else _taps((1, 1))
 
-    def forward(self, x: Tensor, mode: Pass) -> Tensor:
+    def forward(self, x: Tensor, mode: Pass, *, shifted: bool = True) -> Tensor:
         for conv in self.convs:
             x = conv(x)
-        return self.norm(x, mode)
+        return self.norm(x, mode, shifted=shifted)
 
     def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
         """kᵀ Σ k of its kernel [C, 9 C_in], Σ [9, C_in, 9, C_in], with the taps it has alone."""
@@ -83,8 +83,8 @@ class Identity(Branch):
 class AveragePool(Identity):
     """A 3×3 mean in which the zeros of the padding count, normalised."""
 
-    def forward(self, x: Tensor, mode: Pass) -> Tensor:
-        return super().forward(F.avg_pool2d(x, 3, 1, 1, count_include_pad=True), mode)
+    def forward(self, x: Tensor, mode: Pass, *, shifted: bool = True) -> Tensor:
+        return super().forward(F.avg_pool2d(x, 3, 1, 1, count_include_pad=True), mode, shifted=shifted)
 
     def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
         return covariance.diagonal(dim1=1, dim2=3).mean((0, 1))
@@ -142,11 +142,11 @@ class RepConv(_FilteredConv):
             return self.convolve(filtered, weight, bias), final_state
         return self.each_branch(filtered.flatten(0, 1), mode).unflatten(0, x.shape[:2]), final_state
 
-    def each_branch(self, x: Tensor, mode: Pass) -> Tensor:
+    def each_branch(self, x: Tensor, mode: Pass, *, shifted: bool = True) -> Tensor:
         """The branches one by one, with their norms, summed: [B', C_in, H, W] → [B', C, H', W']."""
-        out = self.branches[0](x, mode)
+        out = self.branches[0](x, mode, shifted=shifted)
         for branch in self.branches[1:]:
-            out = out + branch(x, mode)
+            out = out + branch(x, mode, shifted=shifted)
         return out
 
     def kernel_and_bias(self) -> tuple[Tensor, Tensor]:

@@ -99,9 +99,10 @@ class BatchLayer:
         height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
         count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
         if self.native and operand.dtype == self.norm.weight.dtype and count < FEW * 9 * conv.in_channels:
-            values = conv.each_branch(operand.flatten(0, 1).permute(0, 3, 1, 2), mode)
+            values = conv.each_branch(operand.flatten(0, 1).permute(0, 3, 1, 2), mode, shifted=False)
             values = values.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
-            return batch_affine(self.norm, values, values.new_zeros(conv.channels), mode)
+            bias = torch.stack([branch.norm.bias for branch in conv.branches]).sum(0)
+            return batch_affine(self.norm, values, bias, mode)
         mean, second = joint_moments(*patch_moments(operand, conv.stride))
         kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
         values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
