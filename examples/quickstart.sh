@@ -6,11 +6,11 @@ ripe() {
     printf '\n$ ripe %s\n' "$*"
     "${BIN:-.venv/bin}/ripe" "$@"
 }
-data=${DATA:-data/quickstart} run=${RUN:-runs/quickstart}
+data=${QUICKSTART_DATA:-data/quickstart} run=${QUICKSTART_RUN:-runs/quickstart}
 
-ripe sim make synthgesture --out "$data" --train "${TRAIN:-1320}" --val "${VAL:-11}" --test "${TEST:-220}"
-# shellcheck disable=SC2086  # SET holds words
-ripe train quickstart --out "$run" --resume auto --set "data.root=$data" ${SET:-}
+ripe sim make synthgesture --out "$data" --train "${QUICKSTART_TRAIN:-1320}" --val "${QUICKSTART_VAL:-11}" --test "${QUICKSTART_TEST:-220}"
+# shellcheck disable=SC2086  # it holds words
+ripe train quickstart --out "$run" --resume auto --set "data.root=$data" ${QUICKSTART_SET:-}
 ripe eval "$run" --fused    # other people, speeds and seeds; the deployed form gives the reported number
 ripe eval "$run" --shuffle  # the same clips with their time bins in random order: does it use time?
 ripe fuse "$run" --out "$run/deployed"

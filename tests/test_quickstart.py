@@ -20,7 +20,8 @@ def quickstart(folder):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ripe_mambaspike "$@"\n')
     command.chmod(0o755)
     settings = "schedule.epochs=2 data.grid=16 data.steps=4 run.device=cpu"
-    reduced = {"BIN": str(binaries), "TRAIN": "22", "VAL": "11", "TEST": "11", "SET": settings, "OMP_NUM_THREADS": "1"}
+    sizes = {"TRAIN": "22", "VAL": "11", "TEST": "11", "SET": settings}
+    reduced = {"BIN": str(binaries), "OMP_NUM_THREADS": "1", **{f"QUICKSTART_{k}": v for k, v in sizes.items()}}
     script = ROOT / "examples" / "quickstart.sh"
     words = ["sh", str(script)]
     return subprocess.run(words, cwd=folder, env={**os.environ, **reduced}, capture_output=True, text=True, timeout=300)
