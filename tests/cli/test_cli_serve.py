@@ -49,7 +49,7 @@ def test_a_network_that_cannot_stream_is_refused(refused, tmp_path):
 def test_a_port_that_is_taken_is_refused(refused, saved):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused(["serve", saved, "--port", port], f"--port {port}", "cannot be listened on")
+        refused(["serve", saved, "--port", port], f"--port {port}", "cannot be listened on (Address already in use); another")
 
 
 def test_a_package_that_is_missing_is_named(refused, saved, monkeypatch):

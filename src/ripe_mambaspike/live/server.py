@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import socket as sockets
 import tempfile
@@ -180,7 +181,7 @@ def listen(host: str, port: int) -> sockets.socket:
         made.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, SEND_BUFFER)  # those that are accepted take it over
         return made
     except OSError as error:
-        reason = error.strerror or error
+        reason = os.strerror(error.errno) if error.errno else error  # its own text names the address once more
         raise InputError(f"--host {host} --port {port} cannot be listened on ({reason}); another is wanted") from error
 
 
