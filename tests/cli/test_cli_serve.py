@@ -1,5 +1,6 @@
 """`ripe serve`: what it refuses before it listens, and that it serves, says where, and ends when it is told to."""
 
+import errno
 import os
 import signal
 import socket
@@ -49,7 +50,8 @@ def test_a_network_that_cannot_stream_is_refused(refused, tmp_path):
 def test_a_port_that_is_taken_is_refused(refused, saved):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused(["serve", saved, "--port", port], f"--port {port}", "cannot be listened on (Address already in use); another")
+        reason = f"cannot be listened on ({os.strerror(errno.EADDRINUSE)}); another"
+        refused(["serve", saved, "--port", port], f"--port {port}", reason)
 
 
 def test_a_package_that_is_missing_is_named(refused, saved, monkeypatch):
