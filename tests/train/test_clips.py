@@ -182,6 +182,16 @@ def test_more_to_train_on(root, other):
     assert data.describe()["train"] == 28
 
 
+def test_without_validation_all_of_another_set_but_its_test_part_trains(root, tmp_path):
+    index = load_set("synthgesture", root, "train").store.index
+    copy = changed(root, tmp_path / "copy", clips={**index["clips"], "name": [f"c{k}" for k in range(45)]})
+    data = open_data(recipe(root, validation=False, extra=(f"synthgesture={copy}",) * 2))
+    parts = index["cuts"]["people"]["parts"]
+    more = [f"c{k}" for k in range(45) if parts[k] != "t"]
+    assert data.train.names[34:] == more * 2
+    assert [one["clips"] for one in data.describe()["extra"]] == [34, 34]
+
+
 def test_classes_in_another_order_are_renumbered(root, other, tmp_path):
     backwards = changed(other, tmp_path / "backwards", classes=list(reversed(CLASSES)))
     data = open_data(recipe(root, extra=(f"synthgesture={backwards}",)))

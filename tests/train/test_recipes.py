@@ -32,7 +32,8 @@ from ripe_mambaspike.train.recipes import (
 )
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
-OURS = ["nmnist-600", "quickstart", "sim-nmnist", "synthgesture", "synthgesture-128", "synthgesture-causal"]
+OURS = ["nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
+OURS += ["synthgesture", "synthgesture-128", "synthgesture-causal"]
 SHIPPED = PAPER + OURS
 # Table "hyper": lr, decay, warm-up in epochs and moves, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
 HYPER = {
@@ -114,9 +115,9 @@ def test_ours():
     assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 8, 128)
     assert plans["quickstart"] == ("synthgesture", "dvsgesture", 5, 8)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
-    assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 40, 32)
-    assert [found[name].data.grid for name in OURS] == [*((34, 34), (32, 32), (34, 34), (64, 64), (128, 128), (64, 64))]
-    assert [found[name].data.steps for name in OURS] == [10, 12, 10, 16, 16, 16]
+    assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 60, 16)
+    assert [found[name].data.grid for name in OURS] == [(side, side) for side in (34, 32, 34, 34, 64, 128, 64)]
+    assert [found[name].data.steps for name in OURS] == [10, 12, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
     causal = {"name": "synthgesture-causal", "model": {"name": "dvsgesture", "fields": {"causal": True}}}

@@ -191,7 +191,7 @@ def _check_there(name: str, root: Path) -> None:
 
 
 def _open_extra(text: str, data: TrainingData) -> Extra:
-    """SET=ROOT → its training part, without clips that the run holds out.
+    """SET=ROOT → its training part, without clips that the run holds out; its validation part too where nothing is.
 
     Names tell recordings of one picture or trial apart from others in all sets but a person's own folders.
     """
@@ -209,6 +209,9 @@ def _open_extra(text: str, data: TrainingData) -> Extra:
             f"data.extra has '{text}' of {len(events.classes)} classes; the {len(data.classes)} of {data.store.name} "
             f"are wanted ('{strange[0]}' is in one of them alone)"
         )
+    if not data.settings.validation:
+        parts = [events.store.members(events.cut, part) for part in (TRAIN, VALIDATION)]
+        events = EventSet(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
         names = data.store.index["clips"]["name"]
