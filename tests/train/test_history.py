@@ -69,6 +69,15 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
     assert rates == [learning_rate(recipe, move // a_pass, a_pass, move + 1) for move in range(a_pass * epochs)]
 
 
+def test_filters_follow_the_schedule_at_their_own_rate(tiny, go, watching, tmp_path):
+    recipe = tiny("schedule.batch_size=11", "schedule.epochs=2", "optimiser.filters=4")
+    rates = []
+    watcher = watching(on_move=lambda learner: rates.append([g["lr"] for g in learner.optimiser.param_groups]))
+    go(recipe, tmp_path / "run", watcher)
+    wanted = [learning_rate(recipe, move, 1, move + 1) for move in range(2)]
+    assert rates == [[rate, 4 * rate, rate] for rate in wanted]
+
+
 def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
     """Every number of an epoch is the mean over its clips, of which the last move has fewer."""
     found, settings_seen, real = [], [], loop.whole_step

@@ -115,7 +115,7 @@ def test_ours():
     assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 8, 128)
     assert plans["quickstart"] == ("synthgesture", "dvsgesture", 5, 8)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
-    assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 60, 16)
+    assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 45, 16)
     assert [found[name].data.grid for name in OURS] == [(side, side) for side in (34, 32, 34, 34, 64, 128, 64)]
     assert [found[name].data.steps for name in OURS] == [10, 12, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
@@ -212,6 +212,7 @@ def test_a_wrong_value_is_one_sentence(text, named):
         ("schedule.sharpness_end=-1", "above 0"),
         ("optimiser.lr=1e-7", "at least optimiser.lr_min (1e-06)"),
         ("optimiser.lr_min=-1", "at least 0"),
+        ("optimiser.filters=-1", "at least 0"),
         ("optimiser.weight_decay=-1", "at least 0"),
         ("optimiser.clip=0", "above 0"),
         ("loss.spread=-1", "at least 0"),

@@ -422,3 +422,18 @@ def test_what_decays(network, rule):
     groups = make_optimiser(network, 1e-3, 0.05, rule).param_groups
     assert [[names[id(p)] for p in group["params"]] for group in groups] == [decayed, kept]
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
+
+
+@pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
+def test_temporal_filters_can_learn_at_a_rate_of_their_own(network, lr):
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    groups = make_optimiser(network, lr, 0.05, filters=50.0).param_groups
+    decayed, kept = split_by_decay(network)
+    coefficients = [f"stages.{stage}.{conv}_conv.coefficient" for stage in range(3) for conv in ("first", "second")]
+    assert [[names[id(p)] for p in group["params"]] for group in groups] == [
+        [names[id(p)] for p in decayed],
+        coefficients,
+        [names[id(p)] for p in kept if names[id(p)] not in coefficients],
+    ]
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0, 0.0]
+    assert [float(group["lr"]) for group in groups] == pytest.approx([1e-3, 50e-3, 1e-3])

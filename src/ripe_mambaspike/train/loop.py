@@ -66,7 +66,7 @@ class Learner:
         rate: float | Tensor = settings.lr
         if self.device.type == "cuda":
             rate = torch.tensor(settings.lr, device=self.device)  # a recorded step reads it there
-        self.optimiser = make_optimiser(self.model, rate, settings.weight_decay, settings.decay_rule)
+        self.optimiser = make_optimiser(self.model, rate, settings.weight_decay, settings.decay_rule, settings.filters)
         self.average = AveragedWeights(self.model, run.ema) if run.ema else None
         self.sums = torch.zeros(len(SUMMED) + LAYERS, dtype=torch.float64)
         self._step: CapturedStep | None = None
@@ -193,10 +193,11 @@ class Learner:
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
+            here = rate * group.get("times", 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(here)
             else:
-                group["lr"] = rate
+                group["lr"] = here
 
     def close(self) -> None:
         """No move follows; processes can part."""

@@ -49,6 +49,7 @@ class OptimiserSettings:
 
     lr: float = 1e-3  # learning rate after the warm-up
     lr_min: float = 1e-6  # where warm-up begins and the cosine ends
+    filters: float = 1.0  # learning rate of TDM's λ, times lr; λ starts at 0 and has far to go in a short run
     weight_decay: float = 0.05  # of matrices and kernels
     decay_rule: Literal["kernels", "release"] = "kernels"  # what decays: see train.step; "release" repeats its slip
     clip: float = 1.0  # largest norm of the whole gradient

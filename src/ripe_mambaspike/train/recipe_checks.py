@@ -19,6 +19,7 @@ LEAST = {
     "data.fold": 0,
     "data.workers": 0,
     "optimiser.lr_min": 0,
+    "optimiser.filters": 0,
     "optimiser.weight_decay": 0,
     "loss.spread": 0,
     "loss.consistency": 0,

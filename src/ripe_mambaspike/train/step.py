@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -114,15 +114,22 @@ def move(model: nn.Module, optimiser: Optimizer, clip: float) -> Tensor:
 
 
 def make_optimiser(
-    model: nn.Module, lr: float | Tensor, weight_decay: float, decay_rule: DecayRule = "kernels"
+    model: nn.Module, lr: float | Tensor, weight_decay: float, decay_rule: DecayRule = "kernels", filters: float = 1.0
 ) -> AdamW:
-    """AdamW over the learned parameters, in two groups: those that decay and those that do not.
+    """AdamW over the learned parameters, in groups: those that decay, those that do not, and TDM's λ by itself.
 
-    One kernel a group; on a CUDA device it can be captured in a graph (with the rate as a tensor, to change it later).
+    λ has a group where its rate is another one, `filters` times `lr`. One kernel a group; on a CUDA device it can be
+    captured in a graph (with the rate as a tensor, to change it later).
     """
     decayed, kept = split_by_decay(model, decay_rule)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
     on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": weight_decay}]
+    if filters != 1.0:
+        convolutions = (RepConv, FusedConv, DualKernelConv)
+        apart = [p for module, name, p in _learned(model) if name == "coefficient" and isinstance(module, convolutions)]
+        kept = [p for p in kept if not any(p is other for other in apart)]
+        groups.append({"params": apart, "weight_decay": 0.0, "lr": lr * filters, "times": filters})
+    groups.append({"params": kept, "weight_decay": 0.0})
     return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=True, capturable=on_cuda)
 
 
