@@ -32,7 +32,7 @@ def settings_of(
         root=settings.root if root is None else str(root),
         cut=cut or settings.cut,
         extra=(),
-        repeat=(),
+        first=(),
         cache="off",
         steps=labels.steps,
         grid=labels.grid,

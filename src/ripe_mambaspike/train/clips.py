@@ -24,7 +24,6 @@ from ripe_mambaspike.data.store import CURRENT, EventStore, open_store
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.train.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
-from ripe_mambaspike.train.repeated import repeated, times_of
 
 
 class Clips:
@@ -53,6 +52,12 @@ class Clips:
     @property
     def names(self) -> list[str]:
         return [name for part in self._parts for name in part.events.names]
+
+    @property
+    def first(self) -> Numbers:
+        """The clips of the classes that are learned before the others; all of them where none are."""
+        wanted = [number for number, name in enumerate(self.classes) if name in self.settings.first]
+        return np.flatnonzero(np.isin(self.labels, wanted)) if wanted else np.arange(len(self), dtype=np.int64)
 
     def clip(self, number: int) -> tuple[Tensor, int]:
         """(counts [T, 2, H, W] float32, label)."""
@@ -99,15 +104,15 @@ class TrainingData:
         self.members = members
         self.classes = store.classes
         self.extra = tuple(_open_extra(text, self) for text in data.extra)
-        self.times = times_of(data.repeat, self.classes)
+        if strange := [name for name in data.first if name not in self.classes]:
+            raise ConfigError(f"data.first has '{strange[0]}'; some of {', '.join(self.classes)} are wanted")
 
     @cached_property
     def train(self) -> Clips:
         """What is learned from, the extra sets' training parts behind the set's own."""
         own = self._events(TRAIN)
         pairs = [(own, own.labels), *((extra.events, extra.labels) for extra in self.extra)]
-        shown = [repeated(events, labels, self.times) for events, labels in pairs]
-        return Clips([events for events, _ in shown], [labels for _, labels in shown], self.settings)
+        return Clips([events for events, _ in pairs], [labels for _, labels in pairs], self.settings)
 
     @cached_property
     def val(self) -> Clips | None:
@@ -147,7 +152,7 @@ class TrainingData:
             "sensor_size": list(self.store.sensor_size),
             "classes": len(self.classes),
             "train": len(self.members[TRAIN]) + sum(len(one.events) for one in self.extra),
-            "repeat": list(self.settings.repeat),
+            "first": list(self.settings.first),
             "val": len(self.members[VALIDATION]),
             "test": len(self.members[TEST]),
             "extra": extra,
@@ -238,7 +243,8 @@ class TrainBatches:
     """One epoch: (index, x [B, T, 2, H, W] float32, y [B] int64, total), from batch `first` on.
 
     Batch `index` has `batch_size` · `world` clips of the order, the epoch's last one what is left: `total`, over all
-    processes. Where that is fewer than there are processes, some of them get a batch of no clips, B = 0.
+    processes. Where that is fewer than there are processes, some of them get a batch of no clips, B = 0. With `alone`
+    there are as many clips, but all are of the classes that come first, again and again.
     """
 
     def __init__(
@@ -251,9 +257,12 @@ class TrainBatches:
         rank: int = 0,
         world: int = 1,
         first: int = 0,
+        alone: bool = False,
     ) -> None:
         count = len(clips)
         order, together = epoch_order(count, seed, epoch), batch_size * world
+        if alone:
+            order = np.resize(clips.first, count)[order]
         batches = [order[start : start + together] for start in range(first * together, count, together)]
         self.clips, self.device, self.world, self.first = clips, device, world, first
         self.totals = [len(batch) for batch in batches]

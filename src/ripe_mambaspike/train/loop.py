@@ -140,7 +140,8 @@ class Learner:
         rank, world = self.processes.rank, self.processes.world
         size = recipe.schedule.accumulate
         length, seed = recipe.schedule.batch_size, recipe.run.seed
-        batches = TrainBatches(self.clips, length, seed, place.epoch, self.device, rank, world, place.batch)
+        alone = place.epoch < recipe.schedule.first_epochs
+        batches = TrainBatches(self.clips, length, seed, place.epoch, self.device, rank, world, place.batch, alone)
         group: list[Batch] = []
         totals: list[int] = []
         for index, x, y, total in batches:

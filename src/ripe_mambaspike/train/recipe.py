@@ -25,7 +25,7 @@ class DataSettings:
     by: Literal["time", "count"] = "time"  # bins of equal time or of equally many events
     binary: bool = False  # whether an event was there instead of how many
     extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part
-    repeat: tuple[str, ...] = ()  # classes that come several times an epoch, CLASS=TIMES each
+    first: tuple[str, ...] = ()  # classes that are learned before the others, in schedule.first_epochs
     folds: int = 0  # cross-validation over the whole set in so many parts; 0 for the set's own split
     fold: int = 0  # which part is tested, from 0
     validation: bool = True  # whether clips are held out to pick the epoch by; without, all train and the last is taken
@@ -74,6 +74,7 @@ class Schedule:
     accumulate: int = 1  # batches whose gradients are added up before a move
     warmup_epochs: int = 10  # epochs in which the learning rate rises
     warmup_iterations: int = 0  # moves in which it rises, instead of epochs
+    first_epochs: int = 1  # epochs of the classes in data.first alone, where there are some
     sharpness_start: float = 2.0  # α of surrogate and relaxation in the first epoch
     sharpness_end: float = 4.0  # and in the last
 

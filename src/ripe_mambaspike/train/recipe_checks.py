@@ -29,6 +29,7 @@ LEAST = {
     "schedule.accumulate": 1,
     "schedule.warmup_epochs": 0,
     "schedule.warmup_iterations": 0,
+    "schedule.first_epochs": 0,
     "run.seed": 0,
     "run.validate_every": 1,
     "run.recalibrate": 1,
