@@ -28,7 +28,7 @@ quickstart: $(VENV)/.installed  ## simulate gestures, train, evaluate, fuse, ver
 test: $(VENV)/.installed-dev  ## the test suite, on the CPU
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow"
 
-test-slow: $(VENV)/.installed-dev  ## the tests that compile or trace whole networks
+test-slow: $(VENV)/.installed-dev  ## the tests that compile whole networks, start processes or a browser, or run long
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu"
 
 check: $(VENV)/.installed-dev  ## style and types

@@ -52,6 +52,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
 def test_python(code, folder):
     done = run([sys.executable, "-c", code], folder)
@@ -64,6 +65,7 @@ def trained(tmp_path_factory):
     return tmp_path_factory.mktemp("trained") / "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command(command, folder, trained, monkeypatch, capsys):
     monkeypatch.chdir(folder)

@@ -157,6 +157,7 @@ def test_fewer_are_the_same_ones(make, tmp_path):
         np.testing.assert_array_equal(few[number][0].events, every[every.names.index(name)][0].events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "noted"), [(1, 0), (2, 0), (7, 3), (17, 8), (18, None)])
 def test_killed(make, tmp_path, mnist, quick, at, noted):
     """At a shard, a note, the index and `current`; the next run keeps what is there."""

@@ -136,6 +136,7 @@ def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
         {"neurons": "lif", "bridge": "stage3", "tdm": False},
         {"neurons": ("silif", "csilif", "lif"), "mixer": "gru"},
         {"head_width": 12, "pool_ratios": (2, 1, 3)},
+        {"stage_channels": (16, 32, 48), "hierarchy_widths": (16, 16, 16)},  # whole vectors: fewer products
         {"attention": "none"},
         {"tokens": 2},
         {"steps": 1},

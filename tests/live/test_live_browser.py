@@ -17,7 +17,7 @@ connect = pytest.importorskip("websockets.sync.client", reason="websockets is no
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")]
 PATIENCE = 60  # s
 SPOKEN = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 LIT = """(() => { const one = document.getElementById('events');

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 
+pytestmark = pytest.mark.slow  # they wait for patience to end
 PATIENCE = 60  # s
 GET = b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -65,6 +65,7 @@ def same(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hot", [False, True], ids=["bytes", "floats"])
 def test_every_way_gives_the_same_bits(roots, hot):
     plain = data_of(roots[hot], cache="off").train
@@ -110,6 +111,7 @@ def test_batches_may_be_changed_without_harm(roots):
     assert labels.tolist() == clips.labels.tolist()
 
 
+@pytest.mark.slow
 def test_workers_stay_draw_nothing_and_serve_two_passes_at_once(roots):
     clips = data_of(roots[False], cache="off", workers=1).train
     plain = data_of(roots[False], cache="off").train

@@ -17,6 +17,7 @@ from ripe_mambaspike.train import distributed
 from ripe_mambaspike.train.distributed import ALONE, Processes, asked_for, joined
 from ripe_mambaspike.train.run import Stop, run_recipe
 
+pytestmark = pytest.mark.slow  # each process starts anew
 PLAIN = (  # nothing is drawn, so that it does not matter who draws
     "augmentation.nda_operations=0",
     "augmentation.horizontal_flip=0",

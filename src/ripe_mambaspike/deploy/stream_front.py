@@ -22,6 +22,7 @@ from ripe_mambaspike.ops.fused import row_norm
 from ripe_mambaspike.ops.fused.attention import AttentionWeights
 from ripe_mambaspike.ops.native.attention import attend
 from ripe_mambaspike.ops.native.onward import neuron_state, onward_fire, onward_rates, rate_state
+from ripe_mambaspike.ops.native.winograd import tile_conv
 
 
 class Seen(NamedTuple):
@@ -104,7 +105,7 @@ class _Stage:
         inner = onward_fire(
             current, affine, plan.first_neuron, plan.inner_coefficient, self.inner, slots, keep_potential=True
         )
-        features = _convolved(_images(inner.operand, self.grid), self.second.kernel, self.second.stride)
+        features = self._features(inner.operand)
         rows = F.pad(steps, (1, 0))
         assert inner.potential is not None
         assert inner.earlier is not None
@@ -125,6 +126,17 @@ class _Stage:
             modulated[0, 1:], None, plan.second_neuron, self.following, self.outer, slots, keep_potential=False
         )
         return outer, attention[0, 1 : 1 + count] if keep_attention else attention
+
+    def _features(self, operand: Tensor) -> Tensor:
+        """The second convolution of [1 + B, P, C]; the first row is no window's, and nothing comes of it."""
+        second = self.second
+        if second.tiled is None:
+            return _convolved(_images(operand, self.grid), second.kernel, second.stride)
+        features = torch.empty_like(operand)
+        features[0].zero_()
+        rows = operand[1:].unflatten(1, self.grid)
+        tile_conv(rows, second.tiled, self.channels, out=features[1:])
+        return features
 
 
 class StepFront:
@@ -166,7 +178,7 @@ class StepFront:
         rates = onward_rates(spikes[-len(self._rates) :], self.grid, self._rates, where, when)
         bridge = self.plan.bridge
         assert bridge.kernel is not None
-        mixed = _convolved(_images(rates, self.grid), bridge.kernel, 1, bridge.bias)
+        mixed = _convolved(_images(rates, self.grid), bridge.kernel, 1, bridge.bias, bridge.tiled)
         self._features[where, when] = row_norm(mixed, *bridge.norm, bridge.norm[0].dtype)
         self._attention[where, when] = attention
 
@@ -197,8 +209,12 @@ def _images(rows: Tensor, grid: tuple[int, int]) -> Tensor:
     return rows.unflatten(1, grid).permute(0, 3, 1, 2)
 
 
-def _convolved(images: Tensor, kernel: Tensor, stride: int, bias: Tensor | None = None) -> Tensor:
+def _convolved(
+    images: Tensor, kernel: Tensor, stride: int, bias: Tensor | None = None, tiled: Tensor | None = None
+) -> Tensor:
     """[B, C_in, H, W] → [B, P, C]. A clip has several images, and one alone might go through another routine."""
+    if tiled is not None:
+        return tile_conv(images.permute(0, 2, 3, 1), tiled, kernel.shape[0], bias).flatten(1, 2)
     alone = len(images) == 1
     given = torch.cat((images, images)).contiguous(memory_format=torch.channels_last) if alone else images
     out = F.conv2d(given, kernel, bias, stride, 1).permute(0, 2, 3, 1).contiguous().flatten(1, 2)

@@ -18,6 +18,7 @@ from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import pooled_rates, row_norm
 from ripe_mambaspike.ops.fused.joined import Affine, joined_tokens, paired_kernel, pooled_spikes
 from ripe_mambaspike.ops.fused.leaky import pooled_leaky_rates
+from ripe_mambaspike.ops.fused.winograd import tile_weights
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -29,6 +30,7 @@ class BridgePlan(NamedTuple):
     attention: Affine  # weight [d, C], bias [d]
     paired: Affine | None  # the kernel over spikes [2d, ΣC, 3, 3], bias [d] float32; None where that way is not taken
     keep: float | None  # of leaky rates; None for cumulative ones
+    tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
 
 class Unjoined(NamedTuple):
@@ -46,7 +48,7 @@ class Unjoined(NamedTuple):
 
 def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
     mixture: Any = bridge.mixture
-    kernel = bias = paired = None
+    kernel = bias = paired = tiled = None
     if not (isinstance(mixture, ProjectedMixture) and mixture.tracks_batches()):
         scales = mixture.folded_scales()
         kernel, bias = folded_kernel(mixture.shares(bridge.norm.weight), scales)
@@ -54,9 +56,10 @@ def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
             channels = [weight.shape[1] // 2 for weight, _, _ in scales]
             paired = channels_together(paired_kernel(kernel, channels), dtype), at_least_float32(bias)
         kernel, bias = channels_together(kernel, dtype), bias.to(dtype)
+        tiled = tile_weights(kernel)
     norm = (at_least_float32(bridge.norm.weight), at_least_float32(bridge.norm.bias))
     attention = (bridge.attention.weight.to(dtype), bridge.attention.bias.to(dtype))
-    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.keep)
+    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.keep, tiled)
 
 
 def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
@@ -77,7 +80,7 @@ def bridge_tokens(
     read = ([s.data for s in spikes], [s.carrier for s in spikes], grid)
     rates = pooled_rates(*read) if plan.keep is None else pooled_leaky_rates(*read, plan.keep)
     if plan.kernel is not None:
-        mixed = convolve(rates, plan.kernel, 1, plan.bias)
+        mixed = convolve(rates, plan.kernel, 1, plan.bias, plan.tiled)
     else:
         widths = [2 * s.data.shape[-1] for s in spikes]
         flat = [part.permute(0, 3, 1, 2) for part in rates.flatten(0, 1).split(widths, -1)]

@@ -17,6 +17,7 @@ from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import patch_moments, step_moments
+from ripe_mambaspike.ops.fused.winograd import tile_conv, tile_weights
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
@@ -38,14 +39,20 @@ class Layer:
     scale: Tensor  # [T, C], float32
     shift: Tensor  # [T, C], float32
     stride: int
+    tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
     def __call__(self, operand: Tensor, mode: Pass) -> Currents:
         steps = operand.shape[1]
-        return Currents(convolve(operand, self.kernel, self.stride), self.scale[:steps], self.shift[:steps])
+        values = convolve(operand, self.kernel, self.stride, tiled=self.tiled)
+        return Currents(values, self.scale[:steps], self.shift[:steps])
 
 
-def convolve(x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None) -> Tensor:
+def convolve(
+    x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None, tiled: Tensor | None = None
+) -> Tensor:
     """A 3×3 kernel over every step: [B, T, H, W, C_in] → [B, T, H', W', C]."""
+    if tiled is not None and not torch.is_grad_enabled():
+        return tile_conv(x.flatten(0, 1), tiled, kernel.shape[0], bias).unflatten(0, x.shape[:2])
     flat = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias, stride, 1)
     return flat.permute(0, 2, 3, 1).contiguous().unflatten(0, x.shape[:2])
 
@@ -74,7 +81,9 @@ def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
     else:
         kernel, bias = (value.to(conv.branches[0].norm.weight.dtype) for value in conv.kernel_and_bias())
     scale, shift = affine_of(norm)
-    return Layer(channels_together(kernel, dtype), scale, shift + scale * at_least_float32(bias), conv.stride)
+    together = channels_together(kernel, dtype)
+    tiled = tile_weights(together) if conv.stride == 1 else None
+    return Layer(together, scale, shift + scale * at_least_float32(bias), conv.stride, tiled)
 
 
 class BatchLayer:

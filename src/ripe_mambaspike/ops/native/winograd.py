@@ -1,0 +1,23 @@
+"""The 3×3 convolution of few products in C++."""
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.native.calling import call, dense
+
+
+def tile_weights(kernel: Tensor) -> Tensor:
+    """[C, C_in, 3, 3] → what `tile_conv` multiplies with, 24 C C_in numbers in its own order."""
+    outputs, inputs = kernel.shape[:2]
+    weights = torch.empty(24, outputs * inputs)
+    call("winograd_weights", outputs, inputs, dense(kernel, torch.float32), weights)
+    return weights
+
+
+def tile_conv(
+    x: Tensor, weights: Tensor, outputs: int, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """x [B, H, W, C_in] → [B, H, W, C], into `out` where it is given, which has to be contiguous."""
+    out = x.new_empty(*x.shape[:3], outputs) if out is None else out
+    call("winograd", *x.shape, outputs, dense(x), weights, dense(bias, torch.float32), out)
+    return out
