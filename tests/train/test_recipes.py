@@ -113,7 +113,7 @@ def test_ours():
     assert plans["nmnist-600"][:3] == ("nmnist-600", "nmnist", 150)
     assert (found["nmnist-600"].data.folds, found["nmnist-600"].data.validation) == (5, False)
     assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 8, 128)
-    assert plans["quickstart"] == ("synthgesture", "dvsgesture", 7, 8)
+    assert plans["quickstart"] == ("synthgesture", "dvsgesture", 8, 8)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
     assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 45, 16)
     assert [found[name].data.grid for name in OURS] == [(side, side) for side in (34, 32, 34, 34, 64, 128, 64)]
