@@ -261,6 +261,10 @@ def test_refusals(root, other, tmp_path):
     assert refusal(ConfigError, open_data, recipe(root, fold=1)) == (
         "data.fold is 1 and data.folds is 0; how many folds there are is wanted"
     )
+    none = changed(root, tmp_path / "none", classes=[*CLASSES, "clap"])
+    assert refusal(DataError, lambda given: open_data(given).train, recipe(none, first=(CLASSES[0], "clap"))) == (
+        "data.first has 'clap', of which there is no training clip; some are wanted"
+    )
     assert refusal(ConfigError, open_data, recipe(root, first=("clap",))) == (
         f"data.first has 'clap'; some of {', '.join(CLASSES)} are wanted"
     )

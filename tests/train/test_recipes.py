@@ -261,6 +261,13 @@ def test_a_value_out_of_range(setting, wanted):
     assert field.rpartition(".")[2] in said
 
 
+def test_what_comes_first_leaves_epochs_for_the_rest():
+    with_settings(load_recipe("quickstart"), ["schedule.epochs=3"])
+    said = refused(lambda: with_settings(load_recipe("quickstart"), ["schedule.epochs=2"]), "recipe 'quickstart'")
+    assert said.endswith("schedule.first_epochs is 2; fewer than schedule.epochs (2) is wanted")
+    with_settings(load_recipe("dvsgesture"), ["schedule.epochs=1", "schedule.warmup_epochs=1"])  # nothing comes first
+
+
 def test_the_ends_of_the_ranges_are_allowed():
     made = with_settings(
         load_recipe("dvsgesture"),

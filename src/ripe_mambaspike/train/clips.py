@@ -112,7 +112,11 @@ class TrainingData:
         """What is learned from, the extra sets' training parts behind the set's own."""
         own = self._events(TRAIN)
         pairs = [(own, own.labels), *((extra.events, extra.labels) for extra in self.extra)]
-        return Clips([events for events, _ in pairs], [labels for _, labels in pairs], self.settings)
+        clips = Clips([events for events, _ in pairs], [labels for _, labels in pairs], self.settings)
+        for name in self.settings.first:
+            if self.classes.index(name) not in clips.labels:
+                raise DataError(f"data.first has '{name}', of which there is no training clip; some are wanted")
+        return clips
 
     @cached_property
     def val(self) -> Clips | None:

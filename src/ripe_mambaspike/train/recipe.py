@@ -24,7 +24,7 @@ class DataSettings:
     grid: tuple[int, int] = (64, 64)  # height and width of the bins; the network's resolution
     by: Literal["time", "count"] = "time"  # bins of equal time or of equally many events
     binary: bool = False  # whether an event was there instead of how many
-    extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part
+    extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part; all but test without validation
     first: tuple[str, ...] = ()  # classes that are learned before the others, in schedule.first_epochs
     folds: int = 0  # cross-validation over the whole set in so many parts; 0 for the set's own split
     fold: int = 0  # which part is tested, from 0

@@ -116,6 +116,8 @@ def _check_numbers(recipe: Recipe) -> None:
         _refuse("optimiser.lr", rates.lr, f"a number of at least optimiser.lr_min ({rates.lr_min})")
     if not schedule.warmup_iterations and schedule.warmup_epochs > schedule.epochs:
         _refuse("schedule.warmup_epochs", schedule.warmup_epochs, f"at most schedule.epochs ({schedule.epochs})")
+    if recipe.data.first and schedule.first_epochs >= schedule.epochs:
+        _refuse("schedule.first_epochs", schedule.first_epochs, f"fewer than schedule.epochs ({schedule.epochs})")
     if not run.ema < 1:
         _refuse("run.ema", run.ema, "a number from 0 up to but not 1")
     if run.seed > LARGEST_SEED:

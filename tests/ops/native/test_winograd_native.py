@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.nn.fast.layers import convolve
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.winograd import tile_conv, tile_conv_reference, tile_weights
 from ripe_mambaspike.ops.native.build import why_not
@@ -86,3 +88,26 @@ def test_where_it_is_not_taken():
         assert tile_weights(kernel.bfloat16()) is None
         with kernels("off"):
             assert tile_weights(kernel) is None
+
+
+@torch.no_grad()
+def test_nothing_and_what_cannot_be():
+    x, kernel, _ = inputs(2, 4, 4, 16, 32)
+    weights = tile_weights(kernel)
+    for shape in ((0, 4, 4, 16), (2, 0, 4, 16), (2, 4, 0, 16)):
+        assert tile_conv(torch.zeros(shape), weights, 32).shape == (*shape[:3], 32)
+    with pytest.raises(InputError, match="x is float64; float32 is wanted"):
+        tile_conv(x.double(), weights, 32)
+    with pytest.raises(InputError, match="there are 12288 weights; 6144 are wanted"):
+        tile_conv(x, weights, 16)
+
+
+@torch.no_grad()
+def test_a_plan_that_was_kept_runs_without_it():
+    x, kernel, _ = inputs(2, 4, 4, 16, 32)
+    weights = tile_weights(kernel)
+    together = kernel.contiguous(memory_format=torch.channels_last)
+    with kernels("plain"):
+        plain = convolve(x[:, None], together, tiled=weights)
+    assert torch.equal(plain, convolve(x[:, None], together))
+    torch.testing.assert_close(convolve(x[:, None], together, tiled=weights), plain)

@@ -51,7 +51,7 @@ def convolve(
     x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None, tiled: Tensor | None = None
 ) -> Tensor:
     """A 3×3 kernel over every step: [B, T, H, W, C_in] → [B, T, H', W', C]."""
-    if tiled is not None and not torch.is_grad_enabled():
+    if tiled is not None and not torch.is_grad_enabled() and backend(x) == "native":
         return tile_conv(x.flatten(0, 1), tiled, kernel.shape[0], bias).unflatten(0, x.shape[:2])
     flat = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias, stride, 1)
     return flat.permute(0, 2, 3, 1).contiguous().unflatten(0, x.shape[:2])

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.native.calling import call, dense
 
 
@@ -18,6 +19,12 @@ def tile_conv(
     x: Tensor, weights: Tensor, outputs: int, bias: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
     """x [B, H, W, C_in] → [B, H, W, C], into `out` where it is given, which has to be contiguous."""
+    if x.dtype != torch.float32:
+        raise InputError(f"x is {str(x.dtype).removeprefix('torch.')}; float32 is wanted")
+    if weights.numel() != 24 * x.shape[-1] * outputs:
+        raise InputError(f"there are {weights.numel()} weights; {24 * x.shape[-1] * outputs} are wanted")
     out = x.new_empty(*x.shape[:3], outputs) if out is None else out
+    if out.numel() == 0:
+        return out
     call("winograd", *x.shape, outputs, dense(x), weights, dense(bias, torch.float32), out)
     return out
