@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packets import SENSOR, make, same
 
 from ripe_mambaspike.deploy.stream_latency import Latency
 from ripe_mambaspike.deploy.stream_order import Sorter
@@ -21,20 +22,6 @@ from ripe_mambaspike.deploy.stream_packets import (
 from ripe_mambaspike.deploy.stream_queue import EventQueue, Packet, RateLimiter
 from ripe_mambaspike.deploy.stream_run import Limits
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import make_events
-
-SENSOR = (20, 18)
-
-
-def make(times, seed=0):
-    rng = np.random.default_rng(seed)
-    count = len(times)
-    return make_events(rng.integers(0, 20, count), rng.integers(0, 18, count), times, rng.integers(0, 2, count))
-
-
-def same(first, second):
-    return first.dtype == second.dtype and first.tolist() == second.tolist()
-
 
 # Frames
 

@@ -5,28 +5,15 @@ import time
 
 import numpy as np
 import pytest
+from packets import SENSOR, make, same
 
 from ripe_mambaspike import write
-from ripe_mambaspike.deploy.stream_packets import (
-    write_frame,
-)
+from ripe_mambaspike.deploy.stream_packets import write_frame
 from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
 from ripe_mambaspike.deploy.stream_sources import FileSource, PipeSource, UdpSource, open_source, split
 from ripe_mambaspike.deploy.streaming import Answer
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import Recording, make_events
-
-SENSOR = (20, 18)
-
-
-def make(times, seed=0):
-    rng = np.random.default_rng(seed)
-    count = len(times)
-    return make_events(rng.integers(0, 20, count), rng.integers(0, 18, count), times, rng.integers(0, 2, count))
-
-
-def same(first, second):
-    return first.dtype == second.dtype and first.tolist() == second.tolist()
 
 
 class Echo:
