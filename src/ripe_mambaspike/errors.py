@@ -1,12 +1,35 @@
 """What the package raises when it was given something it cannot use.
 
-Every message is one sentence that names what was given and what is wanted. The command line
-prints it and exits with 2; a program catches `RipeError`.
+Every message is one sentence, "field: expected X, got Y". The command line prints it and exits with 2; a program
+catches `RipeError` and reads `field` and `path`.
 """
+
+import os
+
+MAX_MESSAGE = 1000  # characters; what a hostile file puts into a message is cut to that
 
 
 class RipeError(Exception):
-    """Base of every error that is the input's fault."""
+    """Base of every error that is the input's fault.
+
+    `field` names the config field, option or entry that was wrong, `path` the file it was read from, where known.
+    The message is one printable line of bounded length, whatever it quotes.
+    """
+
+    def __init__(
+        self, message: object = "", *, field: str | None = None, path: str | os.PathLike[str] | None = None
+    ) -> None:
+        super().__init__(one_line(str(message)))
+        self.field = field
+        self.path = path
+
+
+def one_line(text: str, most: int = MAX_MESSAGE) -> str:
+    """The text without line breaks and control characters, its middle left out where it is longer than `most`."""
+    if len(text) > most:
+        kept = (most - 3) // 2
+        text = f"{text[:kept]} … {text[-kept:]}"
+    return "".join(c if c.isprintable() else " " if c.isspace() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ConfigError(RipeError, ValueError):

@@ -1,12 +1,34 @@
-"""Writing files so that a reader sees the old one or the new one, never half of one; and which commit this is."""
+"""Reading files within bounds; writing them so that a reader sees the old or the new one; which commit this is."""
 
+import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+MAX_JSON = 64 << 20  # bytes of a config, manifest or result; real ones have some thousand
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The bytes of a regular file of at most `most`; an OSError for anything else.
+
+    A pipe or a device is refused without waiting for it, a sparse file of any size before it is read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if facts.st_size > most:
+            raise OSError(errno.EFBIG, f"{facts.st_size:,} bytes, at most {most:,} are read", str(path))
+        data = file.read(most + 1)
+    if len(data) > most:  # it grew
+        raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
+    return data
 
 
 @contextmanager

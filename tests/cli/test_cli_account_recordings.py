@@ -12,7 +12,7 @@ from ripe_mambaspike.deploy.accumulate import Accumulator
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Labels, save_labels
 
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "resolution": 16, "classes": 4}

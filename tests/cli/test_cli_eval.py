@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ripe_mambaspike.train.labels import read_labels, save_labels
+from ripe_mambaspike.models.labels import read_labels, save_labels
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from ripe_mambaspike.cli.predict import Predict
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.train.predict import load_classifier
 from ripe_mambaspike.train.predict import predict as predict_one
 

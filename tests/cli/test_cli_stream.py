@@ -19,7 +19,7 @@ from ripe_mambaspike.deploy.stream_packets import write_frame
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.models.base import clip_logits
-from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.train.predict import load_classifier, predict
 
 NAMES = ("clap", "wave [both]", "roll")

@@ -15,10 +15,10 @@ from ripe_mambaspike.deploy.parity import BOUND, Parity, check, compare
 from ripe_mambaspike.deploy.quantise import apply_stored, to_float16
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
+from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
-from ripe_mambaspike.train.labels import Labels
 
 pytestmark = pytest.mark.slow
 

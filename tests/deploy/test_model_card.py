@@ -22,7 +22,7 @@ from ripe_mambaspike.deploy.quantise import (
 )
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events import Recording, make_events
-from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe
 
 NASTY = ("hand_clapping", "a|b", "<script>alert(1)</script>", "[x](http://e.com)\n# Title")

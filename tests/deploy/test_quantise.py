@@ -12,11 +12,11 @@ from ripe_mambaspike.deploy.quantise import apply_stored, compare_accuracy, save
 from ripe_mambaspike.deploy.quantise_moments import input_moments
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.models.labels import Labels, read_labels
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train.labels import Labels, read_labels
 
 NAMES = ("left", "right", "up", "down")
 LABELS = Labels(NAMES, "bars", None, 4, (12, 12), "time", False, 2, "validation")

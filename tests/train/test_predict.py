@@ -12,7 +12,7 @@ from ripe_mambaspike import bin_events, create_model, fuse
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.train.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.train.predict import load_classifier, predict, step_edges
 
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 18, "classes": 4}

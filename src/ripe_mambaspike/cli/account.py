@@ -182,7 +182,7 @@ def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "A
 
 def _folder(saved: str) -> str:
     """The folder of the network itself, where that of a run was given."""
-    from ripe_mambaspike.train.labels import BEST, CONFIG_FILE
+    from ripe_mambaspike.models.labels import BEST, CONFIG_FILE
 
     within = Path(saved) / BEST
     try:

@@ -42,12 +42,12 @@ class Eval:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.fuse import fuse
+        from ripe_mambaspike.models.labels import find_checkpoint, read_labels
         from ripe_mambaspike.models.pretrained import from_pretrained
         from ripe_mambaspike.models.ripe import RipeMambaSpike
         from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of
         from ripe_mambaspike.train.clips import EvalBatches
         from ripe_mambaspike.train.evaluate import BATCH, evaluate
-        from ripe_mambaspike.train.labels import find_checkpoint, read_labels
         from ripe_mambaspike.train.network import choose_device
 
         folder = find_checkpoint(self.checkpoint)

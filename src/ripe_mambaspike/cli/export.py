@@ -13,9 +13,9 @@ from ripe_mambaspike.errors import DataError, InputError, WeightsError
 if TYPE_CHECKING:
     from ripe_mambaspike.deploy.at_hand import AtHand
     from ripe_mambaspike.deploy.quantise import AccuracyChange
+    from ripe_mambaspike.models.labels import Labels
     from ripe_mambaspike.models.ripe import RipeMambaSpike
     from ripe_mambaspike.models.stored import Stored
-    from ripe_mambaspike.train.labels import Labels
     from ripe_mambaspike.train.predict import Classifier
 
 CALIBRATION_CLIPS = 64
@@ -62,7 +62,7 @@ class Export:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.exporting import Wish, check_place, deployed, export
-        from ripe_mambaspike.train.labels import LABELS_FILE, find_checkpoint, read_labels
+        from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
         from ripe_mambaspike.train.predict import load_classifier
 
         self._check_words()

@@ -22,8 +22,8 @@ class Fuse:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.fuse import fuse_with_report
+        from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels, save_labels
         from ripe_mambaspike.models.pretrained import from_pretrained
-        from ripe_mambaspike.train.labels import LABELS_FILE, find_checkpoint, read_labels, save_labels
 
         folder = find_checkpoint(self.checkpoint)
         out = self.out or folder.parent / "fused"

@@ -102,7 +102,7 @@ class Predict:
         """Test recordings by the recipe that lies beside the network."""
         if not self.held_out:
             return []
-        from ripe_mambaspike.train.labels import find_checkpoint
+        from ripe_mambaspike.models.labels import find_checkpoint
         from ripe_mambaspike.train.predict import predict
         from ripe_mambaspike.train.recipes import load_recipe
         from ripe_mambaspike.train.samples import held_out

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.reading import read
+from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of
 from ripe_mambaspike.train.clips import Clips
-from ripe_mambaspike.train.labels import Labels
 from ripe_mambaspike.train.predict import Classifier, clip_of
 from ripe_mambaspike.train.samples import evenly
 

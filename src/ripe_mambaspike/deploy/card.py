@@ -17,8 +17,8 @@ from ripe_mambaspike.deploy.quantise import AccuracyChange, Calibration
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
 from ripe_mambaspike.events.view.words import LONGEST, clean
 from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.train.labels import LABELS_FILE, Labels
 
 CARD_FILE = "README.md"
 MOST_NAMES = 200
@@ -171,7 +171,10 @@ def _training(facts: CardFacts) -> Iterator[str]:
     split = f", split {safe(cut)}" if cut else ""
     if result and result.folds:
         split = f", fold {result.fold} of {result.folds} held out as the test part"
-    yield f"- Set: {safe(name)}{split}.{' Its recordings are simulated.' if _simulated(name) else ''}"
+    if name is None:
+        yield "- Set: not recorded."
+    else:
+        yield f"- Set: {safe(name)}{split}.{' Its recordings are simulated.' if _simulated(name) else ''}"
     if result:
         yield f"- Recipe: {safe(result.recipe)}; the network is that of epoch {result.epoch}."
         if result.extra:

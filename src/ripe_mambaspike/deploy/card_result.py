@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.events.view.words import clean
-from ripe_mambaspike.train.labels import LABELS_FILE, find_checkpoint
+from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint
 from ripe_mambaspike.train.recipes import load_recipe
 
 RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"  # as in train.run

@@ -22,8 +22,8 @@ from torch import Tensor
 from ripe_mambaspike.deploy.graph_front import FrontEnd
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.labels import LABELS_FILE, read_labels
 from ripe_mambaspike.models.registry import build
-from ripe_mambaspike.train.labels import LABELS_FILE, read_labels
 from ripe_mambaspike.train.predict import Classifier
 
 MANIFEST = "export.json"

@@ -21,10 +21,10 @@ from ripe_mambaspike.deploy.fuse import fuse
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, save_labels
 from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE, save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
-from ripe_mambaspike.train.labels import LABELS_FILE, Labels, save_labels
 
 Weights = Literal["fp32", "fp16", "int8"]
 KINDS = ("clip", "step", "tail")

@@ -21,11 +21,11 @@ from ripe_mambaspike.deploy.quantise_rounding import ROUNDINGS, Rounded, damped,
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, save_labels
 from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_shape
 from ripe_mambaspike.nn.evaluation import evaluation
-from ripe_mambaspike.train.labels import LABELS_FILE, Labels, save_labels
 
 Rounding = Literal["plain", "searched", "compensated"]
 FEWEST_CLIPS = 8

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ripe_mambaspike.errors import WeightsError
+from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
-from ripe_mambaspike.train.labels import Labels
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 from ripe_mambaspike.train.recipes import load_recipe
 
@@ -20,7 +20,10 @@ def settings_of(
 ) -> DataSettings:
     """The set asked for, binned as the network was trained; where none was asked for, as in the run's recipe."""
     recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
-    settings = DataSettings(set=labels.set, cut=labels.cut)
+    known = labels.set or dataset
+    if known is None:
+        raise WeightsError(f"{folder}: --dataset: expected a name, since the network does not say its set; got none")
+    settings = DataSettings(set=known, cut=labels.cut)
     if recipe is not None and dataset in (None, labels.set):
         settings = load_recipe(recipe).data
         if cut is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.binning import bin_events, step_bounds
 from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.train.labels import LABELS_FILE, find_checkpoint, read_labels
+from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,6 +19,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.files import atomic_write, commit
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.clip_cache import workers_explained
@@ -26,7 +27,6 @@ from ripe_mambaspike.train.clips import Clips, TrainBatches, TrainingData, open_
 from ripe_mambaspike.train.distributed import ALONE, Processes, evaluate_together, shared_batch
 from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.history import Board, Row, write_log
-from ripe_mambaspike.train.labels import Labels, save_labels
 from ripe_mambaspike.train.loop import Learner
 from ripe_mambaspike.train.network import choose_device, make_network, parameters
 from ripe_mambaspike.train.recalibrate import recalibrate

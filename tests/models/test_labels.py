@@ -1,21 +1,35 @@
 """`labels.json` is written and read back the same, and anything else in its place is refused in one sentence."""
 
 import json
+import os
+from dataclasses import replace
 
 import pytest
 
 from ripe_mambaspike.errors import WeightsError
-from ripe_mambaspike.train.labels import Labels, find_checkpoint, read_labels, save_labels
+from ripe_mambaspike.models.labels import Labels, find_checkpoint, read_labels, save_labels
 
-LABELS = Labels(("clap", "wave", "énorme"), "synthgesture", None, 16, (34, 48), "count", True, 7, "validation")
+OLD = Labels(("clap", "wave", "énorme"), "synthgesture", None, 16, (34, 48), "count", True, 7, "validation")
+LABELS = replace(OLD, store="0123456789abcdef", sensor_size=(128, 96), crop=(2, 0, 120, 96), duration_us=1_500_000)
 
 
 def document():
     return {
         "format": "ripe-labels",
-        "version": 1,
+        "version": 2,
         "classes": ["clap", "wave", "énorme"],
-        "data": {"set": "synthgesture", "cut": None, "steps": 16, "grid": [34, 48], "by": "count", "binary": True},
+        "data": {
+            "set": "synthgesture",
+            "cut": None,
+            "store": "0123456789abcdef",
+            "sensor_size": [128, 96],
+            "crop": [2, 0, 120, 96],
+            "duration_us": 1_500_000,
+            "steps": 16,
+            "grid": [34, 48],
+            "by": "count",
+            "binary": True,
+        },
         "epoch": 7,
         "protocol": "validation",
     }
@@ -28,9 +42,34 @@ def test_what_is_written_is_the_contract_and_reads_back(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["labels.json"]
 
 
-def test_what_could_not_be_read_is_not_written(tmp_path):
-    from dataclasses import replace
+def test_a_file_of_version_1_says_nothing_of_the_sensor(tmp_path):
+    made = document()
+    made["version"] = 1
+    for name in ("store", "sensor_size", "crop", "duration_us"):
+        del made["data"][name]
+    (tmp_path / "labels.json").write_text(json.dumps(made))
+    assert read_labels(tmp_path) == OLD
 
+
+def test_a_network_that_no_run_made_has_names_all_the_same(tmp_path):
+    plain = Labels(("a", "b"), None, None, 8, (16, 16), "time", False)
+    save_labels(plain, tmp_path)
+    assert read_labels(tmp_path) == plain
+
+
+def test_sixty_thousand_names_are_read_at_once(tmp_path):
+    made = document() | {"classes": [f"class {number}" for number in range(60_000)]}
+    (tmp_path / "labels.json").write_text(json.dumps(made))
+    assert len(read_labels(tmp_path).classes) == 60_000  # took 20 s when names were compared pair by pair
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "labels.json")
+    with pytest.raises(WeightsError):
+        read_labels(tmp_path)
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path):
     with pytest.raises(WeightsError, match="clap"):
         save_labels(replace(LABELS, classes=("clap", "clap")), tmp_path)
     with pytest.raises(WeightsError, match="nowhere"):
@@ -40,7 +79,13 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
 
 WRONG = {
     "format": ("format", "other", ["ripe-labels"]),
-    "version": ("version", 2, ["version 2"]),
+    "version": ("version", 3, ["version", "3"]),
+    "sensor": ("data.sensor_size", [0, 3], ["data.sensor_size"]),
+    "sensor of 2**40": ("data.sensor_size", [2**40, 3], ["data.sensor_size"]),
+    "crop beyond the sensor": ("data.crop", [10, 0, 120, 96], ["data.crop"]),
+    "crop of nothing": ("data.crop", [10, 0, 0, 96], ["data.crop"]),
+    "duration": ("data.duration_us", 0, ["data.duration_us"]),
+    "store": ("data.store", 7, ["data.store"]),
     "version true": ("version", True, ["version"]),
     "no classes": ("classes", [], ["classes"]),
     "classes by number": ("classes", [1, 2], ["classes"]),
