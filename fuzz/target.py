@@ -1,0 +1,32 @@
+"""What is fuzzed: a name, small valid inputs, and a function that a hostile one is handed to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from fuzz.mutate import mutate
+
+
+class WrongAnswer(Exception):  # noqa: N818
+    """The package took an input and made something of it that cannot be."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """`run(case, folder)` hands a case to the package; it may raise the errors in `allowed` and nothing else."""
+
+    name: str
+    group: str  # readers, or other
+    seeds: Sequence[bytes]
+    run: Callable[[bytes, Path], None]
+    words: Sequence[bytes] = ()  # the format's own, to be put anywhere
+    allowed: tuple[type[BaseException], ...] = ()
+    change: Callable[[bytes, Random], bytes] | None = None  # a mutation of its own, used half of the time
+    others: Sequence[bytes] = field(default_factory=tuple)
+
+    def draw(self, random: Random) -> bytes:
+        seed = random.choice(self.seeds)
+        if self.change is not None and random.random() < 0.5:
+            return self.change(seed, random)
+        return mutate(seed, random, self.seeds, self.words)

@@ -1,0 +1,73 @@
+"""Folders of exported networks: the manifest, and the archive of a torch.export graph."""
+
+import json
+import tempfile
+from pathlib import Path
+from random import Random
+
+from fuzz.mutate import dump, mutate, mutate_document
+from fuzz.target import Target
+from fuzz.targets.models import FIELDS, LABELS, folder_target, lay_out, packed
+from ripe_mambaspike.deploy.exported import MANIFEST, load_exported, load_exported_classifier
+from ripe_mambaspike.deploy.exporting import Wish, deployed, export
+from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.models.labels import LABELS_FILE
+from ripe_mambaspike.models.registry import create_model
+
+
+def make(name: str) -> Target:
+    return _archive(name) if name == "torch-export" else _folder(name)
+
+
+def _folder(name: str) -> Target:
+    """An ONNX export without looking into its graph, which ONNX Runtime does when it is first used."""
+    files = _exported("onnx", (MANIFEST, LABELS_FILE, "clip.onnx"))
+    target = Target(name, "others", [packed(files)], _open, allowed=(RipeError,))
+    return folder_target(target, {"clip.onnx": (MANIFEST, "graphs", "0", "sha256")})
+
+
+def _open(case: bytes, folder: Path) -> None:
+    lay_out(case, folder)
+    load_exported(folder)
+    load_exported_classifier(folder)
+
+
+def _archive(name: str) -> Target:
+    """The check that every torch.export archive passes before PyTorch sees it."""
+    from ripe_mambaspike.deploy.export.torch_export import SUFFIX, check_archive
+
+    seed = _exported("torch-export", (f"clip{SUFFIX}",))[f"clip{SUFFIX}"]
+
+    def run(case: bytes, folder: Path) -> None:
+        path = folder / f"clip{SUFFIX}"
+        path.write_bytes(case)
+        check_archive(path)
+
+    return Target(name, "others", [seed], run, (b"expr_str", b"PK\x03\x04"), (RipeError,), _change_archive)
+
+
+def _change_archive(case: bytes, random: Random) -> bytes:
+    """The archive with one entry changed and packed anew, so that its checksums are right."""
+    import io
+    import zipfile
+
+    with zipfile.ZipFile(io.BytesIO(case)) as archive:
+        entries = {info.filename: archive.read(info) for info in archive.infolist()}
+    name = random.choice(list(entries))
+    if name.endswith(".json") and random.random() < 0.7:
+        entries[name] = dump(mutate_document(json.loads(entries[name]), random))
+    else:
+        entries[name] = mutate(entries[name], random)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for one, data in entries.items():
+            archive.writestr(one, data)
+    return made.getvalue()
+
+
+def _exported(to: str, names: tuple[str, ...]) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        model = create_model("nmnist", classes=3, seed=0, **FIELDS).eval()
+        out = Path(place) / "out"
+        export(deployed(model), Wish(to, kinds=("clip",), static=True), out, LABELS)
+        return {name: (out / name).read_bytes() for name in names}

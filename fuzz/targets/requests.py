@@ -1,0 +1,84 @@
+"""Requests to the page's server: raw bytes to a real one on this machine, which must answer or close, and live on."""
+
+import logging
+import socket
+import threading
+import time
+from pathlib import Path
+
+from fuzz.target import Target, WrongAnswer
+from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.live.limits import Limits
+from ripe_mambaspike.live.network import make_network
+from ripe_mambaspike.live.server import Service, listen, make_app, make_server
+from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.train.predict import Classifier
+
+FIELDS = {"stage_channels": (4, 4, 4), "hierarchy_widths": (4, 4, 4), "steps": 2, "resolution": 8}
+LIMITS = Limits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, reading_seconds=8, uploads_a_minute=60)
+UPLOAD = b"POST /upload?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 10\r\n\r\n"
+WATCH = (
+    b"GET /watch HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
+MESSAGE = b'\x81\x8f\x00\x00\x00\x00{"do": "pause"}'  # a masked text frame
+WORDS = (
+    b"transfer-encoding: chunked\r\n", b"content-length: 99999999999\r\n", b"content-length: -1\r\n", b"%00", b"../",
+    b"name=<script>", b"\r\n\r\n", b"host: evil\r\n", b"expect: 100-continue\r\n", b"5\r\nabcde\r\n0\r\n\r\n", b"\x88\x80",
+)  # fmt: skip
+PAGE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\nconnection: close\r\n\r\n"
+
+
+class Errors(logging.Handler):
+    """Keeps what a server logs as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.kept: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.kept.append(self.format(record))
+
+
+def make(name: str) -> Target:
+    logging.disable(logging.NOTSET)
+    errors = Errors()
+    for logger in ("uvicorn.error", "uvicorn", "asyncio", "websockets"):
+        logging.getLogger(logger).addHandler(errors)
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    model = create_model("nmnist", seed=0, **FIELDS)  # type: ignore[arg-type]
+    randomise(model, 0)
+    names = tuple(map(str, range(10)))
+    network = make_network(Classifier(model.eval(), names, 2, (8, 8), "time", False), window_ms=100, hop_ms=50)
+    server = make_server(make_app(Service(network, limits=LIMITS)), LIMITS)
+    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
+    while not server.started:
+        time.sleep(0.05)
+
+    def run(case: bytes, folder: Path) -> None:
+        errors.kept.clear()
+        _ask(port, case, 2.5)
+        if errors.kept:
+            raise WrongAnswer(f"the server logged an error: {errors.kept[0][-1500:]}")
+        if b" 200 " not in _ask(port, PAGE % port, 5.0)[:20]:
+            raise WrongAnswer("the server does not answer any more")
+
+    host = b"host: 127.0.0.1:%d" % port
+    seeds = [(UPLOAD + bytes(10)), WATCH + MESSAGE, PAGE % port]
+    return Target(name, "others", [seed.replace(b"host: 127.0.0.1\r\n", host + b"\r\n") for seed in seeds], run, WORDS)
+
+
+def _ask(port: int, request: bytes, seconds: float) -> bytes:
+    """What is answered until the server closes, or for a while."""
+    said = b""
+    end = time.monotonic() + seconds
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            while time.monotonic() < end and (piece := connection.recv(65536)):
+                said += piece[: 1 << 16]
+    except OSError:
+        pass
+    return said

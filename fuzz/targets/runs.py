@@ -1,0 +1,110 @@
+"""Checkpoints, going on from them, and recipes."""
+
+import json
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from safetensors.torch import load
+
+from fuzz.mutate import mutate_document
+from fuzz.target import Target, WrongAnswer
+from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.train import run as runs
+from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
+from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
+
+CLIPS = {"train": 11, "val": 11, "test": 11}
+SETTINGS = (
+    "data.steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], hierarchy_widths: [4, 4, 4]}",
+    "schedule.batch_size=4", "schedule.epochs=2", "run.recalibrate=1", "run.device=cpu",
+)  # fmt: skip
+
+
+class Quiet:
+    """Hears of a run and says nothing."""
+
+    def began(self, *_: Any) -> None: ...
+    def moved(self, *_: Any) -> None: ...
+    def ended(self, *_: Any) -> None: ...
+    def says(self, *_: Any) -> None: ...
+
+
+def make(name: str) -> Target:
+    if name == "recipe":
+        seeds = [to_yaml(load_recipe(one)).encode() for one in list_recipes()]
+        words = (b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"{", b"[", b"\t", b": ", b"- ", b".nan")
+        return Target(name, "others", seeds, _load_recipe, words, (RipeError,))
+    run, folder = _begun()
+    file = sorted((folder / runs.CHECKPOINTS).iterdir())[-1]
+    seed = file.read_bytes()
+    if name == "checkpoint":
+        return Target(name, "others", [seed], _checkpoint(file.name, load(seed)), allowed=(RipeError,))
+    document = last_checkpoint(folder / runs.CHECKPOINTS).document  # type: ignore[union-attr]
+    case = json.dumps(document).encode()
+    return Target(name, "others", [case], _resume(run, load(seed)), allowed=(RipeError,), change=_change)
+
+
+def _load_recipe(case: bytes, folder: Path) -> None:
+    path = folder / "recipe.yaml"
+    path.write_bytes(case)
+    load_recipe(path)
+
+
+def _change(case: bytes, random: Random) -> bytes:
+    return json.dumps(mutate_document(json.loads(case), random)).encode()
+
+
+@lru_cache
+def _begun() -> tuple[Any, Path]:
+    """A run of a very small network after its first epoch; goes with the process."""
+    place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
+    make_set("synthgesture", place / "set", **CLIPS, size=16)
+    recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
+    run = runs.Run(recipe, place / "run", Quiet())
+    (place / "run").mkdir()
+    run.learner.epoch(lambda: None)
+    run.save()
+    return run, place / "run"
+
+
+def _checkpoint(file_name: str, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
+    def run(case: bytes, folder: Path) -> None:
+        (folder / file_name).write_bytes(case)
+        found = last_checkpoint(folder)
+        if found is None:
+            raise WrongAnswer("a folder with a checkpoint is said to have none")
+        same = found.tensors.keys() == tensors.keys() and all(
+            torch.equal(found.tensors[name], tensors[name]) for name in tensors
+        )
+        if not same:
+            raise WrongAnswer("a changed checkpoint was taken for whole")
+
+    return run
+
+
+def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
+    """Go on from a document that was changed and signed again: refused, or a state that training can go on from."""
+
+    def go_on(case: bytes, folder: Path) -> None:
+        document = json.loads(case) if case[:1] == b"{" else {}
+        place = folder / runs.CHECKPOINTS
+        shutil.rmtree(place, ignore_errors=True)
+        kept = {name: value for name, value in document.items() if name not in ("sha256", "format", "version")}
+        save_checkpoint(place, (1, 1), Checkpoint(tensors, kept))
+        run.folder = folder
+        run.resume()
+
+    def guarded(case: bytes, folder: Path) -> None:
+        try:
+            json.loads(case)
+        except (ValueError, RecursionError):
+            return
+        go_on(case, folder)
+
+    return guarded

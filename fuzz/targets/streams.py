@@ -1,0 +1,62 @@
+"""Frames in datagrams and pipes, and what viewers of the page say."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from fuzz.mutate import dump, mutate_document
+from fuzz.target import Target, WrongAnswer
+from ripe_mambaspike.deploy.stream_packets import Frame, FrameReader, read_frame, write_frame
+from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.events.recording import make_events
+from ripe_mambaspike.live.messages import WORDS as WISHES
+from ripe_mambaspike.live.messages import read_wish
+
+SENSOR = (16, 12)
+
+
+def make(name: str) -> Target:
+    events = make_events([1, 2, 3, 15], [0, 11, 5, 6], [10, 20, 20, 90], [0, 1, 1, 0])
+    frame = write_frame(events, SENSOR)
+    if name == "packet":
+        return Target(name, "others", [frame, write_frame(events[:0], SENSOR)], _packet, (b"REVT", frame[:12]))
+    if name == "pipe":
+        return Target(name, "others", [frame * 4, frame * 40], _pipe, (b"REVT", frame[:12], frame))
+    seeds = [json.dumps({"do": do, "value": value}).encode() for do in WISHES for value in (None, 1, 0.5, True, "key")]
+    return Target(name, "others", seeds, _message, allowed=(RipeError,), change=_change)
+
+
+def _packet(case: bytes, folder: Path) -> None:
+    _check([read_frame(case)])
+
+
+def _pipe(case: bytes, folder: Path) -> None:
+    """However the bytes are cut, the same frames come out."""
+    outcomes = []
+    for size in (len(case) or 1, 13, 1):
+        reader = FrameReader()
+        frames = [one for at in range(0, len(case), size) for one in reader.feed(case[at : at + size])]
+        frames += reader.end()
+        outcomes.append(_check(frames))
+    if not (np.array_equal(outcomes[0], outcomes[1]) and np.array_equal(outcomes[0], outcomes[2])):
+        raise WrongAnswer(f"{[len(one) for one in outcomes]} events come out when the bytes are cut in other ways")
+
+
+def _check(frames):  # type: ignore[no-untyped-def]
+    kept = [one for one in frames if isinstance(one, Frame)]
+    for one in kept:
+        width, height = one.sensor_size
+        events = one.events
+        if len(events) and (events["x"].max() >= width or events["y"].max() >= height or events["p"].max() > 1):
+            raise WrongAnswer(f"a frame has an event outside its {width}×{height} sensor")
+    return np.concatenate([one.events for one in kept]) if kept else np.empty(0)
+
+
+def _message(case: bytes, folder: Path) -> None:
+    read_wish(case.decode("utf-8", "replace"))
+
+
+def _change(case: bytes, random: Random) -> bytes:
+    return dump(mutate_document(json.loads(case), random))
