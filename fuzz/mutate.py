@@ -40,7 +40,8 @@ def mutate_document(document: Any, random: Random) -> Any:
         elif what == 1 and isinstance(holder, dict):
             holder[str(key) + random.choice(("", "x", "\0", "é"))] = holder.pop(key)
         elif what == 2:
-            holder[key] = [holder[key]] * random.choice((0, 1, 2, 50))
+            simple = not isinstance(holder[key], dict | list)  # what is nested would grow with every repetition
+            holder[key] = [holder[key]] * random.choice((0, 1, 2, 50) if simple else (0, 1, 2))
         elif what == 3 and isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
             holder[key] = holder[key] + random.choice((-1, 1, 0.5, 2**31, -(2**40)))
         elif what == 4:
