@@ -1,5 +1,6 @@
 """Mutations: bytes in, damaged bytes out. A function of the random generator alone, so every case can be made again."""
 
+import copy
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ def mutate_document(document: Any, random: Random) -> Any:
                 nested = [nested] if random.random() < 0.5 else {"a": nested}
             holder[key] = nested
         else:
-            holder[key] = random.choice(VALUES)
+            holder[key] = copy.deepcopy(random.choice(VALUES))
     return made
 
 
