@@ -1,0 +1,104 @@
+"""`python -m torture`: every trial of every command; a table, and exit code 1 when something was wrong."""
+
+import argparse
+import datetime
+import errno
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from torture.forks import Forks
+from torture.jobs import make_jobs
+from torture.sources import changing_sources, killed_workers
+from torture.trials import (
+    Bench,
+    Trial,
+    clock_jumps,
+    failing_disk,
+    kill_at_changes,
+    kills,
+    power_losses,
+    timed,
+    together,
+)
+
+KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="of all trials; 0.02 takes about a minute")
+    parser.add_argument("--jobs", nargs="*", choices=KILLS, help="commands to try; all when not given")
+    parser.add_argument("--trials", nargs="*", help="trials whose name has one of these words; all when not given")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="where to work; memory when not given")
+    parser.add_argument("--json", type=Path, help="write the outcome to this file")
+    options = parser.parse_args()
+    memory = Path("/dev/shm")
+    base = Path(tempfile.mkdtemp(prefix="ripe-torture-", dir=options.folder or (memory if memory.is_dir() else None)))
+    forks = Forks()
+    trials = []
+    try:
+        for trial in timed(_trials(forks, base, options)):
+            trials.append(trial)
+            said = f"{len(trial.problems)} PROBLEMS" if trial.problems else "all as they must be"
+            print(
+                f"{trial.job:9} {trial.what:36} {trial.tried:5} tried, {trial.ended:5} ends compared, "
+                f"{trial.seconds:6.0f} s: {said}",
+                flush=True,
+            )
+            for sentence in list(dict.fromkeys(trial.problems))[:5]:
+                print(f"    {sentence}", flush=True)
+    finally:
+        forks.close()
+        shutil.rmtree(base, ignore_errors=True)
+    if options.json is not None:
+        document = {"date": datetime.date.today().isoformat(), "command": " ".join(["python -m torture", *sys.argv[1:]])}
+        options.json.write_text(json.dumps({**document, "trials": [vars(trial) for trial in trials]}, indent=1) + "\n")
+    return 1 if any(trial.problems for trial in trials) else 0
+
+
+def _trials(forks: Forks, base: Path, options: argparse.Namespace) -> Iterator[Trial]:
+    random = Random(options.seed)
+
+    def some(number: int) -> int:
+        return max(1, round(options.share * number))
+
+    def wanted(words: str) -> bool:
+        return not options.trials or any(word in words for word in options.trials)
+
+    def run(words: list[str]) -> None:
+        if (ended := forks.run(words)).code != 0:
+            raise RuntimeError(f"ripe {' '.join(words[:3])} failed: {ended.output}")
+
+    for job in make_jobs(base, run).values():
+        if options.jobs and job.name not in options.jobs:
+            continue
+        bench = Bench(forks, job, base)
+        if wanted("kill random"):
+            yield kills(bench, some(KILLS[job.name]), random)
+        if wanted("kill change"):
+            yield kill_at_changes(bench, some(150), random)
+        if wanted("full disk"):
+            yield failing_disk(bench, some(150), random, error=errno.ENOSPC, what="a full disk at each change")
+        if wanted("read-only"):
+            yield failing_disk(bench, 1, random, error=errno.EROFS, what="a read-only folder")
+        if wanted("power"):
+            yield power_losses(bench, some(75), random)
+        if wanted("together"):
+            yield together(bench, 2, some(20), random)
+            yield together(bench, 4, some(10), random)
+        if wanted("clock"):
+            yield clock_jumps(bench, some(3))
+    if (not options.jobs or "prepare" in options.jobs) and wanted("source"):
+        yield changing_sources(forks, base, some(100), random)
+    if (not options.jobs or "prepare" in options.jobs) and wanted("worker"):
+        yield killed_workers(base, some(20), random)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,120 @@
+"""The commands that write: how each is called, and what of its folder must be the same however it came to its end."""
+
+import csv
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+SETTINGS = (
+    "name=tiny", "data.steps=4", "data.grid=16", "optimiser.lr_min=1e-4", "schedule.batch_size=4",
+    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}", "schedule.epochs=2",
+    "schedule.warmup_epochs=1", "run.recalibrate=2", "run.device=cpu", "run.checkpoint_minutes=0.0001",
+)  # fmt: skip
+TIMED = ("seconds", "samples_per_second", "memory_mib")  # what no two runs share
+State = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """`words(out)` is the command that writes into a folder; `state(out)` what it came to, path → digest."""
+
+    name: str
+    words: Callable[[Path], list[str]]
+    state: Callable[[Path], State]
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def tree(folder: Path) -> State:
+    """Every file by its bytes, but locks."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): digest(path.read_bytes()) for path in files}
+
+
+def run_state(folder: Path) -> State:
+    """A run: its files by their bytes, but for the times in the log, the result and the checkpoints."""
+    state = tree(folder)
+    for name in list(state):
+        path = folder / name
+        if path.name == "log.csv":
+            with path.open(newline="") as file:
+                rows = [{key: value for key, value in row.items() if key not in TIMED} for row in csv.DictReader(file)]
+            state[name] = digest(json.dumps(rows).encode())
+        elif path.name == "result.json":
+            found = {key: value for key, value in json.loads(path.read_text()).items() if key not in (*TIMED, "commit")}
+            state[name] = digest(json.dumps(found, sort_keys=True).encode())
+        elif path.suffix == ".safetensors" and path.parent.name == "checkpoints":
+            data = path.read_bytes()
+            header = int.from_bytes(data[:8], "little")
+            state[name] = digest(data[8 + header :])  # the tensors; the document has times
+        elif path.name.startswith("events.out"):  # TensorBoard's, named by time
+            del state[name]
+        elif path.name == ".lock":
+            del state[name]
+    newest = sorted(name for name in state if name.startswith("checkpoints/"))
+    for old in newest[:-1]:  # which older one is left depends on when a run was stopped
+        del state[old]
+    return state
+
+
+def store_state(folder: Path) -> State:
+    return {name: value for name, value in tree(folder).items() if not name.endswith(".part")}
+
+
+def make_sources(folder: Path, classes: int = 3, each: int = 8) -> Path:
+    """Recordings of one's own, as `class/recording.bin`."""
+    from ripe_mambaspike.events.recording import Recording, make_events
+    from ripe_mambaspike.events.writing import write
+
+    draws = np.random.default_rng(0)
+    for label in range(classes):
+        (folder / f"class{label}").mkdir(parents=True)
+        for number in range(each):
+            times = np.sort(draws.integers(0, 100_000, 400))
+            places = draws.integers(0, 34, (2, 400))
+            events = make_events(*places, times, draws.integers(0, 2, 400))
+            write(Recording(events, (34, 34)), folder / f"class{label}" / f"{number}.bin")
+    return folder
+
+
+def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
+    """The jobs over sources made once below `base`; `run` runs a command to its end."""
+    gestures, network, sources = base / "gestures", base / "network", make_sources(base / "sources")
+    run(_simulate(gestures))
+    run(_train(gestures, network))
+    shutil.rmtree(network / "checkpoints")
+    jobs = (
+        Job("train", lambda out: _train(gestures, out), run_state),
+        Job("prepare", lambda out: _prepare(sources, out), store_state),
+        Job("export", lambda out: ["export", str(network), "--to", "safetensors", "--out", str(out / "small"),
+                                   "--weights", "fp16"], tree),
+        Job("sim make", _simulate, store_state),
+        Job("fuse", lambda out: ["fuse", str(network), "--out", str(out / "fused")], tree),
+    )  # fmt: skip
+    return {job.name: job for job in jobs}
+
+
+def _train(root: Path, out: Path) -> list[str]:
+    return [
+        "train", "synthgesture", "--out", str(out), "--resume", "auto", "--no-report", "--json", "--set",
+        f"data.root={root}", *SETTINGS,
+    ]  # fmt: skip
+
+
+def _prepare(root: Path, out: Path) -> list[str]:
+    return [
+        "data", "prepare", "folder", "--root", str(root), "--store", str(out), "--test-share", "0.25", "--workers", "1",
+        "--sensor-size", "34", "34",
+    ]  # fmt: skip
+
+
+def _simulate(out: Path) -> list[str]:
+    sizes = ["--train", "11", "--val", "11", "--test", "11", "--size", "16", "--seconds", "0.5"]
+    return ["sim", "make", "synthgesture", "--out", str(out), *sizes, "--workers", "1"]

@@ -1,0 +1,103 @@
+"""Sources that change or vanish while they are prepared, and workers that are killed alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from torture.forks import Forks
+from torture.jobs import make_sources, store_state
+from torture.trials import Trial
+
+WORKERS = 2
+STARTING = 2.0  # seconds until workers are there
+
+
+def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Trial:
+    """A file changes, grows, shrinks or goes while its set is prepared: refused, or a store of what is there now."""
+    trial = Trial("prepare", "a source that changes or vanishes")
+    for number in range(times):
+        folder = base / f"changing-{number}"
+        root, out = make_sources(folder / "root"), folder / "store"
+        files = sorted(root.rglob("*.bin"))
+        words = ["data", "prepare", "folder", "--root", str(root), "--store", str(out), "--test-share", "0.25",
+                 "--workers", "1", "--sensor-size", "34", "34"]  # fmt: skip
+        process = forks.start(words)
+        time.sleep(random.uniform(0, 0.15))
+        _disturb(random.choice(files), random)
+        ended = forks.wait(process)
+        trial.tried += 1
+        if ended.code not in (0, 2) or "Traceback" in ended.output:
+            trial.problem("it ended badly", ended)
+        elif ended.code == 0:
+            # Verified against its source, a store either says that the source changed or is what a fresh one would be.
+            verified = forks.run(["data", "verify", "folder", "--root", str(root), "--store", str(out)])
+            if verified.code == 0:
+                fresh = folder / "fresh"
+                again = forks.run([*words[:6], str(fresh), *words[7:]])
+                trial.ended += 1
+                if again.code == 0 and store_state(fresh) != store_state(out):
+                    trial.problem("a store was taken for its source's although it holds something else")
+            elif "Traceback" in verified.output:
+                trial.problem("verifying ended badly", verified)
+        shutil.rmtree(folder)
+    return trial
+
+
+def _disturb(path: Path, random: Random) -> None:
+    data = path.read_bytes()
+    what = random.randrange(4)
+    if what == 0:
+        path.unlink()
+    elif what == 1:
+        path.write_bytes(data[: random.randrange(0, len(data), 5)])
+    elif what == 2:
+        path.write_bytes(data + data[:5])
+    else:
+        path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+
+
+def killed_workers(base: Path, times: int, random: Random) -> Trial:
+    """One of several worker processes is killed: the command says so and exits with 2, or ends well."""
+    trial = Trial("prepare", "a worker killed alone")
+    root = make_sources(base / "for-workers", each=40)
+    reference: dict[str, str] | None = None
+    for number in range(times):
+        out = base / f"workers-{number}"
+        command = [sys.executable, "-m", "ripe_mambaspike", "data", "prepare", "folder", "--root", str(root), "--store",
+                   str(out), "--test-share", "0.25", "--workers", str(WORKERS), "--sensor-size", "34", "34"]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+        end = time.monotonic() + random.uniform(0.3, STARTING)
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        workers = _children(process.pid)
+        if workers:
+            os.kill(random.choice(workers), signal.SIGKILL)
+            trial.tried += 1
+        output = process.communicate(timeout=120)[0].decode(errors="replace")
+        if process.returncode not in (0, 2) or "Traceback" in output:
+            trial.problem(f"it ended badly (exit {process.returncode}: {output[-500:]})")
+        again = subprocess.run(command, capture_output=True, env=environment)
+        if again.returncode != 0:
+            trial.problem(f"it did not go on ({again.stderr[-300:]!r})")
+        state = store_state(out)
+        reference = reference or state
+        trial.ended += 1
+        if state != reference:
+            trial.problem("it ended otherwise")
+        shutil.rmtree(out)
+    return trial
+
+
+def _children(process: int) -> list[int]:
+    """Its workers; not the process that keeps track of semaphores, which Python starts beside them."""
+    try:
+        every = [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        return [one for one in every if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    except OSError:
+        return []
