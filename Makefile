@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
-.PHONY: help quickstart test test-slow check format bench test-gpu clean
+.PHONY: help quickstart test test-slow check format bench fuzz torture test-gpu clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1 \t\2/p' Makefile
@@ -44,6 +44,15 @@ bench: $(VENV)/.installed  ## time inference and a training step, and reading an
 	@$(BIN)/ripe bench infer --batches 1
 	@$(BIN)/ripe bench train
 	@$(BIN)/python benchmarks/read_events.py
+
+SECONDS ?= 600
+JOBS ?= 2
+fuzz: $(VENV)/.installed-dev  ## damaged and hostile inputs for SECONDS=600; GUIDED=--guided follows coverage
+	@$(BIN)/python -m fuzz --seconds $(SECONDS) --jobs $(JOBS) $(GUIDED)
+
+SHARE ?= 1
+torture: $(VENV)/.installed-dev  ## kills, full disks, power losses and company for everything that writes; SHARE=0.02 for a minute
+	@$(BIN)/python -m torture --share $(SHARE)
 
 test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu

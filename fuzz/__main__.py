@@ -1,4 +1,4 @@
-"""`python -m fuzz`: fuzz every target, or some, for a time or a number of cases; a table, and exit code 1 on findings."""
+"""`python -m fuzz`: fuzz every target, or some, for a time or a number of cases; exit code 1 on findings."""
 
 import argparse
 import datetime

@@ -3,6 +3,7 @@
 The corpus grows under `.fuzz/corpus/TARGET`. Child: `python -m fuzz.guided TARGET SECONDS SEED FOLDER`.
 """
 
+import contextlib
 import os
 import re
 import subprocess
@@ -35,9 +36,9 @@ def guide(name: str, group: str, *, cases: int, seconds: float, seed: int) -> Ou
     if done.returncode != 0:
         kind = "hang" if "timeout" in said[-3000:] else "memory" if "out-of-memory" in said[-3000:] else "exception"
         found = re.search(r"Test unit written to (\S+)", said)
-        case = Path(found[1]) if found else folder / "none"
+        written = Path(found[1]) if found else folder / "none"
         what = re.search(r"=== Uncaught Python exception: ===\s*(.*)", said)
-        kept = _keep(f"{name}-guided-{_digest(case)}", case)
+        kept = _keep(f"{name}-guided-{_digest(written)}", written)
         trace = said[-4000:]
         outcome.findings.append(
             {"target": name, "kind": kind, "what": what[1] if what else trace[-300:], "place": "?", "case": kept}
@@ -61,10 +62,8 @@ def main(words: list[str]) -> None:
     work = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
 
     def one(case: bytes) -> None:
-        try:
+        with contextlib.suppress(*target.allowed):
             target.run(case, work)
-        except target.allowed:
-            pass
 
     options = [f"-max_total_time={words[1]}", f"-seed={int(words[2]) + 1}", f"-timeout={int(MAX_SECONDS)}"]
     options += [f"-rss_limit_mb={MAX_RSS_MIB}", f"-artifact_prefix={KEPT}/", "-max_len=65536"]

@@ -57,7 +57,10 @@ def main() -> int:
         forks.close()
         shutil.rmtree(base, ignore_errors=True)
     if options.json is not None:
-        document = {"date": datetime.date.today().isoformat(), "command": " ".join(["python -m torture", *sys.argv[1:]])}
+        document = {
+            "date": datetime.date.today().isoformat(),
+            "command": " ".join(["python -m torture", *sys.argv[1:]]),
+        }
         options.json.write_text(json.dumps({**document, "trials": [vars(trial) for trial in trials]}, indent=1) + "\n")
     return 1 if any(trial.problems for trial in trials) else 0
 

@@ -34,7 +34,12 @@ class Forks:
         self.folder = Path(tempfile.mkdtemp(prefix="ripe-torture-"))
         library = self.folder / "interpose.so"
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
-        environment = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "TORTURE_LIBRARY": str(library)}
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "OMP_NUM_THREADS": "1",
+            "TORTURE_LIBRARY": str(library),
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "torture.forks"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
@@ -107,9 +112,10 @@ def serve() -> None:
             answer(process=process)
         elif "kill" in asked:
             end = began[asked["kill"]] + asked["after"]
-            while time.monotonic() < end and os.waitid(
-                os.P_PID, asked["kill"], os.WEXITED | os.WNOHANG | os.WNOWAIT
-            ) is None:
+            while (
+                time.monotonic() < end
+                and os.waitid(os.P_PID, asked["kill"], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            ):
                 time.sleep(0.0005)
             os.kill(asked["kill"], signal.SIGKILL)
             answer()

@@ -54,9 +54,7 @@ def run_state(folder: Path) -> State:
             data = path.read_bytes()
             header = int.from_bytes(data[:8], "little")
             state[name] = digest(data[8 + header :])  # the tensors; the document has times
-        elif path.name.startswith("events.out"):  # TensorBoard's, named by time
-            del state[name]
-        elif path.name == ".lock":
+        elif path.name.startswith("events.out") or path.name == ".lock":  # TensorBoard's, named by time
             del state[name]
     newest = sorted(name for name in state if name.startswith("checkpoints/"))
     for old in newest[:-1]:  # which older one is left depends on when a run was stopped
@@ -78,8 +76,8 @@ def make_sources(folder: Path, classes: int = 3, each: int = 8) -> Path:
         (folder / f"class{label}").mkdir(parents=True)
         for number in range(each):
             times = np.sort(draws.integers(0, 100_000, 400))
-            places = draws.integers(0, 34, (2, 400))
-            events = make_events(*places, times, draws.integers(0, 2, 400))
+            x, y = draws.integers(0, 34, (2, 400))
+            events = make_events(x, y, times, draws.integers(0, 2, 400))
             write(Recording(events, (34, 34)), folder / f"class{label}" / f"{number}.bin")
     return folder
 
@@ -92,7 +90,7 @@ def make_jobs(base: Path, run: Callable[[list[str]], None]) -> dict[str, Job]:
     shutil.rmtree(network / "checkpoints")
     jobs = (
         Job("train", lambda out: _train(gestures, out), run_state),
-        Job("prepare", lambda out: _prepare(sources, out), store_state),
+        Job("prepare", lambda out: prepare_words(sources, out), store_state),
         Job("export", lambda out: ["export", str(network), "--to", "safetensors", "--out", str(out / "small"),
                                    "--weights", "fp16"], tree),
         Job("sim make", _simulate, store_state),
@@ -108,10 +106,10 @@ def _train(root: Path, out: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _prepare(root: Path, out: Path) -> list[str]:
+def prepare_words(root: Path, out: Path, workers: int = 1) -> list[str]:
     return [
-        "data", "prepare", "folder", "--root", str(root), "--store", str(out), "--test-share", "0.25", "--workers", "1",
-        "--sensor-size", "34", "34",
+        "data", "prepare", "folder", "--root", str(root), "--store", str(out), "--test-share", "0.25",
+        "--sensor-size", "34", "34", "--workers", str(workers),
     ]  # fmt: skip
 
 

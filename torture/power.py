@@ -26,14 +26,14 @@ def lose_power(before: Path, log: Path, copies: Path, root: Path, out: Path, *, 
     """Write to `out` what a disk would hold of `root`, which was `before` when the log began."""
     top = _read(before)
     for line in log.read_text().splitlines():
-        operation, first, second = (line.split("\t") + ["", ""])[:3]
+        operation, first, second = ([*line.split("\t"), "", ""])[:3]
         _apply(top, operation, _below(first, root), second, root, copies)
     shutil.rmtree(out, ignore_errors=True)
     _write(top, out, folders_too)
 
 
 def _below(path: str, root: Path) -> list[str]:
-    return [part for part in Path(path).parts[len(root.parts) :]]
+    return list(Path(path).parts[len(root.parts) :])
 
 
 def _read(folder: Path) -> Node:

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from torture.forks import Forks
-from torture.jobs import make_sources, store_state
+from torture.jobs import make_sources, prepare_words, store_state
 from torture.trials import Trial
 
 WORKERS = 2
@@ -24,8 +24,7 @@ def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Tr
         folder = base / f"changing-{number}"
         root, out = make_sources(folder / "root"), folder / "store"
         files = sorted(root.rglob("*.bin"))
-        words = ["data", "prepare", "folder", "--root", str(root), "--store", str(out), "--test-share", "0.25",
-                 "--workers", "1", "--sensor-size", "34", "34"]  # fmt: skip
+        words = prepare_words(root, out)
         process = forks.start(words)
         time.sleep(random.uniform(0, 0.15))
         _disturb(random.choice(files), random)
@@ -38,7 +37,7 @@ def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Tr
             verified = forks.run(["data", "verify", "folder", "--root", str(root), "--store", str(out)])
             if verified.code == 0:
                 fresh = folder / "fresh"
-                again = forks.run([*words[:6], str(fresh), *words[7:]])
+                again = forks.run(prepare_words(root, fresh))
                 trial.ended += 1
                 if again.code == 0 and store_state(fresh) != store_state(out):
                     trial.problem("a store was taken for its source's although it holds something else")
@@ -68,8 +67,7 @@ def killed_workers(base: Path, times: int, random: Random) -> Trial:
     reference: dict[str, str] | None = None
     for number in range(times):
         out = base / f"workers-{number}"
-        command = [sys.executable, "-m", "ripe_mambaspike", "data", "prepare", "folder", "--root", str(root), "--store",
-                   str(out), "--test-share", "0.25", "--workers", str(WORKERS), "--sensor-size", "34", "34"]  # fmt: skip
+        command = [sys.executable, "-m", "ripe_mambaspike", *prepare_words(root, out, WORKERS)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
         end = time.monotonic() + random.uniform(0.3, STARTING)

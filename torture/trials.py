@@ -46,7 +46,9 @@ class Bench:
         self.reference = job.state(out)
         again = self.fresh()
         if forks.run(job.words(again)).code != 0 or job.state(again) != self.reference:
-            raise RuntimeError(f"{job.name} does not give the same bits twice: {differing(job.state(again), self.reference)}")
+            raise RuntimeError(
+                f"{job.name} does not give the same bits twice: {differing(job.state(again), self.reference)}"
+            )
 
     def fresh(self) -> Path:
         self.number += 1

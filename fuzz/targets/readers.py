@@ -11,7 +11,7 @@ from ripe_mambaspike.events.reading import read, read_chunks
 from ripe_mambaspike.events.recording import LIMITS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "events"))
-import makers  # noqa: E402
+import makers
 
 PIECE = 7  # events
 WORDS = {

@@ -16,7 +16,9 @@ from ripe_mambaspike.train.predict import Classifier
 
 FIELDS = {"stage_channels": (4, 4, 4), "hierarchy_widths": (4, 4, 4), "steps": 2, "resolution": 8}
 LIMITS = Limits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, reading_seconds=8, uploads_a_minute=60)
-UPLOAD = b"POST /upload?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 10\r\n\r\n"
+UPLOAD = (
+    b"POST /upload?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 10\r\n\r\n"
+)
 WATCH = (
     b"GET /watch HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
@@ -24,7 +26,8 @@ WATCH = (
 MESSAGE = b'\x81\x8f\x00\x00\x00\x00{"do": "pause"}'  # a masked text frame
 WORDS = (
     b"transfer-encoding: chunked\r\n", b"content-length: 99999999999\r\n", b"content-length: -1\r\n", b"%00", b"../",
-    b"name=<script>", b"\r\n\r\n", b"host: evil\r\n", b"expect: 100-continue\r\n", b"5\r\nabcde\r\n0\r\n\r\n", b"\x88\x80",
+    b"name=<script>", b"\r\n\r\n", b"host: evil\r\n", b"expect: 100-continue\r\n", b"5\r\nabcde\r\n0\r\n\r\n",
+    b"\x88\x80",
 )  # fmt: skip
 PAGE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\nconnection: close\r\n\r\n"
 
@@ -47,7 +50,7 @@ def make(name: str) -> Target:
         logging.getLogger(logger).addHandler(errors)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    model = create_model("nmnist", seed=0, **FIELDS)  # type: ignore[arg-type]
+    model = create_model("nmnist", seed=0, **FIELDS)
     randomise(model, 0)
     names = tuple(map(str, range(10)))
     network = make_network(Classifier(model.eval(), names, 2, (8, 8), "time", False), window_ms=100, hop_ms=50)

@@ -19,7 +19,6 @@ from ripe_mambaspike.train import run as runs
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
 
-CLIPS = {"train": 11, "val": 11, "test": 11}
 SETTINGS = (
     "data.steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], hierarchy_widths: [4, 4, 4]}",
     "schedule.batch_size=4", "schedule.epochs=2", "run.recalibrate=1", "run.device=cpu",
@@ -64,7 +63,7 @@ def _change(case: bytes, random: Random) -> bytes:
 def _begun() -> tuple[Any, Path]:
     """A run of a very small network after its first epoch; goes with the process."""
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
-    make_set("synthgesture", place / "set", **CLIPS, size=16)
+    make_set("synthgesture", place / "set", train=11, val=11, test=11, size=16)
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
     run = runs.Run(recipe, place / "run", Quiet())
     (place / "run").mkdir()

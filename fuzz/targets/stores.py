@@ -70,17 +70,17 @@ def _archive(name: str) -> Target:
     with zipfile.ZipFile(made_zip, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in files.items():
             archive.writestr(path, data)
-    with tarfile.open(fileobj=made_tar, mode="w:gz") as archive:
+    with tarfile.open(fileobj=made_tar, mode="w:gz") as packed:
         for path, data in files.items():
             facts = tarfile.TarInfo(path)
             facts.size = len(data)
-            archive.addfile(facts, io.BytesIO(data))
+            packed.addfile(facts, io.BytesIO(data))
     plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w") as archive:
+    with tarfile.open(fileobj=plain, mode="w") as packed:
         for kind, link in ((tarfile.SYMTYPE, "/etc/passwd"), (tarfile.LNKTYPE, "../../x"), (tarfile.REGTYPE, "")):
             facts = tarfile.TarInfo(f"set/{kind!r}")
             facts.type, facts.linkname = kind, link
-            archive.addfile(facts)
+            packed.addfile(facts)
 
     def run(case: bytes, folder: Path) -> None:
         inner = folder / "inner"
