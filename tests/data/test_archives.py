@@ -1,5 +1,6 @@
 """Archives that are sound give their tree; every other kind gives one sentence and nothing on the disk."""
 
+import gzip
 import io
 import os
 import signal
@@ -141,6 +142,48 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
         member.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(member, "/etc/passwd")
     refuse(tmp_path / "a.zip", "link or device")
+
+
+@pytest.mark.parametrize("make", [make_zip, make_tar])
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, make, inside):
+    """By its bytes beside its own size, archives inside it counted in."""
+    monkeypatch.setattr(archives, "SMALL", 1 << 16)
+    bomb = make(tmp_path / "bomb", {f"{number}.bin": bytes(1 << 20) for number in range(4)})
+    path = tmp_path / "a.zip"
+    data = bomb.read_bytes()
+    bomb.unlink()
+    path.write_bytes(data)
+    if inside:
+        make_zip(path, {"in.zip" if make is make_zip else "in.tar.gz": data})
+    refuse(path, "far more than it should")
+
+
+@pytest.mark.parametrize("make", [make_zip, make_tar])
+def test_too_many_members_are_refused(tmp_path, monkeypatch, make):
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 3)
+    refuse(make(tmp_path / "a.zip", {f"{number}": b"" for number in range(4)}), "far more than it should")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_note_that_is_read_at_once_has_a_bound(tmp_path, kind):
+    member = tarfile.TarInfo("note")
+    member.type, member.size = kind, (1 << 20) + 1
+    with gzip.open(tmp_path / "a.tar.gz", "wb") as file:
+        file.write(member.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 21))
+    refuse(tmp_path / "a.tar.gz", "a note of 1048577 bytes")
+
+
+def test_a_sparse_member_counts_with_all_it_unpacks_to(tmp_path):
+    member = tarfile.TarInfo("sparse")
+    member.type, member.size = tarfile.GNUTYPE_SPARSE, 512
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"%011o\0%011o\0" % (0, 512)  # the one piece that is there
+    header[483:495] = struct.pack(">BxxxQ", 0x80, 1 << 50)  # and the size that it claims
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(512) + bytes(1024))
+    refuse(tmp_path / "a.tar", "far more than it should")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

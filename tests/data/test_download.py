@@ -300,6 +300,15 @@ def test_a_file_too_short_or_too_long_is_refused(site, tmp_path, announced, chan
     assert left(tmp_path) == set()
 
 
+def test_a_file_without_end_is_refused(site, tmp_path, monkeypatch):
+    """Where neither the list nor the server says how long it is."""
+    monkeypatch.setattr("ripe_mambaspike.data.download.LARGEST", len(DATA) - 1)
+    url = site.add("file", announced=False)
+    with pytest.raises(DataError, match=f"gave more than {len(DATA) - 1} bytes"):
+        download(archive(url), tmp_path)
+    assert left(tmp_path) == set()
+
+
 def test_a_redirect_is_followed_but_not_to_files(site, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(DATA)

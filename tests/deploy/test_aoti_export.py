@@ -58,7 +58,7 @@ def inputs(graph, seed):
 
 @needs_compiler
 def test_the_package_gives_pytorchs_logits(model, graph, package):
-    run = aoti.load(package)
+    run = aoti.load(package, trust=True)
     for seed in range(3):
         features, attention = inputs(graph, seed)
         with torch.no_grad():
@@ -70,7 +70,7 @@ def test_the_package_gives_pytorchs_logits(model, graph, package):
 
 @needs_compiler
 def test_inputs_of_another_size_are_refused(graph, package):
-    run = aoti.load(package)
+    run = aoti.load(package, trust=True)
     with pytest.raises(InputError, match=r"\(2, 2, 4, 4\).* is for \[\('torch.float32', \(1, 2, 4, 4\)\)"):
         run(*resized(graph, 2, 10, 12).example)
     with pytest.raises(InputError, match=r"torch\.float64"):
@@ -86,17 +86,17 @@ def test_damaged_files_are_refused_in_one_sentence(package, tmp_path):
     for content in (b"", b"nothing of the kind", whole[: len(whole) // 2], bytes(len(whole)), turned):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"tail\.pt2 is not a whole package") as caught:
-            aoti.load(path)
+            aoti.load(path, trust=True)
         assert "\n" not in str(caught.value)
 
 
 def test_foreign_and_absent_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"absent\.pt2 cannot be read"):
-        aoti.load(tmp_path / "absent.pt2")
+        aoti.load(tmp_path / "absent.pt2", trust=True)
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
         archive.writestr("other/readme", "no code")
     with pytest.raises(InputError, match="it holds nothing compiled"):
-        aoti.load(tmp_path / "other.pt2")
+        aoti.load(tmp_path / "other.pt2", trust=True)
 
 
 def test_free_sizes_are_refused_before_anything_is_compiled(graph, tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def program(model, tmp_path_factory):
 
 
 def test_the_runtime_gives_pytorchs_logits(model, program):
-    run = executorch_file.load(program)
+    run = executorch_file.load(program, trust=True)
     for seed in range(3):
         x = probe_events(2, 10, 12, seed=seed)
         with torch.no_grad():
@@ -64,7 +64,7 @@ def test_the_runtime_gives_pytorchs_logits(model, program):
 
 
 def test_a_later_call_leaves_the_outputs_of_an_earlier_one(program):
-    run = executorch_file.load(program)
+    run = executorch_file.load(program, trust=True)
     first = run(probe_events(2, 10, 12, seed=0))[0]
     kept = first.clone()
     second = run(probe_events(2, 10, 12, seed=1))[0]
@@ -73,7 +73,7 @@ def test_a_later_call_leaves_the_outputs_of_an_earlier_one(program):
 
 
 def test_inputs_of_another_size_are_refused(program):
-    run = executorch_file.load(program)
+    run = executorch_file.load(program, trust=True)
     with pytest.raises(InputError, match=r"\(1, 2, 2, 12, 10\).* is for \[\(1, 2, 2, 10, 12\)\]"):
         run(torch.zeros(1, 2, 2, 12, 10))
     with pytest.raises(InputError, match="the inputs have the shapes"):
@@ -82,7 +82,7 @@ def test_inputs_of_another_size_are_refused(program):
 
 def test_inputs_of_another_kind_are_refused(program):
     with pytest.raises(InputError, match=r"torch\.float64.*torch\.float32"):
-        executorch_file.load(program)(torch.zeros(1, 2, 2, 10, 12, dtype=torch.float64))
+        executorch_file.load(program, trust=True)(torch.zeros(1, 2, 2, 10, 12, dtype=torch.float64))
 
 
 def test_free_sizes_are_refused_before_anything_is_written(model, tmp_path):
@@ -97,14 +97,14 @@ def test_damaged_files_are_refused_in_one_sentence(program, tmp_path):
     for content in (b"", b"nothing of the kind", whole[:100], whole[: len(whole) // 3], bytes(len(whole))):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"clip\.pte is not a") as caught:
-            executorch_file.load(path)
+            executorch_file.load(path, trust=True)
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"absent\.pte cannot be read"):
-        executorch_file.load(tmp_path / "absent.pte")
+        executorch_file.load(tmp_path / "absent.pte", trust=True)
 
 
 def test_nothing_is_printed(program, capfd):
-    executorch_file.load(program)(torch.zeros(1, 2, 2, 10, 12))
+    executorch_file.load(program, trust=True)(torch.zeros(1, 2, 2, 10, 12))
     assert capfd.readouterr() == ("", "")
 
 
@@ -126,7 +126,7 @@ def test_without_the_package_the_sentence_says_how_to_get_it(model, tmp_path, mo
     graph = clip_graph(model, 10, 12)
     for attempt in (
         lambda: executorch_file.save(graph, tmp_path / "clip.pte", dynamic=False),
-        lambda: executorch_file.load(tmp_path / "clip.pte"),
+        lambda: executorch_file.load(tmp_path / "clip.pte", trust=True),
     ):
         with pytest.raises(ConfigError, match=r'pip install "ripe-mambaspike\[edge\]"'):
             attempt()

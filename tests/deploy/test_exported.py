@@ -8,9 +8,10 @@ import torch
 
 from ripe_mambaspike.deploy import graph_scan
 from ripe_mambaspike.deploy.checking import CLIP, STEPS, check_export, check_front
-from ripe_mambaspike.deploy.exported import MANIFEST, load_exported, load_exported_classifier
+from ripe_mambaspike.deploy.exported import load_exported, load_exported_classifier
 from ripe_mambaspike.deploy.exporting import Wish, deployed, export
 from ripe_mambaspike.deploy.fuse import dual_kernel, fuse
+from ripe_mambaspike.deploy.manifest import MANIFEST
 from ripe_mambaspike.deploy.parity import BOUND, Parity, check, compare
 from ripe_mambaspike.deploy.quantise import apply_stored, to_float16
 from ripe_mambaspike.deploy.randomise import randomise
@@ -193,18 +194,19 @@ def test_a_damaged_export(copied, damage):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "field"),
     [
-        ("{", "is not valid JSON"),
-        ("[]", "is not a ripe-export file"),
-        ('{"format": "ripe-export", "version": 7}', "has version 7; this package reads version 1"),
-        ('{"format": "ripe-export", "version": 1}', "does not say what an export must say"),
+        ("{", None),
+        ("[]", "format"),
+        ('{"format": "ripe-export", "version": 7}', "version"),
+        ('{"format": "ripe-export", "version": 1}', "to"),
     ],
 )
-def test_a_damaged_manifest(copied, text, said):
+def test_a_damaged_manifest(copied, text, field):
     (copied / MANIFEST).write_text(text)
-    with pytest.raises(WeightsError, match=said):
+    with pytest.raises(WeightsError) as error:
         load_exported(copied)
+    assert (error.value.field, error.value.path) == (field, copied / MANIFEST)
 
 
 @pytest.mark.parametrize(
@@ -223,16 +225,18 @@ def test_a_damaged_manifest(copied, text, said):
 def test_a_manifest_with_something_of_another_kind(copied, member, value):
     document = json.loads((copied / MANIFEST).read_text())
     (copied / MANIFEST).write_text(json.dumps({**document, member: value}))
-    with pytest.raises(WeightsError, match="does not say what an export must say"):
+    with pytest.raises(WeightsError) as error:
         load_exported(copied)
+    assert error.value.field == member
 
 
 def test_a_manifest_that_points_elsewhere(copied):
     document = json.loads((copied / MANIFEST).read_text())
     document["graphs"][0]["file"] = "../../secret"
     (copied / MANIFEST).write_text(json.dumps(document))
-    with pytest.raises(WeightsError, match="a file outside its folder"):
+    with pytest.raises(WeightsError) as error:
         load_exported(copied)
+    assert error.value.field == "graphs[0].file"
 
 
 def test_clips_that_do_not_fit(onnx):

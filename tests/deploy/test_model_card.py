@@ -12,6 +12,8 @@ import yaml
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.deploy.card import CardFacts, Parity, card_text, safe, write_card
 from ripe_mambaspike.deploy.card_result import RunResult, read_result, result_of
+from ripe_mambaspike.deploy.exported import format_module
+from ripe_mambaspike.deploy.manifest import FORMATS, RUNNABLE
 from ripe_mambaspike.deploy.quantise import (
     AccuracyChange,
     Calibration,
@@ -108,6 +110,16 @@ def test_other_formats_are_loaded_otherwise(network, to):
     assert "from_pretrained" not in use
     assert ("load_exported" in use) == (to == "onnx")
     assert ("nir.read" in use) == (to == "nir")
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_it_says_whether_loading_runs_code(network, to):
+    """As `load_exported` has it: what asks for trust there says so here."""
+    text = card_text(network, CardFacts(to=to, labels=LABELS), {})
+    carries = to in RUNNABLE and format_module(to).CARRIES is not None
+    assert ("carries code" in section(text, "Loading this export")) == carries
+    assert ("trust=True" in section(text, "Use"), "RECORDING --trust" in text) == (carries, carries)
+    assert "--trust" in section(text, "Loading this export")
 
 
 def test_names_are_shown_as_they_are_and_mean_nothing(folder):

@@ -1,9 +1,5 @@
 """torch.export's own file: saved, loaded, run at other sizes, and refused when damaged."""
 
-import io
-import zipfile
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -71,26 +67,3 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
             torch_export.load(place)
     with pytest.raises(InputError, match="cannot be read"):
         torch_export.load(tmp_path / "absent.pt2")
-
-
-def test_a_file_that_asks_for_unpickling_is_refused(small, tmp_path):
-    torch_export.save(step_graph(small, 18, 18), tmp_path / "good.pt2", dynamic=False)
-    place = tmp_path / "bad.pt2"
-
-    def rewritten(change):
-        with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(place, "w") as bad:
-            for name in good.namelist():
-                bad.writestr(name, change(name, good.read(name)))
-
-    rewritten(lambda name, data: data.replace(b'"use_pickle": false', b'"use_pickle": true'))
-    with pytest.raises(InputError, match="asks for unpickling"):
-        torch_export.load(place)
-    held = io.BytesIO()
-    torch.save(Path("anything"), held)
-    rewritten(lambda name, data: held.getvalue() if name.endswith("sample_inputs/model.pt") else data)
-    with pytest.raises(InputError, match=r"sample_inputs/model\.pt asks for unpickling"):
-        torch_export.load(place)
-    with zipfile.ZipFile(place, "w") as bad:
-        bad.writestr("serialized_state_dict.pt", held.getvalue())
-    with pytest.raises(InputError, match="it has no archive_format"):
-        torch_export.load(place)

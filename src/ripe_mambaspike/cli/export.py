@@ -166,7 +166,7 @@ class _Job:
 
         self.document["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         if self.asked.to == "nir":
-            from ripe_mambaspike.deploy.exported import read_manifest
+            from ripe_mambaspike.deploy.manifest import read_manifest
 
             missing = read_manifest(made).not_expressed
             self.document["not_expressed"] = list(missing)

@@ -41,6 +41,8 @@ class Predict:
     """Time bins; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the bins' square grid; as in training when not given."""
+    trust: bool = False
+    """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
     json: bool = False
     """Print one JSON document."""
 
@@ -95,8 +97,9 @@ class Predict:
         from ripe_mambaspike.deploy.exported import is_export, load_exported_classifier
         from ripe_mambaspike.train.predict import load_classifier
 
-        load = load_exported_classifier if is_export(self.checkpoint) else load_classifier
-        return load(self.checkpoint, steps=self.steps, grid=self.grid)
+        if is_export(self.checkpoint):
+            return load_exported_classifier(self.checkpoint, steps=self.steps, grid=self.grid, trust=self.trust)
+        return load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "Keys") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""

@@ -32,11 +32,37 @@ MARK = ".extracted.json"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
 LITTER = "__MACOSX"  # what one system's packer adds
 CHUNK = 1 << 20
+MAX_RATIO = 100  # unpacked bytes a byte of the archive; recordings pack to a tenth at best
+SMALL = 1 << 30  # bytes that any archive may unpack to
+MAX_MEMBERS = 1_000_000
+MAX_HEADER = 1 << 20  # bytes of a tar's note on a member, which is read at once
+NOTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
 
 
 class _BadMemberError(Exception):
     """What is wrong with the archive, as the end of a sentence."""
+
+
+class _Budget:
+    """What an archive may unpack to, archives inside it included."""
+
+    def __init__(self, packed: int) -> None:
+        self.bytes, self.members = max(SMALL, MAX_RATIO * packed), MAX_MEMBERS
+
+    def spend(self, size: int, name: str) -> None:
+        self.bytes, self.members = self.bytes - size, self.members - 1
+        if self.bytes < 0 or self.members < 0:
+            raise _BadMemberError(f"unpacks to far more than it should, at {name[:80]!r}")
+
+
+class _BoundedMember(tarfile.TarInfo):
+    """A member whose long names and notes are of a bounded length."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in NOTES and not 0 <= self.size <= MAX_HEADER:
+            raise _BadMemberError(f"has a note of {self.size} bytes on a member")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
 
 def extract(path: str | Path, folder: str | Path) -> Path:
@@ -60,9 +86,10 @@ def extract(path: str | Path, folder: str | Path) -> Path:
         shutil.rmtree(work, ignore_errors=True)  # what a killed process left
         try:
             work.mkdir()
-            _unpack(path, work)
+            budget = _Budget(path.stat().st_size)
+            _unpack(path, work, budget)
             for inner in sorted(p for p in work.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)):
-                _unpack(inner, inner.parent)
+                _unpack(inner, inner.parent, budget)
                 inner.unlink()
             tree = _top(work, folder.name)
             (tree / MARK).write_text(json.dumps(origin) + "\n")
@@ -153,19 +180,20 @@ def _done(folder: Path, origin: dict[str, object]) -> bool:
     raise DataError(f"{folder} is there and {maker}; {origin} is to be extracted: move the folder away first")
 
 
-def _unpack(path: Path, folder: Path) -> None:
+def _unpack(path: Path, folder: Path, budget: _Budget) -> None:
     with path.open("rb") as file:  # by its first bytes: a tar that ends with a zip would pass for one
         beginning = file.read(4)
     if beginning in (b"PK\x03\x04", b"PK\x05\x06"):
-        _unpack_zip(path, folder)
+        _unpack_zip(path, folder, budget)
     else:
-        _unpack_tar(path, folder)
+        _unpack_tar(path, folder, budget)
 
 
-def _unpack_zip(path: Path, folder: Path) -> None:
+def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         for member in members:
+            budget.spend(member.file_size, member.filename)
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _BadMemberError(f"has {member.filename!r}, which is a link or device")
@@ -183,10 +211,11 @@ def _unpack_zip(path: Path, folder: Path) -> None:
                 _write(source, place, member.file_size, member.filename)
 
 
-def _unpack_tar(path: Path, folder: Path) -> None:
+def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
     """In one pass: a tar has no list of its members, so room is looked for member by member."""
-    with tarfile.open(path, "r:*") as archive:
+    with tarfile.open(path, "r:*", tarinfo=_BoundedMember) as archive:
         for member in archive:
+            budget.spend(member.size, member.name)
             place = _place(folder, member.name)
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)

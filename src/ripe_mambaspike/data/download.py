@@ -31,6 +31,7 @@ WAIT_SECONDS = 1.0  # before the second try; longer before every further one
 TIMEOUT_SECONDS = 30.0  # of silence
 CHUNK = 1 << 18
 STEP = 1 << 20
+LARGEST = 256 << 30  # bytes of an archive whose size nobody says
 SPOKEN = (web.HTTPHandler, web.HTTPSHandler, web.ProxyHandler, web.UnknownHandler)  # neither ftp nor files
 ANSWERS = (web.HTTPRedirectHandler, web.HTTPErrorProcessor, web.HTTPDefaultErrorHandler)
 
@@ -181,9 +182,9 @@ class _Fetch:
                     raise _BrokenError(_reason(error)) from error
                 if not chunk:
                     break
-                if limit is not None and offset + len(chunk) > limit:
+                if offset + len(chunk) > (LARGEST if limit is None else limit):
                     self.drop()
-                    raise _MirrorError(f"gave more than {limit} bytes")
+                    raise _MirrorError(f"gave more than {LARGEST if limit is None else limit} bytes")
                 with self.writing(limit):
                     _write(file, chunk)
                 offset += len(chunk)

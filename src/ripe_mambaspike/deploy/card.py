@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from ripe_mambaspike.data.sets.registry import find_set
 from ripe_mambaspike.deploy.card_result import PICKED, RunResult
+from ripe_mambaspike.deploy.exported import format_module
+from ripe_mambaspike.deploy.manifest import RUNNABLE
 from ripe_mambaspike.deploy.quantise import AccuracyChange, Calibration
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
 from ripe_mambaspike.events.view.words import LONGEST, clean
@@ -80,6 +82,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
         "": _network(model, facts),
         "Files": _files(files),
         "Use": _use(model, facts),
+        "Loading this export": _loading(facts),
         "Classes": _classes(model, facts),
         "Training": _training(facts),
         "Accuracy": _accuracy(facts),
@@ -143,12 +146,39 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     if facts.to == "safetensors":
         yield from ("from ripe_mambaspike import from_pretrained", "", 'network = from_pretrained(".")')
     else:
-        yield from ("from ripe_mambaspike.deploy.exported import load_exported", "", 'network = load_exported(".")')
+        trusted = ", trust=True" if _carries(facts) else ""
+        yield "from ripe_mambaspike.deploy.exported import load_exported"
+        yield from ("", f'network = load_exported("."{trusted})')
     yield f"clips = torch.zeros({shape})  # events counted: clip, step, polarity (OFF, ON), row, column"
     yield f"logits = network(clips)  # [1, {steps}, {model.config.classes}]"
     yield "classes = logits.mean(1).argmax(-1)  # of every clip"
     yield from ("```", "", "On recordings of any length and format:", "")
-    yield from ("```bash", "ripe predict . RECORDING", "```")
+    yield from ("```bash", f"ripe predict . RECORDING{' --trust' if _carries(facts) else ''}", "```")
+
+
+def _carries(facts: CardFacts) -> str | None:
+    """The code in every file of the format, None where there is none."""
+    return format_module(facts.to).CARRIES if facts.to in RUNNABLE else None
+
+
+def _loading(facts: CardFacts) -> Iterator[str]:
+    """Whether the format carries code, and what that means for whoever was given the folder."""
+    if code := _carries(facts):
+        yield f"This export carries code: {code}."
+        yield (
+            "Whoever changes it decides what runs on your machine, so it is opened only with `--trust` (in Python "
+            "`trust=True`). Do that only for a folder from someone you trust; the checksums in `export.json` show "
+            "damage, not who wrote it."
+        )
+    elif facts.to == "torch-export":
+        yield (
+            "`ripe predict` and `load_exported` read this export without running anything from it but known tensor "
+            "operators. What says more than `ripe export` writes is refused; `--trust` (in Python `trust=True`) opens "
+            "it all the same and runs whatever code it carries. `torch.export.load` has no such check: it evaluates "
+            "text from the file, so give it only files from someone you trust."
+        )
+    else:
+        yield "This export carries no code: numbers and known operators alone. It needs no `--trust`."
 
 
 def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:

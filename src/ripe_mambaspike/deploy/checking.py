@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.exported import RUNNABLE, Exported, format_module, load_exported
+from ripe_mambaspike.deploy.exported import Exported, format_module, load_exported
+from ripe_mambaspike.deploy.manifest import RUNNABLE
 from ripe_mambaspike.deploy.parity import Parity, check, compare
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -65,12 +66,12 @@ def check_export(folder: Path, to: str, model: RipeMambaSpike, clips: Tensor) ->
 def _ways(folder: Path, to: str) -> dict[str, Callable[[], Callable[[Tensor], Tensor]]]:
     if to not in RUNNABLE:
         return {"network": lambda: from_pretrained(folder)}
-    kinds = load_exported(folder).kinds
+    kinds = load_exported(folder, trust=True).kinds  # it was written a moment ago, by this very process
     ways: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {}
     if "clip" in kinds:
-        ways[CLIP] = lambda: _ready(load_exported(folder), "clip")
+        ways[CLIP] = lambda: _ready(load_exported(folder, trust=True), "clip")
     if {"step", "tail"} <= set(kinds):
-        ways[STEPS] = lambda: _ready(load_exported(folder), "step", "tail").by_steps
+        ways[STEPS] = lambda: _ready(load_exported(folder, trust=True), "step", "tail").by_steps
     return ways
 
 

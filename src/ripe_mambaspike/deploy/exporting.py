@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 from ripe_mambaspike.deploy import graph as graphs
 from ripe_mambaspike.deploy.card import CARD_FILE
-from ripe_mambaspike.deploy.exported import (
+from ripe_mambaspike.deploy.exported import format_module
+from ripe_mambaspike.deploy.fuse import fuse
+from ripe_mambaspike.deploy.manifest import (
     FORMATS,
     MANIFEST,
     RUNNABLE,
     GraphFile,
     Manifest,
     describe_file,
-    format_module,
     read_manifest,
 )
-from ripe_mambaspike.deploy.fuse import fuse
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder
 from ripe_mambaspike.models.base import Model

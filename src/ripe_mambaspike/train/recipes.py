@@ -1,6 +1,5 @@
 """Recipes: read, written, changed and compared. Every way of making one ends in `check`."""
 
-import stat
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from importlib import resources
@@ -10,7 +9,7 @@ from typing import Any
 import yaml
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import atomic_write, read_regular
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipe_checks import check, read_network_fields
 from ripe_mambaspike.train.recipe_fields import (
@@ -41,6 +40,9 @@ __all__ = [
 ]
 
 LARGEST = 64 * 1024  # bytes of a recipe file; a full one with comments has a tenth of it
+MAX_VALUES = 10_000  # of a recipe, fields and items counted
+MAX_DEPTH = 20
+MAX_BITS = 128  # of a whole number
 ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite")  # the paper's first
 WANTED = "a recipe in YAML is wanted"
 
@@ -193,23 +195,16 @@ def _text_of(name: str | Path) -> str:
         return (resources.files("ripe_mambaspike") / "recipes" / f"{name}.yaml").read_text("utf-8")
     path = Path(name)
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
+        if path.is_dir():
             inside = f", such as {path / 'recipe.yaml'}" if (path / "recipe.yaml").is_file() else ""
-            raise ConfigError(f"{path} is a folder; {WANTED}{inside}")
-        if not stat.S_ISREG(mode):
-            raise ConfigError(f"{path} is no ordinary file; {WANTED}")
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ConfigError(f"{path} has more than {LARGEST // 1024} KiB; {WANTED}, which is small")
-        return content.decode("utf-8-sig")
+            raise ConfigError(f"{path} is a folder; {WANTED}{inside}", path=path)
+        return read_regular(path, LARGEST).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is not there; {WANTED}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no text in UTF-8; {WANTED}") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); {WANTED}") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); {WANTED}", path=path) from error
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
@@ -217,11 +212,13 @@ def _text_of(name: str | Path) -> str:
 
 
 def _parse(text: str, origin: str) -> Any:
-    """What the text says in YAML. A field written twice, and anchors (which can unfold without end), are refused."""
+    """What the text says in YAML, within bounds. A field written twice, and aliases (which can unfold without end),
+    are refused."""
     try:
+        _check_events(text, origin)
         if node := yaml.compose(text, Loader=yaml.SafeLoader):
-            _refuse_repeats(node, origin, set())
-        return yaml.safe_load(text)
+            _refuse_repeats(node, origin)
+        return _in_range(yaml.safe_load(text), origin)
     except ConfigError:
         raise
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -230,17 +227,45 @@ def _parse(text: str, origin: str) -> Any:
         raise ConfigError(f"{origin} cannot be read as YAML{line}; fields and their values are wanted") from error
 
 
-def _refuse_repeats(node: yaml.Node, origin: str, seen: set[int]) -> None:
-    if id(node) in seen:
-        raise ConfigError(f"{origin} uses an alias in line {node.start_mark.line + 1}; values written out are wanted")
-    seen.add(id(node))
+def _check_events(text: str, origin: str) -> None:
+    """Stop at what grows with the square of its size, or without end, before it is built."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{origin} uses an alias in line {line}; values written out are wanted")
+        if depth > MAX_DEPTH or count > MAX_VALUES:
+            raise ConfigError(
+                f"{origin}: line {line}: expected at most {MAX_VALUES} values, {MAX_DEPTH} deep, got more"
+            )
+
+
+def _refuse_repeats(node: yaml.Node, origin: str) -> None:
     if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for at, key in enumerate(keys) if key in keys[:at]]:
-            raise ConfigError(f"{origin} has the field {show(twice[0])} twice; one value is wanted")
+        seen: set[str] = set()
         for key, value in node.value:
-            _refuse_repeats(key, origin, seen)
-            _refuse_repeats(value, origin, seen)
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise ConfigError(f"{origin} has the field {show(key.value)} twice; one value is wanted")
+                seen.add(key.value)
+            _refuse_repeats(key, origin)
+            _refuse_repeats(value, origin)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _refuse_repeats(item, origin, seen)
+            _refuse_repeats(item, origin)
+
+
+def _in_range(value: Any, origin: str, field: str = "") -> Any:
+    """The value, no number in it so long that Python refuses to print it."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        name, expected = field[:80] or "value", f"a whole number of at most {MAX_BITS} bits"
+        raise ConfigError(f"{origin}: {name}: expected {expected}, got {value.bit_length()}", field=field or None)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _in_range(key, origin, field)
+            _in_range(inner, origin, f"{field}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple | set):
+        for inner in value:
+            _in_range(inner, origin, field)
+    return value

@@ -18,12 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import refuse_free_sizes, write_whole
+from ripe_mambaspike.deploy.export.common import (
+    failed_run,
+    graph_bytes,
+    refuse_free_sizes,
+    require_trust,
+    write_whole,
+)
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import traced
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".pte"
+CARRIES = "a program that its runtime runs without checking it whole"
+WANTED = "a file written by ripe export is wanted"
 METHOD = "forward"
 KINDS = {4: torch.int64, 6: torch.float32, 7: torch.float64}  # by the numbers that a program knows them by
 HEADER = b"ET"  # at byte 4 of every program, and a version behind it
@@ -68,18 +76,18 @@ def lowered(graph: Graph) -> Any:
         return edge.to_executorch()
 
 
-def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
-    """The program through ExecuTorch's runtime: inputs of the sizes it was made for → outputs."""
+def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """The program through ExecuTorch's runtime: inputs of the sizes it was made for → outputs.
+
+    `data` is the file's content where it was read before. The runtime ends the process over a program that is wrong
+    within, so without `trust` it is not given one.
+    """
     if reason := why_not():
         raise ConfigError(reason)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); a file written by ripe export is wanted"
-        ) from error
+    require_trust(path, CARRIES, trust)
+    data = graph_bytes(path, WANTED) if data is None else data
     if data[4:6] != HEADER:
-        raise InputError(f"{path} is not an ExecuTorch program; a file written by ripe export is wanted")
+        raise InputError(f"{path} is not an ExecuTorch program; {WANTED}", path=path)
     try:
         with quiet():
             runtime = importlib.import_module("executorch.runtime").Runtime.get()
@@ -111,7 +119,10 @@ class _Program:
         if kinds != self._kinds:
             raise InputError(f"the inputs are {kinds}; the program in {self._path} is for {self._kinds}")
         with torch.no_grad():
-            return tuple(self._method.execute([one.contiguous() for one in inputs]))
+            try:
+                return tuple(self._method.execute([one.contiguous() for one in inputs]))
+            except RuntimeError as error:
+                raise failed_run(self._path, inputs, error) from error
 
 
 def _partitioners() -> Sequence[Any]:

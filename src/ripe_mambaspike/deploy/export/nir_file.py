@@ -11,6 +11,7 @@ the nearest thing, its metadata the exact numbers, and a sentence of the list te
 """
 
 import copy
+import importlib
 import importlib.util
 import io
 import json
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import write_whole
+from ripe_mambaspike.deploy.export.common import graph_bytes, reason_of, write_whole
 from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, parameters, text
 from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
@@ -35,6 +36,10 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_pass import HARD
 
 SUFFIX = ".nir"
+CARRIES = None  # numbers and names, no code
+WANTED = "one written by ripe export is wanted"
+MAX_TENSORS = 512 << 20  # bytes of all numbers in a file, unpacked
+MAX_LEVELS = 8
 
 
 def why_not() -> str | None:
@@ -103,19 +108,47 @@ class NirFrontEnd:
         return tuple(outputs[name] for name in sorted(outputs))
 
 
-def load(path: Path) -> NirFrontEnd:
-    """The front-end in a file that `save` wrote."""
+def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> NirFrontEnd:
+    """The front-end in a file that `save` wrote; `data` is its content where it was read before.
+
+    `trust` changes nothing, for there is no code in it.
+    """
     if reason := why_not():
         raise ConfigError(reason)
+    content = io.BytesIO(graph_bytes(path, WANTED) if data is None else data)
     try:
-        front = NirFrontEnd(nir().read(path), path)
+        _check_contained(content)
+        front = NirFrontEnd(nir().read(content), path)
         _ = front.network  # says what is missing
     except RipeError:
         raise
     except Exception as error:  # what is damaged can fail anywhere in h5py and nir
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path} is not a readable NIR file ({why}); one written by ripe export is wanted") from error
+        raise InputError(f"{path} is not a readable NIR file ({reason_of(error)}); {WANTED}", path=path) from error
     return front
+
+
+def _check_contained(content: io.BytesIO) -> None:
+    """Refuse what leads out of the file, which HDF5 would follow, and more numbers than a front-end has."""
+    h5py: Any = importlib.import_module("h5py")
+    left = MAX_TENSORS
+
+    def look(group: Any, level: int) -> None:
+        nonlocal left
+        for name in group:
+            if level > MAX_LEVELS or not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise ValueError(f"{str(name)[:60]!r} leads elsewhere")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                look(item, level + 1)
+                continue
+            if item.is_virtual or item.external:
+                raise ValueError(f"{str(name)[:60]!r} lies in another file")
+            left -= item.nbytes
+            if left < 0:
+                raise ValueError(f"it has more than {MAX_TENSORS:,} bytes of numbers")
+
+    with h5py.File(content, "r") as file:
+        look(file, 1)
 
 
 def _replacements(model: RipeMambaSpike) -> dict[str, Replacement]:

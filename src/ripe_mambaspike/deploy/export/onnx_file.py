@@ -18,18 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import write_whole
+from ripe_mambaspike.deploy.export.common import failed_run, graph_bytes, reason_of, write_whole
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".onnx"
+CARRIES = None  # a graph of known operators, no code
+WANTED = "an ONNX file written by this package is wanted"
 OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxruntime allowed here reads
 OPSET = 20
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
 LARGEST_FOLDED = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
 MARK = "ripe-mambaspike"
+OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
 
 
@@ -66,7 +69,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) 
                 verbose=False,
             )
         except Exception as error:  # the translator has a class of its own for each reason
-            raise ConfigError(f"the {graph.kind} graph cannot be said in ONNX ({_first_line(error)})") from error
+            raise ConfigError(f"the {graph.kind} graph cannot be said in ONNX ({reason_of(error)})") from error
         assert translated is not None
         optimizer.optimize(
             translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=LARGEST_FOLDED
@@ -79,26 +82,26 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) 
     write_whole(path, model.SerializeToString())
 
 
-def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
-    """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has."""
+def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has.
+
+    `data` is the file's content where it was read before; `trust` changes nothing, for there is no code in it.
+    """
     if (reason := why_not()) is not None:
         raise ConfigError(reason)
     onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
 
-    wanted = "an ONNX file written by this package is wanted"
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); {wanted}") from error
+    data = graph_bytes(path, WANTED) if data is None else data
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's own, whose class is not public
-        raise InputError(f"{path} is damaged or no ONNX file; {wanted}") from error
+        raise InputError(f"{path} is damaged or no ONNX file; {WANTED}", path=path) from error
     facts = {entry.key: entry.value for entry in model.metadata_props}
     if facts.get("format") != MARK:
-        raise InputError(f"{path} does not say that it is a {MARK} graph; {wanted}")
+        raise InputError(f"{path} does not say that it is a {MARK} graph; {WANTED}", path=path)
     if facts.get("sha256") != _checksum(model):
-        raise InputError(f"{path} is damaged: its checksum differs from the one it was saved with; {wanted}")
+        raise InputError(f"{path} is damaged: its checksum differs from the one it was saved with; {WANTED}", path=path)
+    _check_contained(model, path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
@@ -106,7 +109,7 @@ def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class of its own for each reason
-        raise InputError(f"{path} cannot be run by onnxruntime ({_first_line(error)}); {wanted}") from error
+        raise InputError(f"{path} cannot be run by onnxruntime ({reason_of(error)}); {WANTED}", path=path) from error
     names = [one.name for one in session.get_inputs()]
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -118,10 +121,34 @@ def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
         try:
             return tuple(map(torch.from_numpy, session.run(None, arrays)))
         except Exception as error:
-            shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
-            raise InputError(f"{path} cannot be run on inputs of shape {shapes} ({_first_line(error)})") from error
+            raise failed_run(path, inputs, error) from error
 
     return run
+
+
+def _check_contained(model: Any, path: Path) -> None:
+    """All of the graph is in its file, in ONNX's own operators: no tensor is in another file, which onnxruntime would
+    look for in the working directory, and nothing comes from a library or a function of its own."""
+    for message in _messages(model):
+        kind, domain = message.DESCRIPTOR.name, getattr(message, "domain", "")
+        if kind == "TensorProto" and (message.data_location or len(message.external_data)):
+            where, expected, given = "external_data", "all tensors in the file itself", message.name
+        elif kind in ("FunctionProto", "TrainingInfoProto") or (kind != "ModelProto" and domain not in OWN_DOMAINS):
+            where, expected, given = "domain", "ONNX's own operators alone", domain or kind
+        else:
+            continue
+        raise InputError(f"{path}: {where}: expected {expected}, got {given[:60]!r}", field=where, path=path)
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A message and all in it, at any depth: a node's attribute may hold a tensor, or a graph with nodes of its own."""
+    waiting = [message]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for field, value in one.ListFields():
+            if field.message_type is not None:
+                waiting.extend(value if hasattr(value, "__len__") else [value])
 
 
 def _package(name: str) -> Any:
@@ -179,10 +206,6 @@ def _checksum(model: Any) -> str:
     for part in (*model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
         digest.update(part.SerializeToString(deterministic=True))
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0]
 
 
 @contextmanager

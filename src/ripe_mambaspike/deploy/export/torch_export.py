@@ -1,9 +1,13 @@
-"""A graph as torch.export's own file: read by PyTorch again, on any device, without this package."""
+"""A graph as torch.export's own file: read by PyTorch again, on any device, without this package.
+
+PyTorch's reader runs what a file tells it to. `load` therefore takes such a file apart first and refuses whatever
+`save` would not have written; only with `trust` does PyTorch get the file as it is.
+"""
 
 import io
 import json
-import re
-import zipfile
+import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,19 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import write_whole
+from ripe_mambaspike.deploy.export.common import TRUST_HINT, failed_run, graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
+from ripe_mambaspike.deploy.export.pt2_schema import UnknownPartError
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import InputError
 
 SUFFIX = ".pt2"
-FACTS = "ripe.json"
-SAMPLES = "data/sample_inputs/model.pt"
-MEMBERS = re.compile(
-    r"archive_format|archive_version|byteorder|version|\.data/(serialization_id|version)|models/model\.json"
-    r"|data/(weights/model_weights|constants/model_constants)_config\.json|data/weights/weight_\d+"
-    r"|data/constants/tensor_\d+|data/sample_inputs/model\.pt|extra/ripe\.json"
-)
+CARRIES = None  # what needs trust in every file; here it depends on what a file says
+WANTED = "a file that torch.export saved from this package is wanted"
 
 
 def why_not() -> str | None:
@@ -42,65 +43,54 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
             node.meta.pop(key, None)
     held = io.BytesIO()
     torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
-    write_whole(path, _without_samples(held))
+    # its sample inputs, of which there are none, are left empty: a reader then unpickles nothing
+    write_whole(path, written({**members_of(held.getvalue()), SAMPLES: b""}))
 
 
-def load(path: Path) -> Callable[..., tuple[Tensor, ...]]:
-    """The program as a function. Nothing is unpickled: PyTorch's reader would do it for a file that asks it to, so
-    such files are refused before it sees them."""
-    wanted = "a file that torch.export saved from this package is wanted"
+def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """The program as a function; `data` is the file's content where it was read before.
+
+    Without `trust` PyTorch sees only what was checked: nothing is unpickled, evaluated, imported or executed, but for
+    the operators in `pt2_operators`.
+    """
+    data = graph_bytes(path, WANTED) if data is None else data
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); {wanted}") from error
-    extra = {FACTS: ""}
-    try:
-        _check_archive(data)
-        program = torch.export.load(io.BytesIO(data), extra_files=extra)
-        facts = json.loads(extra[FACTS])
+        if trust:
+            extra = {FACTS: ""}
+            program, facts = _program(data, extra), json.loads(extra[FACTS])
+        else:
+            data, facts = rebuilt(data)
+            program = _program(data, {})
         module = program.module()
+        dynamic, kind = facts["dynamic"], facts["kind"]
+    except UnknownPartError as error:
+        raise InputError(f"{path}: {error}; {TRUST_HINT}", field=error.field, path=path) from error
     except Exception as error:  # its reader has no class of its own for a bad file
-        reason = (str(error) or repr(error)).splitlines()[0]
-        raise InputError(f"{path} is damaged or no exported program ({reason}); {wanted}") from error
+        raise InputError(
+            f"{path} is damaged or no exported program ({reason_of(error)}); {WANTED}", path=path
+        ) from error
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        if facts["dynamic"]:
-            check_length(facts["kind"], inputs)
+        if dynamic:
+            check_length(kind, inputs)
         try:
             with torch.no_grad():
                 out = module(*inputs)
-        except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-            shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
-            reason = (str(error) or repr(error)).splitlines()[0]
-            raise InputError(f"{path} cannot be run on inputs of shape {shapes} ({reason})") from error
-        return out if isinstance(out, tuple) else (out,)
+        except Exception as error:  # whatever the graph stumbles over
+            raise failed_run(path, inputs, error) from error
+        return tuple(out) if isinstance(out, tuple | list) else (out,)
 
     return run
 
 
-def _without_samples(held: io.BytesIO) -> bytes:
-    """The archive with its sample inputs, of which there are none, left empty: its reader then unpickles nothing."""
-    slim = io.BytesIO()
-    with zipfile.ZipFile(held) as archive, zipfile.ZipFile(slim, "w", zipfile.ZIP_STORED) as kept:
-        for name in archive.namelist():
-            kept.writestr(name, b"" if name.partition("/")[2] == SAMPLES else archive.read(name))
-    return slim.getvalue()
-
-
-def _check_archive(data: bytes) -> None:
-    """Every member has its checksum, and none would be unpickled: only what `save` writes may be there."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if (broken := archive.testzip()) is not None:
-            raise ValueError(f"its part {broken} does not have the checksum it was saved with")
-        members = {name.partition("/")[2]: name for name in archive.namelist()}
-        if "archive_format" not in members:
-            raise ValueError("it has no archive_format")
-        for member, name in members.items():
-            if not MEMBERS.fullmatch(member):
-                raise ValueError(f"its part {member} is none that a graph has")
-            if member.endswith("_config.json"):
-                entries = json.loads(archive.read(name))["config"]
-                if any(entry.get("use_pickle") is not False for entry in entries.values()):
-                    raise ValueError(f"its part {member} asks for unpickling")
-            elif member == SAMPLES and archive.getinfo(name).file_size:
-                raise ValueError(f"its part {member} asks for unpickling")
+def _program(data: bytes, extra: dict[str, str]) -> torch.export.ExportedProgram:
+    """By PyTorch's reader, without its remarks."""
+    log = logging.getLogger("torch.export")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(io.BytesIO(data), extra_files=extra)
+    finally:
+        log.setLevel(level)
