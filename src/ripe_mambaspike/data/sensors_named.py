@@ -13,11 +13,13 @@ Size = tuple[int, int]
 class Seen(NamedTuple):
     """So many recordings, and the first of them."""
 
-    count: int
+    recordings: int
     first: str
 
     def __str__(self) -> str:
-        return f"{self.count:,} recording{'s' * (self.count > 1)}, {self.first}" + " first" * (self.count > 1)
+        return f"{self.recordings:,} recording{'s' * (self.recordings > 1)}, {self.first}" + " first" * (
+            self.recordings > 1
+        )
 
 
 @dataclass
@@ -53,7 +55,7 @@ class SensorsNamed:
 
     def _count(self, size: Any, seen: Seen) -> None:
         before = self.named.get(size) if size else self.unnamed
-        both = Seen(before.count + seen.count, before.first) if before else seen
+        both = Seen(before.recordings + seen.recordings, before.first) if before else seen
         if size:
             self.named[size] = both
         else:

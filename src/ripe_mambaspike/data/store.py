@@ -127,7 +127,12 @@ def open_store(folder: Path, name: str, key: str | None = None) -> EventStore:
         command = "sim make" if name in SIMULATED else "data prepare"
         raise DataError(f"{folder} holds no prepared {name}; run `ripe {command} {name}` first", path=home)
     if key is not None and key not in store_keys(home):
-        raise DataError(f"{home}: store: expected {describe_keys(home)}, got {key!r}", field="store", path=home)
+        raise DataError(
+            f"{home}: store: expected {describe_keys(home)}, got {key!r}, which is not there; preparing the set again "
+            "as it was then makes it again",
+            field="store",
+            path=home,
+        )
     store = read_store(home / found)
     if store.name != name:
         path = home / found / INDEX

@@ -21,13 +21,13 @@ from ripe_mambaspike.errors import DataError
 PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
 PART_NAMES |= {"test": TEST, "testing": TEST}
 BESIDE = ("_labels.csv",)  # files that belong to a recording and are none
-LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "folder.jpg")  # what systems leave in folders
 LITTER_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
-# Endings that no recording has, and what a file beside the classes is about.
+# Endings that no recording has (.db and .ini: what systems leave in folders), and names of what a set is told about in.
 NO_RECORDING = (
-    ".md .rst .pdf .html .json .yaml .yml .toml .ini .cfg .xml .py .sh .ipynb .png .jpg .jpeg .gif .svg .mp4 .avi "
-    ".doc .docx .xls .xlsx .db .lnk .md5 .sha256"
-).split()
+    ".avi", ".cfg", ".db", ".doc", ".docx", ".gif", ".html", ".ini", ".ipynb", ".jpeg", ".jpg", ".json", ".lnk", ".md",
+    ".md5", ".mp4", ".pdf", ".png", ".py", ".rst", ".sh", ".sha256", ".svg", ".toml", ".xls", ".xlsx", ".xml", ".yaml",
+    ".yml",
+)  # fmt: skip
 ABOUT = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
 
 
@@ -85,7 +85,7 @@ def _is_stray(path: str) -> bool:
     """Whether a file is no recording by its name alone."""
     *above, name = path.lower().split("/")
     stem, dot, ending = name.rpartition(".")
-    if name in LITTER or set(path.split("/")[:-1]) & set(LITTER_FOLDERS) or dot + ending in NO_RECORDING:
+    if dot + ending in NO_RECORDING or set(path.split("/")[:-1]) & set(LITTER_FOLDERS):
         return True
     return not above and (stem or ending) in ABOUT
 
