@@ -13,7 +13,7 @@ import torch
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.loading import BinnedSet, load_set
 from ripe_mambaspike.data.simulated import make_set
-from ripe_mambaspike.data.store import EventStore
+from ripe_mambaspike.data.store import EventStore, current_key
 from ripe_mambaspike.data.store_index import LETTERS, index_checksum
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.gesture_classes import CLASSES
@@ -218,8 +218,9 @@ def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
     data = open_data(recipe(root, extra=(f"synthgesture={copy}",)))
     own = load_set("synthgesture", root, "train").names
     assert data.train.names == own + own
+    key = current_key(copy / ".ripe" / "synthgesture")
     assert data.describe()["extra"] == [
-        {"set": "synthgesture", "root": str(copy), "cut": "people", "clips": 23, "left_out": 22}
+        {"set": "synthgesture", "root": str(copy), "cut": "people", "store": key, "clips": 23, "left_out": 22}
     ]
 
 

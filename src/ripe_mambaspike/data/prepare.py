@@ -185,7 +185,7 @@ def make_shard(task: Task) -> None:
             if not task.skip_unreadable:
                 path = task.root / source.path
                 raise type(error)(f"{error}; --skip-unreadable leaves such files out", path=path) from error
-            unreadable[source.path] = str(error)
+            unreadable[source.path] = str(error).replace(f"{task.root / source.path}", source.path)
             continue
         if task.strict and recording.warnings:
             raise ReadError(f"{task.root / source.path}: {recording.warnings[0]}", path=task.root / source.path)

@@ -158,7 +158,7 @@ class Prepare:
         speak_notes(made)
         _warn(made.index["troubles"], made)
         unreadable: dict[str, str] = made.index.get("unreadable", {})
-        _warn([f"{path} was left out: {reason}" for path, reason in unreadable.items()], made)
+        _warn([f"left out: {reason}" for reason in unreadable.values()], made)
         if made.cuts == ("unsplit",):
             warning = "the store has no split, so nothing can be trained on it or reported; --test-share gives it one"
             print(f"ripe: warning: {warning}", file=sys.stderr)
