@@ -164,7 +164,7 @@ def test_what_is_printed(told):
     folder, out, err = told
     result = json.loads((folder / "result.json").read_text())
     first, one, two = err.splitlines()
-    assert first.startswith("tiny: synthgesture (people), train 11, val 3, test 3; ")
+    assert first.startswith(f"tiny: synthgesture (people, store {result['store']}), train 11, val 3, test 3; ")
     assert first.endswith(" parameters on cpu")
     assert one.startswith("epoch 1/2  loss ")
     assert two.startswith("epoch 2/2  loss ")

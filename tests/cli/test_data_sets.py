@@ -17,7 +17,21 @@ from ripe_mambaspike.data.mirrors import Archive, Benchmark
 from ripe_mambaspike.data.sets import SETS, SIMULATED
 from ripe_mambaspike.events import Recording, make_events, write
 
-KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "cuts", "notes", "warnings"]
+KEYS = [
+    "set",
+    "store",
+    "key",
+    "sha256",
+    "current",
+    "others",
+    "clips",
+    "events",
+    "classes",
+    "sensor_size",
+    "cuts",
+    "notes",
+]
+KEYS += ["warnings", "unreadable"]
 
 
 def make_clip(number, backwards=False):
@@ -75,10 +89,13 @@ def test_prepare_and_verify(ripe, tree):
     assert list(cut) == ["train", "val", "test", "checksum", "published"]
     assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (4, 2, 2, False)
     events = sum(30 + number for number in range(8))
-    assert document | {"store": ""} == {
-        "set": "folder", "store": "", "clips": 8, "events": events, "classes": 2, "sensor_size": [34, 34], "cuts": {},
-        "notes": [], "warnings": 0,
+    assert document | {"store": "", "key": "", "sha256": ""} == {
+        "set": "folder", "store": "", "key": "", "sha256": "", "current": True, "others": [], "clips": 8,
+        "events": events, "classes": 2, "sensor_size": [34, 34], "cuts": {}, "notes": [], "warnings": 0,
+        "unreadable": 0,
     }  # fmt: skip
+    index = json.loads((tree / ".ripe" / "folder" / document["key"] / "index.json").read_text())
+    assert document["sha256"] == index["sha256"]
     assert document["store"].startswith(str(tree / ".ripe" / "folder"))
     said = ripe("data", "verify", "folder", "--root", tree, "--json")
     assert (said.code, said.err) == (0, "")
@@ -120,7 +137,8 @@ def test_notes_and_warnings_go_to_standard_error(ripe, tree):
     assert json.loads(said.out)["warnings"] == 14
     lines = said.err.splitlines()
     assert lines[0] == "ripe: note: the set has no split; train/ and test/ folders or --test-share give one"
-    assert len(lines) == 12
+    assert len(lines) == 13
+    assert lines[12].startswith("ripe: warning: the store has no split")
     assert lines[1].startswith("ripe: warning: left/0.npz: times run backwards at ")
     assert lines[11].startswith("ripe: warning: and 4 more, listed in ")
     said = prepare(ripe, tree, "--strict")

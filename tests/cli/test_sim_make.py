@@ -12,7 +12,21 @@ from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
-KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "cuts", "notes", "warnings"]
+KEYS = [
+    "set",
+    "store",
+    "key",
+    "sha256",
+    "current",
+    "others",
+    "clips",
+    "events",
+    "classes",
+    "sensor_size",
+    "cuts",
+    "notes",
+]
+KEYS += ["warnings", "unreadable"]
 LISTED = f"one of {', '.join(COMMANDS)} is wanted"
 
 

@@ -121,7 +121,7 @@ def test_a_root_that_is_none(tmp_path, name):
     missing.write_text("a file")
     assert refusal(DataError, list_set, name, missing) == f"{missing} is no folder; the folder of the set is wanted"
     long = tmp_path / ("x" * 5000)
-    assert refusal(DataError, list_set, name, long) == f"{long} cannot be read (File name too long)"
+    assert refusal(DataError, list_set, name, long).endswith("x cannot be read (File name too long)")
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "dailydvs200"])

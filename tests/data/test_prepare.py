@@ -41,7 +41,8 @@ def test_every_format_is_stored_as_it_is_read(tmp_path, suffix):
     assert store.sensor_size == (128, 128)
     assert store.classes == ("left", "right")
     assert store.labels.tolist() == [0, 0, 1, 1]
-    assert store.index["troubles"] == []
+    named = suffix not in (".bin", ".npy")  # these say nothing of the sensor; the others that it has 40×30
+    assert [trouble.split(":")[0] for trouble in store.index["troubles"]] == ["sensor_size"] * named
     for number, path in enumerate(sorted(root.glob(f"*/*{suffix}"))):
         recording, clip = read(path), store.clip(number)
         assert clip.metadata["name"] == path.relative_to(root).as_posix()
@@ -92,7 +93,7 @@ def test_a_span_without_events(tmp_path):
     save_trial(tmp_path, "user24_led", make_events([1], [1], [100], [1]), [(1, 100, 200), (3, 5000, 6000)])
     path = tmp_path / "user24_led.aedat"
     message = refusal(DataError, make, "dvsgesture", tmp_path)
-    assert message == f"{path} has no events from 5000 to 6000 µs, where user24_led/01 is said to be"
+    assert message.startswith(f"{path} has no events from 5000 to 6000 µs, where user24_led/01 is said to be")
     assert not (tmp_path / ".ripe" / "dvsgesture" / "current").exists()
 
 
@@ -276,7 +277,7 @@ def test_clips_that_the_store_cannot_hold(tmp_path):
     long = Recording(make_events([1, 2], [1, 2], [7, 7 + 2**32], [0, 1]), (40, 30))
     save(tmp_path / "a" / "1.npz", long)
     message = refusal(DataError, make, "folder", tmp_path)
-    assert message == f"{tmp_path / 'a/1.npz'} has a clip of 72 minutes; at most 71 are wanted"
+    assert message.startswith(f"{tmp_path / 'a/1.npz'} has a clip of 72 minutes; at most 71 are wanted")
     # Short itself, but far from where its span begins.
     listed = one_clip("a/1.npz", Clip("a", 0, 8 - 1, None))
     assert "has a clip of 72 minutes" in refusal(DataError, prepare, listed, tmp_path, tmp_path / ".ripe")
@@ -284,7 +285,7 @@ def test_clips_that_the_store_cannot_hold(tmp_path):
     assert prepare(listed, tmp_path, tmp_path / ".ripe").clip(0)["t"].tolist() == [2**32 - 1]
     save(tmp_path / "a" / "1.npz", Recording(make_events([1], [32768], [7], [0]), (65536, 65536)))
     message = refusal(DataError, make, "folder", tmp_path)
-    assert message == f"{tmp_path / 'a/1.npz'} has an event at y = 32768; at most 32767 is wanted"
+    assert message.startswith(f"{tmp_path / 'a/1.npz'} has an event at y = 32768; at most 32767 is wanted")
 
 
 def test_two_at_once(digits):

@@ -13,7 +13,8 @@ import torch
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.loading import BinnedSet, load_set
 from ripe_mambaspike.data.simulated import make_set
-from ripe_mambaspike.data.store import EventStore
+from ripe_mambaspike.data.store import EventStore, current_key
+from ripe_mambaspike.data.store_index import LETTERS, index_checksum
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.gesture_classes import CLASSES
 from ripe_mambaspike.train.clips import Clips, EvalBatches, TrainBatches, epoch_order, open_data, share_of
@@ -47,10 +48,14 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     shutil.copytree(root, folder)
     home = folder / ".ripe" / "synthgesture"
     key = (home / "current").read_text().strip()
-    (home / key).rename(home / "copy")
-    (home / "current").write_text("copy")
-    path = home / "copy" / "index.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **index}))
+    other = f"{int(key, 16) ^ 1:016x}"
+    (home / key).rename(home / other)
+    (home / "current").write_text(other)
+    path = home / other / "index.json"
+    said = {**json.loads(path.read_text()), **index}
+    for cut in said["cuts"].values():
+        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in LETTERS.items()}
+    path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
     return folder
 
 
@@ -213,8 +218,9 @@ def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
     data = open_data(recipe(root, extra=(f"synthgesture={copy}",)))
     own = load_set("synthgesture", root, "train").names
     assert data.train.names == own + own
+    key = current_key(copy / ".ripe" / "synthgesture")
     assert data.describe()["extra"] == [
-        {"set": "synthgesture", "root": str(copy), "cut": "people", "clips": 23, "left_out": 22}
+        {"set": "synthgesture", "root": str(copy), "cut": "people", "store": key, "clips": 23, "left_out": 22}
     ]
 
 

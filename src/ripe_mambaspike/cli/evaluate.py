@@ -1,5 +1,6 @@
 """`ripe eval`: the number of a saved network on a part of a set."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,6 +32,8 @@ class Eval:
     """The part."""
     cut: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How the set is split, where there are several ways."""
+    store: Annotated[str | None, tyro.conf.arg(metavar="KEY|current")] = None
+    """The preparation of the set (see ripe data list); the one it was trained on when not given."""
     fused: bool = False
     """Fuse the network first."""
     shuffle: bool = False
@@ -45,7 +48,13 @@ class Eval:
         from ripe_mambaspike.models.labels import find_checkpoint, read_labels
         from ripe_mambaspike.models.pretrained import from_pretrained
         from ripe_mambaspike.models.ripe import RipeMambaSpike
-        from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of
+        from ripe_mambaspike.train.checkpoint_data import (
+            open_for,
+            part_of,
+            settings_of,
+            store_note,
+            trained_store,
+        )
         from ripe_mambaspike.train.clips import EvalBatches
         from ripe_mambaspike.train.evaluate import BATCH, evaluate
         from ripe_mambaspike.train.network import choose_device
@@ -54,15 +63,19 @@ class Eval:
         device = choose_device(self.device, "--device")
         model = from_pretrained(folder)
         labels = read_labels(folder)
-        settings = settings_of(folder, labels, dataset=self.dataset, root=self.root, cut=self.cut)
+        settings = settings_of(folder, labels, dataset=self.dataset, root=self.root, cut=self.cut, store=self.store)
         data = open_for(folder, labels, settings)
         if self.fused and isinstance(model, RipeMambaSpike) and model.config.form == "training":
             model = fuse(model, quiet=True)
         part = part_of(data, self.split)
         batches: Any = EvalBatches(part, BATCH, device)
+        trained = trained_store(folder, labels)
+        if note := store_note(trained, data):
+            print(f"ripe: {'note' if trained else 'warning'}: {note}", file=sys.stderr)
         found = evaluate(model.to(device), shuffled(batches) if self.shuffle else batches, len(data.classes))
         document = {
             "checkpoint": str(self.checkpoint), "form": model.config.form, "set": settings.set, "cut": data.cut,
+            "store": data.store.key, "trained_on_store": trained,
             "split": self.split, "shuffled": self.shuffle, **found.to_dict(data.classes),
         }  # fmt: skip
         print_json(document) if self.json else show(document)
@@ -86,6 +99,7 @@ def show(document: dict[str, Any]) -> None:
         f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
         + (", time bins shuffled" if document["shuffled"] else "")
     )
+    out.print(f"store {document['store']}")
     rows = [(row["name"], str(row["n"]), str(row["correct"]), _share(row)) for row in document["per_class"]]
     print_table(out, "classes", ("class", "clips", "right", "share"), rows)
     if document["rates"]:

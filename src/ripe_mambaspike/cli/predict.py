@@ -111,8 +111,12 @@ class Predict:
         from ripe_mambaspike.train.samples import held_out
 
         folder = find_checkpoint(self.checkpoint)
+        recipe = load_recipe(folder.parent / "recipe.yaml")
+        if recipe.data.store is None:  # of a run before recipes kept it
+            warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
+            print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
-        for recording, label, name in held_out(load_recipe(folder.parent / "recipe.yaml"), self.held_out):
+        for recording, label, name in held_out(recipe, self.held_out):
             prediction = predict(classifier, recording)
             made.append({**_row(Path(name), prediction), "true": label})
             if not self.json:

@@ -70,8 +70,14 @@ class Seeds:
         runs = running.plan_runs(seeds, folds, out)
         wanted = {run: running.run_settings(run, folds, self.set) for run in runs}
         recipes = {run: with_settings(recipe, settings) for run, settings in wanted.items()}
+        pinned = running.pinned_store(recipes[runs[0]])
+        recipes = {run: with_settings(each, pinned) for run, each in recipes.items()}
         ended = {run: running.finished(run, recipes[run]) for run in runs}
-        commands = [(run, running.train_command(self.recipe, run, wanted[run])) for run in runs if ended[run] is None]
+        commands = [
+            (run, running.train_command(self.recipe, run, [*wanted[run], *pinned]))
+            for run in runs
+            if ended[run] is None
+        ]
         executor = (
             running.slurm_executor(out, running.slurm_parameters(self.slurm)) if self.slurm and commands else None
         )

@@ -53,7 +53,7 @@ class Train:
         from ripe_mambaspike.train.distributed import asked_for, joined
         from ripe_mambaspike.train.network import choose_device
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run import Stop, run_recipe
+        from ripe_mambaspike.train.run import Stop, run_recipe, with_store
 
         processes = asked_for()
         if not processes.is_first:
@@ -73,7 +73,7 @@ class Train:
                 return 130
         if not processes.is_first:
             return 0
-        page = self._report(folder, recipe) if self.report else None
+        page = self._report(folder, with_store(recipe, result.get("store"))) if self.report else None
         if self.json:
             print_json(result)
         else:
@@ -166,8 +166,8 @@ class Teller:
     def began(self, recipe: "Recipe", data: dict[str, Any], learner: "Learner") -> None:
         sizes = ", ".join(f"{part} {data[part]}" for part in ("train", "val", "test"))
         self.says(
-            f"{recipe.name}: {data['set']} ({data['cut']}), {sizes}; {learner.model.parameter_count():,} parameters on "
-            f"{learner.device}"
+            f"{recipe.name}: {data['set']} ({data['cut']}, store {data['store']}), {sizes}; "
+            f"{learner.model.parameter_count():,} parameters on {learner.device}"
         )
         if recipe.run.protocol == "paper":
             self.says("paper protocol: the network is picked on the test part; its number is not a held-out one")

@@ -119,11 +119,15 @@ def checksum(path: Path, kind: str) -> str:
 
 
 @contextmanager
-def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold the lock file; a DataError that begins with `busy` when another process does. A dead process holds none."""
+def locked(path: Path, busy: str) -> Iterator[bool]:
+    """Hold the lock file; a DataError that begins with `busy` when another process does. A dead process holds none.
+
+    Gives whether it is held: not where the system knows no locks, and another process may be at work.
+    """
     if sys.platform == "win32":
-        yield
+        yield False
         return
+    held = False
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -137,10 +141,11 @@ def locked(path: Path, busy: str) -> Iterator[None]:
         except OSError:  # a file system that knows no locks
             break
         if os.fstat(handle).st_nlink:
+            held = True
             break
         os.close(handle)  # its last holder removed it between the two calls
     try:
-        yield
+        yield held
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
@@ -162,7 +167,7 @@ def made_from(folder: str | Path) -> str | None:
 def _mark(folder: Path) -> dict[str, object] | None:
     try:
         mark = json.loads((folder / MARK).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return mark if isinstance(mark, dict) else None
 

@@ -8,8 +8,9 @@ import errno
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -21,22 +22,22 @@ from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.listing import Listing
 from ripe_mambaspike.data.store import (
     CURRENT,
-    INDEX,
-    LAYOUT,
-    LETTERS,
+    STORED,
     EventStore,
     file_checksum,
-    index_checksum,
     open_store,
     read_store,
     shard_name,
     verify_store,
 )
+from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, LETTERS, index_checksum
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.files import atomic_write
 
-COLUMNS = ("name", "label", "shard", "at", "events", "start_us")
+UNFINISHED = "*.part"  # folders of stores that are being made, or were when their process was killed
+NOTE_VERSION = 2  # of what is noted of a shard; one of another version is made again
+LEFT_BEHIND_SECONDS = 7 * 24 * 3600.0  # that an unfinished store is kept for a command that goes on with it
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
 Note = dict[str, Any]
 
@@ -63,12 +64,23 @@ def opened_home(folder: Path, name: str) -> Iterator[Path]:
     home = folder / name
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with locked(home / "lock", f"{home} is being prepared by another process; wait for it to end"):
-            for stray in (*home.glob(".*"), *home.glob("*.part/.*")):  # what a killed process was writing
-                stray.unlink(missing_ok=True)
+        with locked(home / "lock", f"{home} is being prepared by another process; wait for it to end") as held:
+            if held:  # nobody else is writing here
+                for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED}/.*")):  # what a killed process was writing
+                    with suppress(OSError):  # a folder, or a file that a system keeps for itself
+                        stray.unlink()
             yield home
+            if held:
+                _remove_left_behind(home)
     except OSError as error:
         raise DataError(explain(error, home)) from error
+
+
+def _remove_left_behind(home: Path) -> None:
+    """Unfinished stores of other keys that nobody went on with; those of the last days may still be wanted."""
+    for folder in home.glob(UNFINISHED):
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > LEFT_BEHIND_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def build(
@@ -124,8 +136,14 @@ def write_shard(task: Task, packed: Sequence[NDArray[np.void]], clips: list[Note
     placed = [{**clip, "at": end - len(events)} for clip, events, end in zip(clips, packed, ends, strict=True)]
     try:
         with atomic_write(shard) as file:
-            _write_array(file, np.concatenate(packed))
-        note = {"clips": placed, "events": ends[-1], "sha256": file_checksum(shard), **more}
+            _write_array(file, np.concatenate([np.empty(0, STORED), *packed]))
+        note = {
+            "version": NOTE_VERSION,
+            "clips": placed,
+            "events": ends[-1] if ends else 0,
+            "sha256": file_checksum(shard),
+            **more,
+        }
         with atomic_write(_note(task)) as file:
             file.write(json.dumps(note).encode())
     except OSError as error:
@@ -137,7 +155,11 @@ def finished(task: Task) -> Note | None:
     shard = task.folder / shard_name(task.number)
     try:
         note = json.loads(_note(task).read_text())
-        if [clip["name"] for clip in note["clips"]] == task.names and file_checksum(shard) == note["sha256"]:
+        if note["version"] != NOTE_VERSION:
+            return None
+        left_out = set(note.get("left_out", ()))  # clips of files that could not be read
+        wanted = [name for name in task.names if name not in left_out]
+        if [clip["name"] for clip in note["clips"]] == wanted and file_checksum(shard) == note["sha256"]:
             return dict(note)
     except (OSError, ValueError, KeyError, TypeError, RipeError):
         pass
@@ -175,13 +197,16 @@ def _finish(tasks: Sequence[Task], describe: Callable[[list[Note]], dict[str, An
     whole = [note for note in notes if note is not None]
     if len(whole) != len(tasks):
         raise DataError(f"{folder} lost a shard while it was made; run the same command again")
-    clips = [{**clip, "shard": number} for number, note in enumerate(whole) for clip in note["clips"]]
-    index: dict[str, Any] = {
-        "layout": LAYOUT,
-        **describe(whole),
-        "clips": {name: [clip[name] for clip in clips] for name in COLUMNS},
-        "shards": [{"events": note["events"], "sha256": note["sha256"]} for note in whole],
-    }
+    try:
+        clips = [{**clip, "shard": number} for number, note in enumerate(whole) for clip in note["clips"]]
+        index: dict[str, Any] = {
+            "layout": LAYOUT,
+            **describe(whole),
+            "clips": {name: [clip[name] for clip in clips] for name in COLUMNS},
+            "shards": [{"events": note["events"], "sha256": note["sha256"]} for note in whole],
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{folder} has notes that are damaged; remove it and run the same command again") from error
     index["sha256"] = index_checksum(index)
     with atomic_write(folder / INDEX) as file:
         file.write(json.dumps(index).encode())

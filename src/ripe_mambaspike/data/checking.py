@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ripe_mambaspike.data.listing import without
 from ripe_mambaspike.data.sets.registry import list_set
 from ripe_mambaspike.data.sets.simulated import VERSION, recipe_key
 from ripe_mambaspike.data.store import EventStore, compare_source
@@ -21,8 +22,11 @@ def source_state(store: EventStore, root: Path) -> str:
         return state
     try:
         listing = list_set(store.name, root, **store.index["options"])
+        listing = without(listing, store.index.get("unreadable", {}))
     except RipeError as error:
         return f"changed: {error}"
+    except (TypeError, ValueError, AttributeError) as error:  # of options that are none
+        return f"changed: its options cannot be used ({error})"
     added = sorted({source.path for source in listing.sources} - set(store.index["sources"]))
     if added:
         return f"changed: {len(added)} more recordings are there, {added[0]} first"

@@ -2,8 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ripe_mambaspike.errors import DataError
@@ -57,6 +57,7 @@ class Listing:
     time_unit: str | None = None
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # what it was listed with
+    passed_over: tuple[str, ...] = ()  # files that are no recordings; of no matter to what is stored
 
     @property
     def clips(self) -> tuple[Clip, ...]:
@@ -102,6 +103,23 @@ def carve_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], sha
 def one_clip_each(files: Iterable[tuple[str, str, int]]) -> tuple[SourceFile, ...]:
     """One clip a file, from (path, name, label). The name leaves out the folders that the set happens to lie in."""
     return tuple(SourceFile(path, (Clip(name, label),)) for path, name, label in files)
+
+
+def without(listing: Listing, paths: Collection[str]) -> Listing:
+    """The listing without some of its files; its cuts are then no published ones. Every class keeps a recording."""
+    if not paths:
+        return listing
+    sources = tuple(source for source in listing.sources if source.path not in paths)
+    clips = [clip for source in sources for clip in source.clips]
+    if lost := sorted({clip.label for clip in listing.clips} - {clip.label for clip in clips}):
+        name = listing.classes[lost[0]]
+        raise DataError(f"{name}: expected a class with a recording that can be read, got none", field=name)
+    kept = [source.path not in paths for source in listing.sources for _ in source.clips]
+    cuts = {
+        name: make_cut(name, clips, [part for part, stays in zip(cut.parts, kept, strict=True) if stays])
+        for name, cut in listing.cuts.items()
+    }
+    return replace(listing, sources=sources, cuts=cuts)
 
 
 def check(listing: Listing, root: str) -> Listing:

@@ -19,19 +19,27 @@ if TYPE_CHECKING:
 
 
 def load_set(
-    name: str, root: str | Path | None, split: str, *, cut: str | None = None, store: str | Path | None = None
+    name: str,
+    root: str | Path | None,
+    split: str,
+    *,
+    cut: str | None = None,
+    store: str | Path | None = None,
+    store_key: str | None = None,
 ) -> "EventSet":
     """The clips of one part, `train`, `val` or `test`, of a set that was prepared.
 
     `cut` names the way it is split, where there are several; `store` is where it was prepared, in the root by default
-    (and with it, the root may be None).
+    (and with it, the root may be None). `store_key` chooses one of several preparations by its key (`ripe data list`),
+    where the last one is not wanted.
     """
     find_set(name)
     if split not in PARTS:
         raise DataError(f"split is {split!r}; one of {', '.join(PARTS)} is wanted")
     if store is None and root is None:
         raise DataError("neither root nor store is given; one of them is wanted")
-    opened = open_store(Path(os.fspath(store)) if store is not None else Path(os.fspath(root or "")) / STORE, name)
+    folder = Path(os.fspath(store)) if store is not None else Path(os.fspath(root or "")) / STORE
+    opened = open_store(folder, name, store_key)
     chosen = opened.cuts[0] if cut is None else cut
     if chosen not in opened.cuts:
         raise DataError(f"{name} was prepared with the cut {', '.join(opened.cuts)}; '{chosen}' is not there")

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ripe_mambaspike.data.building import (
     Note,
     Progress,
@@ -21,16 +24,17 @@ from ripe_mambaspike.data.building import (
     opened_home,
     write_shard,
 )
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile
-from ripe_mambaspike.data.store import LONGEST, EventStore, file_checksum, pack
+from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without
+from ripe_mambaspike.data.sensors_named import SensorsNamed, settle_sensor
+from ripe_mambaspike.data.store import LONGEST, EventStore, file_checksum, open_store, pack
 from ripe_mambaspike.data.workers import Workers
-from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.errors import ConfigError, DataError, ReadError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.events.sensors import likely_size
 
 SHARD_BYTES = 64 << 20  # of source files in a shard, about
 SHARD_FILES = 512
+UNSPLIT = "unsplit"  # the cut of a set that has no parts
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Task:
     sensor_size: tuple[int, int] | None
     time_unit: str | None
     strict: bool
+    skip_unreadable: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -57,43 +62,72 @@ def prepare(
     *,
     workers: int = 1,
     strict: bool = False,
+    skip_unreadable: bool = False,
+    unsplit: bool = False,
     progress: Progress | None = None,
 ) -> EventStore:
-    """The store of the set in `folder`, built if it is not there yet.
+    """The store of the set in `folder`, built if it is not there yet, and current from then on.
 
-    With more than one worker, a script of yours needs the usual `if __name__ == "__main__":`.
+    Stores of other keys stay beside it. `skip_unreadable` leaves out files that cannot be read; `unsplit` says that a
+    set without parts is wanted, even where the current store has some. With more than one worker, a script of yours
+    needs the usual `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
     with opened_home(folder, listing.name) as home:
-        return _prepare(listing, root, home, workers, strict, report)
+        check_split(listing, root, home, unsplit)
+        return _prepare(listing, root, home, workers, strict, skip_unreadable, report)
 
 
-def _prepare(listing: Listing, root: Path, home: Path, workers: int, strict: bool, report: Progress) -> EventStore:
+def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None:
+    """Refuse to put a set without parts in the place of one that has some, unless that is asked for."""
+    if list(listing.cuts) != [UNSPLIT]:
+        if unsplit:
+            raise ConfigError(f"unsplit: expected a set without parts, got {', '.join(listing.cuts)}", field="unsplit")
+        return
+    try:
+        current = open_store(home.parent, home.name)
+    except DataError:  # there is none, or it is of no use
+        return
+    if not unsplit and current.cuts != (UNSPLIT,):
+        raise DataError(
+            f"{root}: test_share: expected a split, since the current store {current.key} has one "
+            f"({', '.join(current.cuts)}), got none; --test-share SHARE makes one, --unsplit goes on without",
+            field="test_share",
+            path=root,
+        )
+
+
+def _prepare(
+    listing: Listing, root: Path, home: Path, workers: int, strict: bool, skip: bool, report: Progress
+) -> EventStore:
     with Workers(workers) as run:
         paths = [root / source.path for source in listing.sources]
         groups = [paths[start : start + SHARD_FILES] for start in range(0, len(paths), SHARD_FILES)]
         checksums: list[str] = []
-        for result in run.map(fingerprint, groups):
+        for result in run.map(partial(fingerprint, skip=skip), groups):
             checksums += result
             report("reading the source", len(checksums), len(paths))
-        target = home / make_key(listing, checksums)
+        target = home / make_key(listing, checksums, skip)
         store = build(
             target,
             run,
-            lambda building: make_tasks(listing, root, building, strict),
+            lambda building: make_tasks(listing, root, building, strict, skip),
             make_shard,
             partial(_describe, listing, checksums),
             partial(report, "decoding"),
         )
-    troubles = store.index["troubles"]
-    if strict and troubles:  # of a store that was made, or begun, without
-        raise DataError(f"{root / troubles[0]}; recordings without such are wanted with --strict")
+    if strict and (troubles := store.index["troubles"]):
+        in_file = troubles[0].partition(": ")[0] in store.index["sources"]
+        said = str(root / troubles[0]) if in_file else f"{root}: {troubles[0]}"
+        raise DataError(f"{said}; recordings without such are wanted with --strict", field="strict", path=root)
     return make_current(target)
 
 
-def make_key(listing: Listing, checksums: Sequence[str]) -> str:
+def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool = False) -> str:
     """Of all that decides what is stored: the content of the files, the clips, their splits, the settings."""
+    more = {"skip_unreadable": True} if skip_unreadable else {}
     facts = {
+        **more,
         "set": listing.name,
         "classes": listing.classes,
         "sensor_size": listing.sensor_size,
@@ -108,11 +142,19 @@ def make_key(listing: Listing, checksums: Sequence[str]) -> str:
     return key_of(facts)
 
 
-def fingerprint(paths: Sequence[Path]) -> list[str]:
-    return [file_checksum(path) for path in paths]
+def fingerprint(paths: Sequence[Path], skip: bool = False) -> list[str]:
+    """The checksum of each file; nothing for one that cannot be opened, where such are left out."""
+    return [_checksum_or_nothing(path) if skip else file_checksum(path) for path in paths]
 
 
-def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool) -> list[Task]:
+def _checksum_or_nothing(path: Path) -> str:
+    try:
+        return file_checksum(path)
+    except DataError:
+        return ""
+
+
+def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool, skip_unreadable: bool = False) -> list[Task]:
     """Shards of about one size, by the files' sizes."""
     groups: list[list[SourceFile]] = []
     room = 0
@@ -124,32 +166,53 @@ def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool) -> list
         groups[-1].append(source)
         room -= size
     return [
-        Task(number, root, folder, tuple(group), listing.sensor_size, listing.time_unit, strict)
+        Task(number, root, folder, tuple(group), listing.sensor_size, listing.time_unit, strict, skip_unreadable)
         for number, group in enumerate(groups)
     ]
 
 
 def make_shard(task: Task) -> None:
     """Decode the files of one shard and write it."""
-    packed, clips, troubles = [], [], []
-    corner, size = (0, 0), task.sensor_size
+    packed: list[NDArray[np.void]] = []
+    clips: list[Note] = []
+    troubles: list[str] = []
+    unreadable: dict[str, str] = {}
+    sensors = SensorsNamed()
     for source in task.sources:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            path = task.root / source.path
-            recording = read(path, sensor_size=task.sensor_size, time_unit=task.time_unit, strict=task.strict)
+        try:
+            recording, parts = _read_source(task, source)
+        except (ReadError, DataError) as error:
+            if not task.skip_unreadable:
+                path = task.root / source.path
+                raise type(error)(f"{error}; --skip-unreadable leaves such files out", path=path) from error
+            unreadable[source.path] = str(error).replace(f"{task.root / source.path}", source.path)
+            continue
+        if task.strict and recording.warnings:
+            raise ReadError(f"{task.root / source.path}: {recording.warnings[0]}", path=task.root / source.path)
         troubles += [f"{source.path}: {sentence}" for sentence in recording.warnings]
-        if recording.metadata["sensor_size_from"] == "the file":
-            size = _union(size, recording.sensor_size)
-        corner = _union(corner, (int(recording["x"].max()), int(recording["y"].max())))
-        ordered = recording.ordered()
-        for clip in source.clips:
-            part = _cut_out(ordered, clip, path)
-            start = part.first_us if clip.start_us is None else clip.start_us
-            _check_room(part, start, path)
+        sensors.see(recording, source.path)
+        for clip, (part, start) in zip(source.clips, parts, strict=True):
             packed.append(pack(part.events, start))
             clips.append({"name": clip.name, "label": clip.label, "events": len(part), "start_us": start})
-    write_shard(task, packed, clips, corner=corner, size=size, troubles=troubles)
+    left_out = [clip.name for source in task.sources if source.path in unreadable for clip in source.clips]
+    facts = {"troubles": troubles, "unreadable": unreadable, "left_out": left_out}
+    write_shard(task, packed, clips, **facts, sensors=sensors.to_dict())
+
+
+def _read_source(task: Task, source: SourceFile) -> tuple[Recording, list[tuple[Recording, int]]]:
+    """A file, and the events of each of its clips with the time at which it begins."""
+    path = task.root / source.path
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recording = read(path, sensor_size=task.sensor_size, time_unit=task.time_unit)
+    ordered = recording.ordered()
+    parts = []
+    for clip in source.clips:
+        part = _cut_out(ordered, clip, path)
+        start = part.first_us if clip.start_us is None else clip.start_us
+        _check_room(part, start, path)
+        parts.append((part, start))
+    return recording, parts
 
 
 def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
@@ -172,20 +235,18 @@ def _check_room(part: Recording, start_us: int, path: Path) -> None:
 
 def _describe(listing: Listing, checksums: Sequence[str], notes: list[Note]) -> dict[str, Any]:
     """What the index says of the set, its sensor, its source and what was wrong with it."""
-    declared: tuple[int, int] | None = None
-    corner = (0, 0)
+    sensors = SensorsNamed()
+    unreadable: dict[str, str] = {}
     for note in notes:
-        corner = _union(corner, note["corner"])
-        declared = _union(declared, note["size"]) if note["size"] else declared
-    # Recordings that say their sensor and recordings that do not may be mixed: the sensor holds them all.
-    seen = (corner[0] + 1, corner[1] + 1)
+        sensors.add(note["sensors"])
+        unreadable |= note["unreadable"]
+    settled = settle_sensor(sensors, listing.sensor_size)
+    described = describe_listing(without(listing, unreadable))
     return {
-        **describe_listing(listing),
-        "sensor_size": listing.sensor_size or (_union(declared, seen) if declared else likely_size(*corner)),
-        "troubles": [trouble for note in notes for trouble in note["troubles"]],
+        **described,
+        "notes": [*described["notes"], *settled.notes],
+        "sensor_size": settled.size,
+        "troubles": [*(trouble for note in notes for trouble in note["troubles"]), *settled.troubles],
         "sources": {source.path: checksum for source, checksum in zip(listing.sources, checksums, strict=True)},
+        **({"unreadable": unreadable} if unreadable else {}),
     }
-
-
-def _union(first: Sequence[int] | None, second: Sequence[int]) -> tuple[int, int]:
-    return (max(first[0], second[0]), max(first[1], second[1])) if first else (second[0], second[1])

@@ -5,7 +5,9 @@ lowest bit), `index.json` (names, labels, parts, places, checksums). A store tha
 """
 
 import hashlib
-import json
+import os
+import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,17 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import PARTS
 from ripe_mambaspike.data.sets.registry import SIMULATED
+from ripe_mambaspike.data.store_index import INDEX, LETTERS, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.files import read_regular
 
 STORED = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
-LAYOUT = 1  # goes up when what is stored for the same source changes
-INDEX = "index.json"
 CURRENT = "current"
-LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
+KEY = re.compile(r"[0-9a-f]{16}")  # the name of a store's folder
 LONGEST = 1 << 32
+# What NumPy raises for a file that is no array, or one whose header lies.
+DAMAGE = (OSError, ValueError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError)
 
 
 def pack(events: Events, start_us: int) -> NDArray[np.void]:
@@ -57,6 +60,11 @@ class EventStore:
     @property
     def name(self) -> str:
         return str(self.index["set"])
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides what is stored; a run and its network keep it."""
+        return self.folder.name
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -96,11 +104,14 @@ class EventStore:
     def open_shard(self, number: int) -> NDArray[np.void]:
         path, wanted = self.folder / shard_name(number), self.index["shards"][number]["events"]
         try:
+            if path.exists() and not path.is_file():
+                raise OSError("not a regular file")
             stored = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError, SyntaxError) as error:
-            raise DataError(f"{path} is missing or damaged ({error}); prepare the set again") from error
-        if stored.dtype != STORED or stored.shape != (wanted,):
-            raise DataError(f"{path} holds {stored.shape} of {stored.dtype}; {wanted} events are wanted")
+        except DAMAGE as error:
+            raise DataError(f"{path} is missing or damaged ({error}); prepare the set again", path=path) from error
+        if not isinstance(stored, np.memmap) or stored.dtype != STORED or stored.shape != (wanted,):
+            held = f"{stored.shape} of {stored.dtype}" if isinstance(stored, np.ndarray) else "no array"
+            raise DataError(f"{path} holds {held}; {wanted} events are wanted", path=path)
         return stored
 
 
@@ -108,56 +119,73 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.npy"
 
 
-def open_store(folder: Path, name: str) -> EventStore:
-    """The current store of a set, in the folder of its stores."""
-    pointer = folder / name / CURRENT
-    try:
-        key = pointer.read_text().strip()
-    except (OSError, ValueError) as error:
+def open_store(folder: Path, name: str, key: str | None = None) -> EventStore:
+    """A store of a set, in the folder of its stores: the one with this key, or else the current one."""
+    home = folder / name
+    found = current_key(home) if key is None else key
+    if found is None:
         command = "sim make" if name in SIMULATED else "data prepare"
-        raise DataError(f"{folder} holds no prepared {name}; run `ripe {command} {name}` first") from error
-    return read_store(folder / name / key)
+        raise DataError(f"{folder} holds no prepared {name}; run `ripe {command} {name}` first", path=home)
+    if key is not None and key not in store_keys(home):
+        raise DataError(
+            f"{home}: store: expected {describe_keys(home)}, got {key!r}, which is not there; preparing the set again "
+            "as it was then makes it again",
+            field="store",
+            path=home,
+        )
+    store = read_store(home / found)
+    if store.name != name:
+        path = home / found / INDEX
+        raise DataError(f"{path}: set: expected {name}, got {store.name[:60]!r}", field="set", path=path)
+    return store
+
+
+def current_key(home: Path) -> str | None:
+    """The key of the store that the set in this folder was prepared as last; None where there is none."""
+    try:
+        key = read_regular(home / CURRENT, 1024).decode().strip()
+    except (OSError, ValueError):
+        return None
+    return key if KEY.fullmatch(key) else None
+
+
+def store_keys(home: Path) -> list[str]:
+    """The keys of all stores of the set in this folder; several live side by side."""
+    try:
+        return sorted(path.name for path in home.iterdir() if KEY.fullmatch(path.name) and (path / INDEX).is_file())
+    except OSError:
+        return []
+
+
+def describe_keys(home: Path) -> str:
+    """The keys that are there, for a sentence."""
+    current = current_key(home)
+    keys = [f"{key} (current)" if key == current else key for key in store_keys(home)]
+    return " or ".join(keys) or "a prepared set, of which there is none"
 
 
 def read_store(folder: Path) -> EventStore:
     """The store in a folder."""
-    path = folder / INDEX
-    try:
-        index = json.loads(path.read_text())
-        if index["layout"] != LAYOUT:
-            raise DataError(f"{path} is of layout {index['layout']}; {LAYOUT} is wanted: prepare the set again")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is missing or damaged; prepare the set again") from error
-    return EventStore(folder, index)
-
-
-def index_checksum(index: Mapping[str, Any]) -> str:
-    """Of all that the index says but this."""
-    said = {name: value for name, value in index.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return EventStore(folder, read_index(folder / INDEX))
 
 
 def verify_store(store: EventStore) -> int:
     """Check every byte, the index against its own checksum and the shards against the index; the number of events."""
-    if store.index.get("sha256") != index_checksum(store.index):
-        raise DataError(f"{store.folder / INDEX} does not have the checksum that it names; prepare the set again")
-    clips, shards = store.index["clips"], store.index["shards"]
+    index = read_index(store.folder / INDEX)
+    clips, shards = index["clips"], index["shards"]
     total = 0
     for number, facts in enumerate(shards):
         path = store.folder / shard_name(number)
         if file_checksum(path) != facts["sha256"]:
             raise DataError(f"{path} does not have the checksum that its index names; prepare the set again")
         total += len(store.open_shard(number))
-    lengths = {len(column) for column in clips.values()} | {len(cut["parts"]) for cut in store.index["cuts"].values()}
-    if len(lengths) != 1:
-        raise DataError(f"{store.folder / INDEX} has columns of {sorted(lengths)} clips; prepare the set again")
     places = sorted(zip(clips["shard"], clips["at"], clips["events"], strict=True))
     ends: dict[int, int] = {}
     for shard, at, count in places:
         if at != ends.get(shard, 0) or count < 1:
             raise DataError(f"{store.folder / INDEX} has clips that overlap or leave gaps; prepare the set again")
         ends[shard] = at + count
-    if ends != {number: facts["events"] for number, facts in enumerate(shards)}:
+    if ends != {number: facts["events"] for number, facts in enumerate(shards) if facts["events"]}:
         raise DataError(f"{store.folder / INDEX} does not agree with the shards; prepare the set again")
     return total
 
@@ -168,7 +196,7 @@ def compare_source(store: EventStore, root: Path) -> str:
     for path, wanted in store.index["sources"].items():
         if not (root / path).is_file():
             missing += 1
-        elif file_checksum(root / path) != wanted:
+        elif wanted and file_checksum(root / path) != wanted:
             differing.append(path)
     if missing == len(store.index["sources"]):
         return "gone"
@@ -180,7 +208,11 @@ def compare_source(store: EventStore, root: Path) -> str:
 
 def file_checksum(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe would never end
+                raise DataError(f"{path} cannot be read (no plain file)", path=path)
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # the latter of a name that the system cannot look up
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} cannot be read ({reason})", path=path) from error

@@ -10,7 +10,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of
+from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of, store_note, trained_store
 from ripe_mambaspike.train.clips import Clips
 from ripe_mambaspike.train.predict import Classifier, clip_of
 from ripe_mambaspike.train.samples import evenly
@@ -26,10 +26,11 @@ class AtHand(NamedTuple):
 
 def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> AtHand:
     """So many clips of a part of the network's own set, of all classes alike."""
-    found = whole_part(folder, labels, part, root)
+    data = open_for(folder, labels, settings_of(folder, labels, root=root))
+    found, note = part_of(data, part), store_note(trained_store(folder, labels), data)
     chosen = evenly(found.labels.tolist(), min(count, len(found)))
     clips, classes = zip(*(found.clip(number) for number in chosen), strict=True)
-    what = f"{len(chosen)} of the {len(found)} {part} recordings of {labels.set}"
+    what = f"{len(chosen)} of the {len(found)} {part} recordings of {labels.set}" + (f" ({note})" if note else "")
     return AtHand(torch.stack(clips), torch.tensor(classes), what)
 
 

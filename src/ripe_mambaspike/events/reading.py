@@ -146,7 +146,9 @@ class OpenRecording:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return {**self._source.metadata, "sensor_size_from": self._size_from}
+        named = self._source.sensor_size  # what was given goes before it
+        overruled = {"sensor_size_in_file": list(named)} if named and named != self.declared_size else {}
+        return {**self._source.metadata, "sensor_size_from": self._size_from, **overruled}
 
     @property
     def warnings(self) -> tuple[str, ...]:

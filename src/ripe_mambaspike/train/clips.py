@@ -20,7 +20,7 @@ from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.listing import PARTS, TEST, TRAIN, VALIDATION
 from ripe_mambaspike.data.loading import BinnedSet, EventSet, load_set
 from ripe_mambaspike.data.sets.registry import STORE, find_set
-from ripe_mambaspike.data.store import CURRENT, EventStore, open_store
+from ripe_mambaspike.data.store import CURRENT, EventStore, open_store, store_keys
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.train.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
@@ -141,6 +141,7 @@ class TrainingData:
                 "set": extra.events.name,
                 "root": str(extra.root),
                 "cut": extra.events.cut,
+                "store": extra.events.store.key,
                 "clips": len(extra.events),
                 "left_out": extra.left_out,
             }
@@ -150,7 +151,7 @@ class TrainingData:
             **said,
             "grid": list(self.settings.grid),
             "root": str(self.root),
-            "store": self.store.folder.name,
+            "store": self.store.key,
             "simulated": find_set(self.store.name).simulated,
             "cut": self.cut,
             "sensor_size": list(self.store.sensor_size),
@@ -163,19 +164,24 @@ class TrainingData:
         }
 
 
+def root_of(data: DataSettings) -> Path:
+    """The folder that a set lies in."""
+    return Path("data") / data.set if data.root is None else Path(data.root)
+
+
 def open_data(recipe: Recipe) -> TrainingData:
     """The set that a recipe names, split as it says; no recording is read yet."""
     data = recipe.data
-    root = Path("data") / data.set if data.root is None else Path(data.root)
+    root = root_of(data)
     _check_there(data.set, root)
     if data.folds:
-        store = open_store(root / STORE, data.set)
+        store = open_store(root / STORE, data.set, data.store)
         cut = store.cuts[0] if data.cut is None else data.cut
         members = folds_of(store, cut, data.folds, data.fold)
     elif data.fold:
         raise ConfigError(f"data.fold is {data.fold} and data.folds is 0; how many folds there are is wanted")
     else:
-        train = load_set(data.set, root, TRAIN, cut=data.cut)
+        train = load_set(data.set, root, TRAIN, cut=data.cut, store_key=data.store)
         store, cut = train.store, train.cut
         members = {part: store.members(cut, part) for part in PARTS}
     if not data.validation:
@@ -191,7 +197,8 @@ def _check_there(name: str, root: Path) -> None:
     """Refuse a root without the set, with the command that makes it."""
     simulated = find_set(name).simulated
     try:
-        there = (root / STORE / name / CURRENT).is_file()
+        home = root / STORE / name
+        there = (home / CURRENT).is_file() or bool(store_keys(home))
     except OSError:
         there = False
     if not there:
@@ -210,7 +217,7 @@ def _open_extra(text: str, data: TrainingData) -> Extra:
     root = Path(place)
     _check_there(name, root)
     events = load_set(name, root, TRAIN)
-    if events.store.folder.name == data.store.folder.name:
+    if events.store.key == data.store.key:
         raise ConfigError(f"data.extra has '{text}', which is the set that is learned from already; another is wanted")
     if sorted(events.classes) != sorted(data.classes):
         strange = sorted(set(events.classes) ^ set(data.classes))

@@ -20,6 +20,7 @@ class DataSettings:
     set: str = "synthgesture"  # a set by its name (see ripe data sets)
     root: str | None = None  # the folder it lies in; data/SET when not given
     cut: str | None = None  # how it is split, where there are several ways; the first when not given
+    store: str | None = None  # the key of one of its preparations (see ripe data list); the current one when not given
     steps: int = 16  # T, time bins of a clip
     grid: tuple[int, int] = (64, 64)  # height and width of the bins; the network's resolution
     by: Literal["time", "count"] = "time"  # bins of equal time or of equally many events

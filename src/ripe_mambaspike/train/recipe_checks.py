@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from ripe_mambaspike.data.sets.registry import SETS, SIMULATED
+from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import LARGEST, SMALLEST_SIDE
 from ripe_mambaspike.models.registry import list_models, model_config
@@ -74,6 +75,9 @@ def _check_data(recipe: Recipe) -> None:
         _refuse("data.steps", data.steps, f"a whole number from 1 to {most_steps}")
     if not all(SMALLEST_SIDE <= side <= most_side for side in data.grid):
         _refuse("data.grid", list(data.grid), f"one side or [height, width] from {SMALLEST_SIDE} to {most_side}")
+    if data.store is not None and not KEY.fullmatch(data.store):
+        said = "the key of a prepared set (see ripe data list) or null"
+        raise ConfigError(f"data.store: expected {said}, got {show(data.store)}", field="data.store")
     for word in data.extra:
         name, _, root = word.partition("=")
         if name not in known or not root:

@@ -108,7 +108,8 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         place = values
         for part in above:
             place = place[part]
-        place[last] = _parse(text, f"the setting {show(setting)}")
+        is_key = path == "data.store" and text.strip().isdigit()  # a key without a letter is no number
+        place[last] = text.strip() if is_key else _parse(text, f"the setting {show(setting)}")
     return recipe_from(values, f"recipe '{recipe.name}'")
 
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,6 +66,7 @@ class Run:
     def __post_init__(self) -> None:
         self.device = choose_device(self.recipe.run.device)
         self.data: TrainingData = open_data(self.recipe)
+        self.recipe = with_store(self.recipe, self.data.store.key)
         model = make_network(self.recipe, self.data.classes).to(self.device)
         self.learner = Learner(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._began = time.monotonic()
@@ -83,11 +84,14 @@ class Run:
                 f"{self.folder} was begun on {world} process{'es' * (world > 1)} and is to go on with "
                 f"{self.processes.world}; the same number is wanted"
             )
-        here = self.data.store.folder.name
-        if document["store"] != here:
+        here = self._stores()
+        begun_on = [document["store"], *document.get("extra_stores", here[1:])]
+        if begun_on != here:
             raise DataError(
-                f"{self.folder} was trained on {document['store']} of {self.recipe.data.set} and {self.data.root} "
-                f"holds {here}; the same clips are wanted"
+                f"{self.folder}: store: expected {', '.join(map(str, begun_on))}, which the run was begun on, got "
+                f"{', '.join(here)}; prepare the set again as it was then",
+                field="store",
+                path=self.folder,
             )
         self.learner.restore(found)
         self.rows, self.best, self.seconds = document["rows"], document["best"], document["seconds"]
@@ -190,6 +194,7 @@ class Run:
             "epoch": (self.best or {})["epoch"],
             "set": self.recipe.data.set,
             "cut": self.data.cut,
+            "store": self.data.store.key,
             "split": "test",
             **found.to_dict(self.data.classes),
             "seed": self.recipe.run.seed,
@@ -217,9 +222,14 @@ class Run:
         state = self.learner.state()
         place = self.learner.place
         document = {**state.document, "rows": self.rows, "best": self.best, "seconds": self._spent()}
-        document |= {"processes": self.processes.world, "store": self.data.store.folder.name}
+        store, *extra = self._stores()
+        document |= {"processes": self.processes.world, "store": store, "extra_stores": extra}
         save_checkpoint(self.folder / CHECKPOINTS, (place.moves, place.epoch), Checkpoint(state.tensors, document))
         self._saved = time.monotonic()
+
+    def _stores(self) -> list[str]:
+        """The keys of all that is learned from."""
+        return [self.data.store.key, *(extra.events.store.key for extra in self.data.extra)]
 
     def _spent(self) -> float:
         """Seconds since the run began, without those it was stopped."""
@@ -249,6 +259,7 @@ def run_recipe(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted") from error
+    recipe = with_store(recipe, recipe.data.store or store_begun_on(folder))
     processes.wait()  # all have looked at the folder before one writes there
     run = Run(recipe, folder, watcher, asked_to_stop, processes=processes)
     try:
@@ -261,8 +272,25 @@ def run_recipe(
         run.learner.close()
 
 
+def with_store(recipe: Recipe, key: str | None) -> Recipe:
+    """The recipe on this preparation of its set."""
+    return replace(recipe, data=replace(recipe.data, store=key))
+
+
+def store_begun_on(folder: Path) -> str | None:
+    """The key of the store that the run in a folder was begun on, as its recipe or its checkpoint says."""
+    saved = load_recipe(folder / RECIPE).data.store if (folder / RECIPE).exists() else None
+    if saved is not None:
+        return saved
+    found = last_checkpoint(folder / CHECKPOINTS)  # of a run begun before recipes kept the key
+    key = None if found is None else found.document.get("store")
+    return key if isinstance(key, str) else None
+
+
 def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
     """Refuse to go on with another recipe."""
+    if None in (given.data.store, saved.data.store):  # the one that the run was begun on is then meant
+        given, saved = with_store(given, None), with_store(saved, None)
     differing = [name for name in difference(given, saved) if name not in FREE]
     if differing:
         raise ConfigError(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,20 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return document
 
 
+def pinned_store(recipe: Recipe) -> list[str]:
+    """The setting that keeps all runs of a group on one preparation of the set.
+
+    Nothing where the recipe names one, or none is there yet.
+    """
+    from ripe_mambaspike.data.sets.registry import STORE
+    from ripe_mambaspike.data.store import current_key
+    from ripe_mambaspike.train.clips import root_of
+
+    data = recipe.data
+    key = current_key(root_of(data) / STORE / data.set) if data.store is None else None
+    return [] if key is None else [f"data.store={key}"]
+
+
 def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
     """The result of an earlier run of this recipe; None where there is none, an error where it is another recipe's."""
     from ripe_mambaspike.train.recipes import difference, load_recipe
@@ -138,7 +152,10 @@ def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
     result = read_result(run.folder)
     if result is None:
         return None
-    found = difference(recipe, load_recipe(run.folder / RECIPE_FILE))
+    saved = load_recipe(run.folder / RECIPE_FILE)
+    if None in (recipe.data.store, saved.data.store):
+        recipe, saved = (replace(one, data=replace(one.data, store=None)) for one in (recipe, saved))
+    found = difference(recipe, saved)
     if differing := [field for field in found if field not in OF_NO_MATTER]:
         raise InputError(
             f"{run.folder} holds a finished run with another {', '.join(differing[:4])}; another --out is wanted"

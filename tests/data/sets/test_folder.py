@@ -111,7 +111,7 @@ def test_settings_are_kept():
         ([*PLAIN, "stray.bin"], "stray.bin", "class/recording"),
         ([*PLAIN, "left/deep/1.bin"], "left/deep/1.bin", "class/recording"),
         ([*SPLIT, "train/stray.bin"], "train/stray.bin", "part/class/recording"),
-        ([*SPLIT, "readme.txt"], "readme.txt", "part/class/recording"),
+        ([*SPLIT, "labels.txt"], "labels.txt", "part/class/recording"),
         ([*SPLIT, "more/a/1.bin"], "train/a/0.bin", "class/recording"),
     ],
 )

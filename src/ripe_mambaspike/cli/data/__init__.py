@@ -7,6 +7,7 @@ import tyro
 
 from ripe_mambaspike.cli.data.recordings import Convert, Info, View
 from ripe_mambaspike.cli.data.sets import Download, Prepare, Sets, Verify
+from ripe_mambaspike.cli.data.stores import List
 
 COMMANDS = {
     "info": Info,
@@ -15,6 +16,7 @@ COMMANDS = {
     "sets": Sets,
     "download": Download,
     "prepare": Prepare,
+    "list": List,
     "verify": Verify,
 }
 
@@ -30,6 +32,7 @@ class Data:
         | Annotated[Sets, tyro.conf.subcommand("sets")]
         | Annotated[Download, tyro.conf.subcommand("download")]
         | Annotated[Prepare, tyro.conf.subcommand("prepare")]
+        | Annotated[List, tyro.conf.subcommand("list")]
         | Annotated[Verify, tyro.conf.subcommand("verify")]
     ]
 

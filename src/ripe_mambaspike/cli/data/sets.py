@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,11 @@ class Download:
 
 @dataclass
 class Prepare:
-    """Decode a set once into a store that is mapped into memory. A run that was killed goes on where it was."""
+    """Decode a set once into a store that is mapped into memory. A run that was killed goes on where it was.
+
+    Preparing a set in another way makes another store beside the first (see ripe data list), which a run that was
+    trained on it goes on using.
+    """
 
     name: Name
     """The set (see ripe data sets); folder for a tree of your own, class/recording."""
@@ -102,13 +106,17 @@ class Prepare:
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Processes; as many as there are cores when not given."""
     strict: bool = False
-    """Refuse recordings with events outside the sensor or times that run backwards."""
+    """Refuse recordings with events outside the sensor, times that run backwards, or several sensors."""
+    skip_unreadable: bool = False
+    """Leave out recordings that cannot be read, each with a warning."""
     partial: bool = False
     """Go on with the recordings that are there when the split lists name more."""
     lists: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of DailyDVS-200's train.txt, val.txt and test.txt, when they are not in the root."""
     test_share: Annotated[float | None, tyro.conf.arg(metavar="SHARE")] = None
     """Share of each class of a folder that becomes its test part, when it has no train/ and test/."""
+    unsplit: bool = False
+    """Prepare a folder without a test part, in the place of one that has one; nothing can be trained on it."""
     sensor_size: SensorSize = None
     """Width and height of a folder's sensor, where its files do not say."""
     time_unit: TimeUnit = None
@@ -119,6 +127,7 @@ class Prepare:
     def run(self) -> int:
         from ripe_mambaspike.data.prepare import prepare
         from ripe_mambaspike.data.sets import list_set
+        from ripe_mambaspike.data.store import current_key
 
         workers = count_workers(self.workers)
         listing = list_set(
@@ -130,21 +139,31 @@ class Prepare:
             sensor_size=self.sensor_size,
             time_unit=self.time_unit,
         )
+        stores = stores_of(self.root, self.store)
+        before = current_key(stores / self.name)
         with bar(self.name) as report:
             made = prepare(
                 listing,
                 self.root,
-                _store(self.root, self.store),
+                stores,
                 workers=workers,
                 strict=self.strict,
+                skip_unreadable=self.skip_unreadable,
+                unsplit=self.unsplit,
                 progress=report,
             )
+        if passed := listing.passed_over:
+            shown = ", ".join(passed[:3]) + " …" * (len(passed) > 3)
+            print(f"ripe: note: {len(passed):,} files that are no recordings passed over: {shown}", file=sys.stderr)
         speak_notes(made)
-        troubles = made.index["troubles"]
-        for sentence in troubles[:SHOWN]:
-            print(f"ripe: warning: {sentence}", file=sys.stderr)
-        if len(troubles) > SHOWN:
-            print(f"ripe: warning: and {len(troubles) - SHOWN:,} more, listed in {made.folder}", file=sys.stderr)
+        _warn(made.index["troubles"], made)
+        unreadable: dict[str, str] = made.index.get("unreadable", {})
+        _warn([f"left out: {reason}" for reason in unreadable.values()], made)
+        if made.cuts == ("unsplit",):
+            warning = "the store has no split, so nothing can be trained on it or reported; --test-share gives it one"
+            print(f"ripe: warning: {warning}", file=sys.stderr)
+        if before not in (None, made.key):
+            print(f"ripe: note: {made.key} is current now; {before} stays for runs trained on it", file=sys.stderr)
         document = store_document(made)
         print_json(document) if self.json else show_store(document)
         return 0
@@ -160,6 +179,8 @@ class Verify:
     """Where its files are."""
     store: Store = None
     """Where the store is; ROOT/.ripe when not given."""
+    key: Annotated[str | None, tyro.conf.arg(metavar="KEY")] = None
+    """One of several preparations (see ripe data list); the current one when not given."""
     json: bool = False
     """Print one JSON document."""
 
@@ -169,7 +190,7 @@ class Verify:
         from ripe_mambaspike.data.store import open_store, verify_store
 
         find_set(self.name)
-        opened = open_store(_store(self.root, self.store), self.name)
+        opened = open_store(stores_of(self.root, self.store), self.name, self.key)
         verify_store(opened)
         state = source_state(opened, self.root)
         if state.startswith("changed"):
@@ -184,6 +205,13 @@ class Verify:
         return 0
 
 
+def _warn(sentences: Sequence[str], made: "EventStore") -> None:
+    for sentence in sentences[:SHOWN]:
+        print(f"ripe: warning: {sentence}", file=sys.stderr)
+    if len(sentences) > SHOWN:
+        print(f"ripe: warning: and {len(sentences) - SHOWN:,} more, listed in {made.folder}", file=sys.stderr)
+
+
 def _origin(entry: dict[str, Any]) -> str:
     """How a set is come by."""
     if entry["simulated"]:
@@ -191,7 +219,7 @@ def _origin(entry: dict[str, Any]) -> str:
     return "yes" if entry["download"] else "by hand" if entry["home"] else "–"
 
 
-def _store(root: Path, store: Path | None) -> Path:
+def stores_of(root: Path, store: Path | None) -> Path:
     from ripe_mambaspike.data.sets.registry import STORE
 
     return root / STORE if store is None else store
@@ -209,10 +237,17 @@ def count_workers(asked: int | None) -> int:
 
 
 def store_document(store: "EventStore") -> dict[str, Any]:
+    from ripe_mambaspike.data.store import current_key, store_keys
+
+    home = store.folder.parent
     clips, index = store.index["clips"], store.index
     return {
         "set": store.name,
         "store": str(store.folder),
+        "key": store.key,
+        "sha256": index["sha256"],
+        "current": current_key(home) == store.key,
+        "others": [key for key in store_keys(home) if key != store.key],
         "clips": len(store),
         "events": sum(clips["events"]),
         "classes": len(store.classes),
@@ -223,6 +258,7 @@ def store_document(store: "EventStore") -> dict[str, Any]:
         },
         "notes": list(index["notes"]),
         "warnings": len(index["troubles"]),
+        "unreadable": len(index.get("unreadable", {})),
     }
 
 
@@ -243,7 +279,12 @@ def show_store(document: dict[str, Any]) -> None:
         )
         for name, cut in document["cuts"].items()
     ]
-    print_table(console(), title, ("cut", "train", "val", "test", "checksum", "fixed list"), rows)
+    print_table(console(), title, ("cut", "train", "val", "test", "names", "fixed list"), rows)
+    print(
+        f"key {document['key']}, content {document['sha256'][:12]}" + ("" if document["current"] else ", not current")
+    )
+    if document["others"]:
+        print(f"{len(document['others'])} more in {Path(document['store']).parent}; ripe data list shows them")
     print(document["store"])
 
 

@@ -21,6 +21,14 @@ from ripe_mambaspike.errors import DataError
 PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
 PART_NAMES |= {"test": TEST, "testing": TEST}
 BESIDE = ("_labels.csv",)  # files that belong to a recording and are none
+LITTER_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
+# Endings that no recording has (.db and .ini: what systems leave in folders), and names of what a set is told about in.
+NO_RECORDING = (
+    ".avi", ".cfg", ".db", ".doc", ".docx", ".gif", ".html", ".ini", ".ipynb", ".jpeg", ".jpg", ".json", ".lnk", ".md",
+    ".md5", ".mp4", ".pdf", ".png", ".py", ".rst", ".sh", ".sha256", ".svg", ".toml", ".xls", ".xlsx", ".xml", ".yaml",
+    ".yml",
+)  # fmt: skip
+ABOUT = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
 
 
 def listing(
@@ -32,7 +40,10 @@ def listing(
     time_unit: str | None = None,
 ) -> Listing:
     """`folders` are the tree's folders, so that an empty class is noticed; `test_share` splits a tree that is not."""
-    recordings = [path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(BESIDE)]
+    folders = [path for path in folders if not set(path.split("/")) & set(LITTER_FOLDERS)]
+    visible = [path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(BESIDE)]
+    recordings = [path for path in visible if not _is_stray(path)]
+    strays = tuple(path for path in visible if _is_stray(path))
     tops = {path.split("/")[0] for path in [*recordings, *folders] if "/" in path or path in folders}
     split = bool(tops) and tops <= {top for top in tops if top.lower() in PART_NAMES}
     depth = 3 if split else 2
@@ -66,7 +77,17 @@ def listing(
         cut = make_cut("unsplit", clips, [NONE] * len(clips))
     cuts: dict[str, Cut] = {cut.name: cut}
     notes = _notes(cut, clips, classes)
-    return check(Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes), str(root))
+    made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays)
+    return check(made, str(root))
+
+
+def _is_stray(path: str) -> bool:
+    """Whether a file is no recording by its name alone."""
+    *above, name = path.lower().split("/")
+    stem, dot, ending = name.rpartition(".")
+    if dot + ending in NO_RECORDING or set(path.split("/")[:-1]) & set(LITTER_FOLDERS):
+        return True
+    return not above and (stem or ending) in ABOUT
 
 
 def _notes(cut: Cut, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,111 @@
+"""Which sensors the recordings of a set name, and the one that its store takes them to be of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.sensors import likely_size
+
+Size = tuple[int, int]
+
+
+class Seen(NamedTuple):
+    """So many recordings, and the first of them."""
+
+    recordings: int
+    first: str
+
+    def __str__(self) -> str:
+        return f"{self.recordings:,} recording{'s' * (self.recordings > 1)}, {self.first}" + " first" * (
+            self.recordings > 1
+        )
+
+
+@dataclass
+class SensorsNamed:
+    """Counted over recordings."""
+
+    named: dict[Size, Seen] = field(default_factory=dict)  # by their headers
+    unnamed: Seen | None = None  # those whose format says nothing
+    corner: Size = (0, 0)  # the furthest pixel of all events
+
+    def see(self, recording: Recording, path: str) -> None:
+        """One more recording, as it was read."""
+        self.corner = union(self.corner, (int(recording["x"].max()), int(recording["y"].max())))
+        in_file = recording.metadata.get("sensor_size_in_file")
+        named = in_file is not None or recording.metadata["sensor_size_from"] == "the file"
+        # Where the size was given, a header that says the same is not told apart from one that says nothing.
+        self._count(tuple(in_file or recording.sensor_size) if named else None, Seen(1, path))
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Those of a shard's note, which has been in JSON."""
+        self.corner = union(self.corner, facts["corner"])
+        for width, height, *seen in facts["named"]:
+            self._count((width, height), Seen(*seen))
+        if facts["unnamed"]:
+            self._count(None, Seen(*facts["unnamed"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "named": [[*size, *seen] for size, seen in self.named.items()],
+            "unnamed": list(self.unnamed) if self.unnamed else None,
+            "corner": list(self.corner),
+        }
+
+    def _count(self, size: Any, seen: Seen) -> None:
+        before = self.named.get(size) if size else self.unnamed
+        both = Seen(before.recordings + seen.recordings, before.first) if before else seen
+        if size:
+            self.named[size] = both
+        else:
+            self.unnamed = both
+
+
+class Settled(NamedTuple):
+    size: Size
+    notes: tuple[str, ...]
+    troubles: tuple[str, ...]
+
+
+def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
+    """The sensor of the store, what was guessed about it, and whether the recordings are of several.
+
+    Recordings of several sensors, and such that do not name theirs, may be mixed: the sensor holds them all.
+    """
+    if given is not None:
+        others = [f"{_shown(size)} ({found})" for size, found in seen.named.items() if size != given]
+        said = f"sensor_size: expected recordings of {_shown(given)}, got some that name " + " and ".join(others)
+        return Settled(given, (), (f"{said}; events outside are left out",) if others else ())
+    reach = (seen.corner[0] + 1, seen.corner[1] + 1)
+    if not seen.named:
+        size = likely_size(*seen.corner)
+        return Settled(size, (f"sensor_size: guessed {_shown(size)} from the events; give --sensor-size W H",), ())
+    declared = (0, 0)
+    for one in seen.named:
+        declared = union(declared, one)
+    size = union(declared, reach)
+    troubles = []
+    if len(seen.named) > 1:
+        several = " and ".join(f"{_shown(one)} ({found})" for one, found in seen.named.items())
+        troubles.append(
+            f"sensor_size: expected recordings of one sensor, got {several}; the store takes all for {_shown(size)}, "
+            "so prepare each sensor's as a set of its own"
+        )
+    if size != declared:
+        troubles.append(
+            f"sensor_size: expected events inside {_shown(declared)}, which recordings name, got some at "
+            f"{_shown(reach)} in those that name none ({seen.unnamed}); the store takes all for {_shown(size)}"
+        )
+    elif seen.unnamed:
+        note = f"sensor_size: guessed {_shown(size)}, as the others name, for {seen.unnamed}; give --sensor-size W H"
+        return Settled(size, (note,), tuple(troubles))
+    return Settled(size, (), tuple(troubles))
+
+
+def union(first: Sequence[int], second: Sequence[int]) -> Size:
+    return max(first[0], second[0]), max(first[1], second[1])
+
+
+def _shown(size: Sequence[int]) -> str:
+    return f"{size[0]}×{size[1]}"
