@@ -17,7 +17,7 @@ from ripe_mambaspike.data.mirrors import Archive, Benchmark
 from ripe_mambaspike.data.sets import SETS, SIMULATED
 from ripe_mambaspike.events import Recording, make_events, write
 
-KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "cuts", "notes", "warnings"]
+KEYS = ["set", "store", "clips", "events", "classes", "sensor_size", "crop", "cuts", "notes", "warnings"]
 
 
 def make_clip(number, backwards=False):
@@ -76,8 +76,8 @@ def test_prepare_and_verify(ripe, tree):
     assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (4, 2, 2, False)
     events = sum(30 + number for number in range(8))
     assert document | {"store": ""} == {
-        "set": "folder", "store": "", "clips": 8, "events": events, "classes": 2, "sensor_size": [34, 34], "cuts": {},
-        "notes": [], "warnings": 0,
+        "set": "folder", "store": "", "clips": 8, "events": events, "classes": 2, "sensor_size": [34, 34],
+        "crop": None, "cuts": {}, "notes": [], "warnings": 0,
     }  # fmt: skip
     assert document["store"].startswith(str(tree / ".ripe" / "folder"))
     said = ripe("data", "verify", "folder", "--root", tree, "--json")

@@ -57,6 +57,7 @@ class Listing:
     time_unit: str | None = None
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # what it was listed with
+    crop: tuple[int, int, int, int] | None = None  # (x, y, width, height) of the sensor that is kept; None: all of it
 
     @property
     def clips(self) -> tuple[Clip, ...]:

@@ -5,7 +5,7 @@ The work is divided into shards by the listing alone; `building` makes them into
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from ripe_mambaspike.data.building import (
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile
 from ripe_mambaspike.data.store import LONGEST, EventStore, file_checksum, pack
 from ripe_mambaspike.data.workers import Workers
-from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.errors import DataError, InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.region import Crop, check_crop, crop_events
 from ripe_mambaspike.events.sensors import likely_size
 
 SHARD_BYTES = 64 << 20  # of source files in a shard, about
@@ -44,6 +45,7 @@ class Task:
     sensor_size: tuple[int, int] | None
     time_unit: str | None
     strict: bool
+    crop: Crop | None = None
 
     @property
     def names(self) -> list[str]:
@@ -104,6 +106,7 @@ def make_key(listing: Listing, checksums: Sequence[str]) -> str:
         ],
         "cuts": cut_facts(listing),
         "notes": listing.notes,
+        **({} if listing.crop is None else {"crop": listing.crop}),
     }
     return key_of(facts)
 
@@ -124,7 +127,7 @@ def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool) -> list
         groups[-1].append(source)
         room -= size
     return [
-        Task(number, root, folder, tuple(group), listing.sensor_size, listing.time_unit, strict)
+        Task(number, root, folder, tuple(group), listing.sensor_size, listing.time_unit, strict, listing.crop)
         for number, group in enumerate(groups)
     ]
 
@@ -132,7 +135,7 @@ def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool) -> list
 def make_shard(task: Task) -> None:
     """Decode the files of one shard and write it."""
     packed, clips, troubles = [], [], []
-    corner, size = (0, 0), task.sensor_size
+    corner, size, outside = (0, 0), task.sensor_size, 0
     for source in task.sources:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -142,14 +145,30 @@ def make_shard(task: Task) -> None:
         if recording.metadata["sensor_size_from"] == "the file":
             size = _union(size, recording.sensor_size)
         corner = _union(corner, (int(recording["x"].max()), int(recording["y"].max())))
-        ordered = recording.ordered()
+        ordered = _cropped(recording.ordered(), task.crop, path)
+        outside += len(recording) - len(ordered)
         for clip in source.clips:
             part = _cut_out(ordered, clip, path)
             start = part.first_us if clip.start_us is None else clip.start_us
             _check_room(part, start, path)
             packed.append(pack(part.events, start))
             clips.append({"name": clip.name, "label": clip.label, "events": len(part), "start_us": start})
-    write_shard(task, packed, clips, corner=corner, size=size, troubles=troubles)
+    write_shard(task, packed, clips, corner=corner, size=size, troubles=troubles, outside_crop=outside)
+
+
+def _cropped(recording: Recording, crop: Crop | None, path: Path) -> Recording:
+    """The events inside the crop, counted from its corner."""
+    if crop is None:
+        return recording
+    if recording.metadata["sensor_size_from"] == "the file":
+        try:
+            check_crop(crop, recording.sensor_size)
+        except InputError as error:
+            raise DataError(f"{path}: {error}", field="crop", path=path) from error
+    kept = replace(recording, events=crop_events(recording.events, crop))
+    if not len(kept):
+        raise DataError(f"{path}: crop: expected events in {crop}, got none", field="crop", path=path)
+    return kept
 
 
 def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
@@ -179,12 +198,26 @@ def _describe(listing: Listing, checksums: Sequence[str], notes: list[Note]) -> 
         declared = _union(declared, note["size"]) if note["size"] else declared
     # Recordings that say their sensor and recordings that do not may be mixed: the sensor holds them all.
     seen = (corner[0] + 1, corner[1] + 1)
+    size = listing.sensor_size or (_union(declared, seen) if declared else likely_size(*corner))
     return {
         **describe_listing(listing),
-        "sensor_size": listing.sensor_size or (_union(declared, seen) if declared else likely_size(*corner)),
+        "sensor_size": size,
+        **_describe_crop(listing, size, sum(note.get("outside_crop", 0) for note in notes)),
         "troubles": [trouble for note in notes for trouble in note["troubles"]],
         "sources": {source.path: checksum for source, checksum in zip(listing.sources, checksums, strict=True)},
     }
+
+
+def _describe_crop(listing: Listing, size: tuple[int, int], outside: int) -> dict[str, Any]:
+    """Of a set that was cropped: what is stored has the crop's size, and the sensor's own is kept beside it."""
+    if listing.crop is None:
+        return {}
+    try:
+        crop = check_crop(listing.crop, size)
+    except InputError as error:
+        raise DataError(f"{error}; --sensor-size says how large the sensor is", field="crop") from error
+    note = f"{outside:,} events outside the crop {' '.join(map(str, crop))} of the {size[0]}×{size[1]} sensor left out"
+    return {"sensor_size": crop[2:], "whole_size": size, "crop": crop, "notes": (*listing.notes, note)}
 
 
 def _union(first: Sequence[int] | None, second: Sequence[int]) -> tuple[int, int]:
