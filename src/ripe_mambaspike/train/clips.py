@@ -142,11 +142,12 @@ class TrainingData:
     def other_sensors(self) -> list[str]:
         """A sentence for every extra set whose sensor, or crop of it, is another than the set's own."""
         own = self.store
+        others = {(extra.events.name, _sensor(extra.events.store)) for extra in self.extra}
         return [
-            f"data.extra: expected the sensor of {own.name}, {_sensor(own)}, got {_sensor(extra.events.store)} of "
-            f"{extra.events.name}; the network keeps the first one"
-            for extra in self.extra
-            if _sensor(extra.events.store) != _sensor(own)
+            f"data.extra: expected the sensor of {own.name}, {_sensor(own)}, got {sensor} of {name}; "
+            f"the network keeps that of {own.name}"
+            for name, sensor in sorted(others)
+            if sensor != _sensor(own)
         ]
 
     def describe(self) -> dict[str, Any]:
