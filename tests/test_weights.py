@@ -28,6 +28,8 @@ def test_they_load_as_deployed_networks(name, parameters, steps, side):
     assert sum(p.numel() for p in from_pretrained(WEIGHTS / name).parameters()) == parameters
     found = load_classifier(WEIGHTS / name)
     assert (found.model.config.form, found.steps, found.grid) == ("deployed", steps, (side, side))
+    assert (found.sensor_size, found.crop) == ((side, side), None)
+    assert found.duration_us == (1_500_000 if side == 128 else 310_000)
     assert f"`{name}`" in (WEIGHTS / "README.md").read_text()
 
 

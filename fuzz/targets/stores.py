@@ -14,7 +14,8 @@ from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.archives import extract
 from ripe_mambaspike.data.listing import PARTS
 from ripe_mambaspike.data.simulated import make_set
-from ripe_mambaspike.data.store import INDEX, read_store, verify_store
+from ripe_mambaspike.data.store import read_store, verify_store
+from ripe_mambaspike.data.store_index import INDEX
 from ripe_mambaspike.errors import RipeError
 
 

@@ -132,7 +132,7 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
     refused(("account", quick, *on, damaged), damaged)
     refused(("account", quick, "--recordings", tmp_path), tmp_path)
     small = write(make_recording(size=(12, 12)), tmp_path / "small.npz")
-    refused(("account", quick, "--recordings", small), small, "12×12", "16×16 grid")
+    refused(("account", quick, "--recordings", small), small, "grid: ", "12×12", "16×16")
     bright = Recording(make_recording().events[make_recording().events["p"] == 1], (20, 20))
     one_polarity = write(bright, tmp_path / "bright.npz")
     refused(("account", quick, "--recordings", one_polarity), one_polarity, "both polarities")
@@ -155,7 +155,10 @@ def test_real_recordings(ripe, tmp_path):
     model = create_model("nmnist", seed=0, **{**FIELDS, "resolution": 34})
     randomise(model, 0)
     paths = sorted((SHARED / "nmnist-real").rglob("*.bin"))[::200]
-    document = read(ripe("account", model.save_pretrained(tmp_path / "net"), "--recordings", *paths, "--json"))
+    labels = Labels(tuple("0123"), "nmnist", None, 5, (34, 34), "time", False, sensor_size=(34, 34))
+    folder = model.save_pretrained(tmp_path / "net")
+    save_labels(labels, folder)
+    document = read(ripe("account", folder, "--recordings", *paths, "--json"))
     assert document["recordings"]["count"] == len(paths) == 3
     assert document["recordings"]["spikes_that_differ"] == 0
     assert document["recordings"]["spikes"] > 10_000

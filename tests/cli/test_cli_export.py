@@ -29,15 +29,19 @@ def short_chunks(monkeypatch):
 
 @pytest.fixture
 def recordings(tmp_path):
-    """Eight small ones."""
+    """Eight small ones of the run's sensor."""
+    return make_recordings(tmp_path, (16, 16))
+
+
+def make_recordings(folder, size):
     made = []
     for number in range(8):
         rng = np.random.default_rng(number)
         events = np.zeros(400, EVENT)
-        events["x"], events["y"] = rng.integers(0, 20, 400), rng.integers(0, 18, 400)
+        events["x"], events["y"] = rng.integers(0, size[0], 400), rng.integers(0, size[1], 400)
         events["t"], events["p"] = np.sort(rng.integers(0, 90_000, 400)), rng.integers(0, 2, 400)
-        made.append(tmp_path / f"{number}.npz")
-        write(Recording(events, (20, 18)), made[-1])
+        made.append(folder / f"{number}.npz")
+        write(Recording(events, size), made[-1])
     return made
 
 
@@ -97,7 +101,8 @@ def test_it_goes_beside_the_network(ripe, finished, tmp_path):
     assert asked(ripe, run, "--to", "safetensors", "--weights", "fp16")["folder"] == found["folder"]
 
 
-def test_a_network_without_a_run(ripe, refused, saved, recordings, tmp_path):
+def test_a_network_without_a_run(ripe, refused, saved, tmp_path):
+    recordings = make_recordings(tmp_path, (20, 18))
     found = asked(ripe, saved, "--to", "safetensors", "--weights", "fp16", "--out", tmp_path / "out")
     assert "accuracy" not in found
     assert found["accuracy_unknown"] == f"{saved} does not say what it was trained on"
@@ -125,11 +130,11 @@ def test_too_few_recordings_to_calibrate_on(refused, finished, recordings, tmp_p
 def test_recordings_that_do_not_fit(refused, finished, recordings, tmp_path):
     events = np.zeros(400, EVENT)
     events["t"], events["p"] = np.arange(400), 1
-    write(Recording(events, (20, 18)), tmp_path / "bright.npz")
+    write(Recording(events, (16, 16)), tmp_path / "bright.npz")
     write(Recording(np.array([(1, 1, 5, 0), (2, 2, 9, 1)], EVENT), (9, 9)), tmp_path / "tiny.npz")
     words = ["export", finished, "--to", "safetensors", "--check", "--out", tmp_path / "out", "--recordings"]
     refused([*words, tmp_path / "bright.npz"], "bright.npz", "all of its 400 events are ON", "both polarities")
-    refused([*words, tmp_path / "tiny.npz"], "tiny.npz", "its sensor of 9×9 pixels is smaller than the 18×16 grid")
+    refused([*words, tmp_path / "tiny.npz"], "tiny.npz", "sensor_size: ", "16×16", "9×9")
     refused([*words, tmp_path / "none.npz"], "none.npz")
     assert not (tmp_path / "out").exists()
 

@@ -65,6 +65,7 @@ def test_it_serves_until_it_is_told_to_stop(saved, tmp_path):
     with (tmp_path / "clip.npy").open("wb") as file:
         np.save(file, np.zeros((1, 4)))
     words = [sys.executable, "-m", "ripe_mambaspike", "serve", str(saved), "--port", "0", "--recordings", str(tmp_path)]
+    words += ["--window", "400"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment) as process:

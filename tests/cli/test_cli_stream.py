@@ -181,7 +181,7 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
         (("--stall", "0"), "the stall is 0.0 s"),
         (("--answers", "0"), "0 answers are asked for"),
         (("--pace", "slow"), "one of fast, real is wanted"),
-        (("--sensor-size", "8", "8"), "smaller than the 16×16 grid"),
+        (("--sensor-size", "8", "8"), "grid: expected at most the 8×8 pixels"),
     ],
     ids=lambda value: " ".join(value).replace("--", "") if isinstance(value, tuple) else None,
 )

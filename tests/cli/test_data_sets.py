@@ -28,6 +28,7 @@ KEYS = [
     "events",
     "classes",
     "sensor_size",
+    "crop",
     "cuts",
     "notes",
 ]
@@ -91,7 +92,7 @@ def test_prepare_and_verify(ripe, tree):
     events = sum(30 + number for number in range(8))
     assert document | {"store": "", "key": "", "sha256": ""} == {
         "set": "folder", "store": "", "key": "", "sha256": "", "current": True, "others": [], "clips": 8,
-        "events": events, "classes": 2, "sensor_size": [34, 34], "cuts": {}, "notes": [], "warnings": 0,
+        "events": events, "classes": 2, "sensor_size": [34, 34], "crop": None, "cuts": {}, "notes": [], "warnings": 0,
         "unreadable": 0,
     }  # fmt: skip
     index = json.loads((tree / ".ripe" / "folder" / document["key"] / "index.json").read_text())

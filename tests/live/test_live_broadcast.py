@@ -128,7 +128,7 @@ def test_a_sensor_that_is_too_small_is_told(broadcast, wait_until, random_events
     live = broadcast(Small([random_events(100, 0.1, sensor=(8, 8))], size=None))
     live.start()
     wait_until(lambda: live.status()["trouble"], "being told")
-    assert "the sensor of 8×8 pixels is smaller" in live.status()["trouble"]
+    assert "grid: expected at most the 8×8 pixels" in live.status()["trouble"]
 
 
 def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, random_events):

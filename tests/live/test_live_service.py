@@ -71,7 +71,7 @@ def test_the_greeting_says_what_there_is(running, watch):
     assert [one["name"] for one in hello["recordings"]][:3] == ["a_long.npz", "b_short.npz", "c_damaged.npz"]
     assert hello["network"] == {
         "name": "nmnist", "classes": [f"digit {n}" for n in range(10)], "steps": 4, "grid": [16, 16], "window": 0.4,
-        "hop": 0.1, "causal": False,
+        "hop": 0.1, "causal": False, "sensor": None, "crop": None,
     }  # fmt: skip
     assert len(hello["palette"]) == 121 * 3
     assert hello["live"] is None
@@ -209,9 +209,7 @@ def test_a_sensor_that_is_too_small_is_one_sentence(serve, watch, tmp_path, rand
         np.savez(file, events=random_events(500, 0.3, sensor=(8, 8)), sensor_size=np.array([8, 8]))
     with watch(serve(listed=list_recordings(tmp_path, 9)[0])) as viewer:
         viewer.ask("play", 0)
-        assert viewer.until("error")["sentence"].startswith(
-            "small.npz: the sensor of 8×8 pixels is smaller than the 16×16"
-        )
+        assert viewer.until("error")["sentence"].startswith("small.npz: grid: expected at most the 8×8 pixels")
 
 
 def test_trouble_of_the_network_is_told_and_stays_one_viewers(serve, watch, monkeypatch):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from ripe_mambaspike.cli.account_tables import show, show_sweep
-from ripe_mambaspike.cli.data.recordings import printable, spoken_warnings
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, printable, spoken_warnings
 from ripe_mambaspike.cli.select import is_saved, read_clip, read_fields, select_model
 from ripe_mambaspike.cli.show import print_json, progress, progress_done
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
@@ -53,6 +53,10 @@ class Account:
     """Recordings of any format to measure spikes, additions and energy on, binned as in training."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Of --recordings the first so many; all when not given."""
+    sensor_size: SensorSize = None
+    """With --recordings, their sensor, whatever they say; the one it was trained on when not given."""
+    crop: CropArea = None
+    """With --recordings, the part of the sensor that is binned; as in training when not given."""
     sweep: Literal["resolution", "steps", "width", "tokens"] | None = None
     """Print one of the paper's cost tables beside ours instead."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -68,6 +72,9 @@ class Account:
         if self.limit is not None and (self.recordings is None or self.limit < 1):
             given = f"--limit is {self.limit}" + (", without --recordings" if self.recordings is None else "")
             raise ConfigError(f"{given}; at least 1 of --recordings is wanted")
+        for option, given_area in (("--sensor-size", self.sensor_size), ("--crop", self.crop)):
+            if given_area is not None and self.recordings is None:
+                raise ConfigError(f"{option}: expected --recordings with it, got none", field=option)
         if self.sweep is not None:
             self._show_sweep()
         else:
@@ -129,7 +136,9 @@ class Account:
         from ripe_mambaspike.account.measured import account_recordings, accumulator_of
         from ripe_mambaspike.train.predict import load_classifier
 
-        classifier = load_classifier(self.model, steps=self.steps, grid=self.resolution)
+        classifier = load_classifier(
+            self.model, steps=self.steps, grid=self.resolution, sensor_size=self.sensor_size, crop=self.crop
+        )
         runtime = accumulator_of(classifier.model)
         activities = []
         try:
@@ -167,12 +176,11 @@ class Account:
 def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
     """One recording's activity; an error always names the file."""
     from ripe_mambaspike.account.measured import measure_clip
-    from ripe_mambaspike.events.reading import read
-    from ripe_mambaspike.train.predict import clip_of
+    from ripe_mambaspike.train.predict import clip_of, read_for
 
     try:
         with spoken_warnings():
-            recording = read(path)
+            recording = read_for(classifier, path)
         return measure_clip(runtime, printable(path), clip_of(classifier, recording).unsqueeze(0))
     except RipeError as error:
         if str(path) in str(error):

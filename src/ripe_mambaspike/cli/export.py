@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from ripe_mambaspike.cli.data.recordings import spoken_warnings
 from ripe_mambaspike.cli.export_tables import show
 from ripe_mambaspike.cli.show import print_json, progress, progress_done
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
@@ -183,7 +184,8 @@ class _Job:
         from ripe_mambaspike.deploy.at_hand import from_files, from_set
 
         if files:
-            return from_files(self.classifier, files)
+            with spoken_warnings():
+                return from_files(self.classifier, files)
         if self.labels is None:
             raise InputError(
                 f"{self.folder} does not say what it was trained on, so there is nothing {why}; --{option} is wanted"

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ripe_mambaspike.cli.data.recordings import printable, spoken_warnings
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, printable, spoken_warnings
 from ripe_mambaspike.cli.show import console, print_json, progress, progress_done
 from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
+    from ripe_mambaspike.events.recording import Recording
     from ripe_mambaspike.train.predict import Classifier, Moment, Prediction
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
@@ -41,6 +42,10 @@ class Predict:
     """Time bins; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the bins' square grid; as in training when not given."""
+    sensor_size: SensorSize = None
+    """The recordings' sensor, whatever they say; the one it was trained on when not given, and others are refused."""
+    crop: CropArea = None
+    """The part of the sensor that is binned: left, top, width and height; as in training when not given."""
     trust: bool = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
     json: bool = False
@@ -59,7 +64,7 @@ class Predict:
         for path in self.recordings:
             progress(f"predicting {printable(path)} …")
             try:
-                prediction = _predict(classifier, path)
+                recording, prediction = _predict(classifier, path)
             except RipeError as error:
                 if len(self.recordings) == 1:
                     raise
@@ -69,7 +74,7 @@ class Predict:
                 continue
             finally:
                 progress_done()
-            made.append(_row(path, prediction))
+            made.append(_row(path, recording, prediction))
             if not self.json:
                 _show(out, path, prediction, keys)
         made += self._held_out(classifier, out, keys)
@@ -79,10 +84,7 @@ class Predict:
                     "checkpoint": printable(self.checkpoint),
                     "network": classifier.model.name,
                     "form": classifier.model.config.form,
-                    "steps": classifier.steps,
-                    "grid": list(classifier.grid),
-                    "by": classifier.by,
-                    "binary": classifier.binary,
+                    **classifier.describe_binning(),
                     "recordings": made,
                     "failed": failed,
                 }
@@ -97,9 +99,10 @@ class Predict:
         from ripe_mambaspike.deploy.exported import is_export, load_exported_classifier
         from ripe_mambaspike.train.predict import load_classifier
 
+        how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
         if is_export(self.checkpoint):
-            return load_exported_classifier(self.checkpoint, steps=self.steps, grid=self.grid, trust=self.trust)
-        return load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
+            return load_exported_classifier(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
+        return load_classifier(self.checkpoint, **how)  # type: ignore[arg-type]
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "Keys") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""
@@ -117,8 +120,9 @@ class Predict:
             print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
         for recording, label, name in held_out(recipe, self.held_out):
-            prediction = predict(classifier, recording)
-            made.append({**_row(Path(name), prediction), "true": label})
+            with spoken_warnings():
+                prediction = predict(classifier, recording)
+            made.append({**_row(Path(name), recording, prediction), "true": label})
             if not self.json:
                 _show(out, Path(f"{name} ({label})"), prediction, keys)
         return made
@@ -140,25 +144,27 @@ class Keys:
         return self._order.setdefault(label, len(self._order))
 
 
-def _predict(classifier: "Classifier", path: Path) -> "Prediction":
-    """The prediction; an error always names the file."""
-    from ripe_mambaspike.events.reading import read
-    from ripe_mambaspike.train.predict import predict
+def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
+    """The recording as it was binned, and the prediction; an error always names the file."""
+    from ripe_mambaspike.train.predict import predict, read_for
 
     try:
         with spoken_warnings():
-            recording = read(path)
-        return predict(classifier, recording)
+            recording = read_for(classifier, path)
+            return recording, predict(classifier, recording)
     except RipeError as error:
         if str(path) in str(error):
             raise
         raise InputError(f"{path}: {error}") from error
 
 
-def _row(path: Path, prediction: "Prediction") -> dict[str, Any]:
+def _row(path: Path, recording: "Recording", prediction: "Prediction") -> dict[str, Any]:
     second = prediction.runner_up
+    metadata = recording.metadata
     return {
         "file": printable(path),
+        "sensor_size": list(metadata.get("whole_size") or recording.sensor_size),
+        "sensor_size_from": metadata.get("sensor_size_from"),
         "label": prediction.label,
         "probability": prediction.probability,
         "runner_up": None if second is None else {"label": second[0], "probability": second[1]},

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, spoken_warnings
+from ripe_mambaspike.cli.stream import say_unknown_window
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,10 +37,15 @@ class Serve:
     """A folder whose recordings are offered."""
     source: Annotated[str | None, tyro.conf.arg(metavar="udp://HOST:PORT|FILE|-")] = None
     """A live source that all may watch, as of ripe stream: a UDP port to listen on, a recording, or standard input."""
-    sensor_size: Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="W H")] = None
-    """The live source's width and height; as its first packet says when not given."""
-    window: Annotated[float, tyro.conf.arg(metavar="MS")] = 1500.0
-    """How much the network looks at for one answer; a shorter recording is looked at as a whole."""
+    sensor_size: SensorSize = None
+    """The sensor of recordings and of the live source, whatever they say; the one it was trained on when not given, and
+    others are refused."""
+    crop: CropArea = None
+    """The part of the sensor that is binned and shown: left, top, width and height; as in training when not given."""
+    window: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
+    """How much the network looks at for one answer; a shorter recording is looked at as a whole. As long as the
+    training clips (their median) when not given, and recordings up to twice that are looked at as a whole; 1500 ms for
+    a network that does not know, which is said."""
     hop: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
     """How often a window begins; every half of one when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -74,6 +81,8 @@ class Serve:
         print(f"{service.network.facts()['name']} on http://{shown}:{port}/ ({len(service.listed)} recordings listed)")
         if not is_loopback(address):
             print("ripe: whoever reaches this machine can watch and upload; there is no password", file=sys.stderr)
+        if self.window is None:
+            say_unknown_window(service.network.classifier)
         sys.stdout.flush()
         with socket:
             make_server(make_app(service), service.limits).run(sockets=[socket])
@@ -111,7 +120,8 @@ class Serve:
             print(f"ripe: {len(listed):,} of the {count:,} recordings are offered", file=sys.stderr)
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
-        network = make_network(load_classifier(self.checkpoint, grid=self.grid), self.window, self.hop)
+        classifier = load_classifier(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
+        network = make_network(classifier, self.window, self.hop)
         return Service(network, listed, self._live(network), limits, known_names(host, sockets.gethostname()))
 
     def _live(self, network: "Network") -> "Broadcast | None":
@@ -123,5 +133,7 @@ class Serve:
 
         name = shown_name("standard input" if self.source == "-" else Path(self.source).name)
         shown = self.source if self.source.startswith("udp://") else name
-        source = open_source(self.source, sensor_size=self.sensor_size)
-        return Broadcast(shown, source, lambda size: network.for_stream(size)[0], self.frames)
+        one = network.classifier
+        with spoken_warnings():
+            source = open_source(self.source, sensor_size=self.sensor_size, region=one.region)
+        return Broadcast(shown, source, lambda size: network.for_stream(size)[0], self.frames, one.crop)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.markup import escape
 
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, spoken_warnings
 from ripe_mambaspike.cli.show import console
 from ripe_mambaspike.cli.train import stopping
 from ripe_mambaspike.errors import InputError
@@ -19,9 +20,9 @@ from ripe_mambaspike.errors import InputError
 if TYPE_CHECKING:
     from ripe_mambaspike.deploy.stream_run import Summary
     from ripe_mambaspike.deploy.streaming import Answer
+    from ripe_mambaspike.train.predict import Classifier
 
 LARGEST_US = 10**15  # of an option in time: beyond, a slip and not a wish
-WINDOW_MS = 1500.0  # when not given: about what a gesture takes
 
 
 @dataclass
@@ -37,16 +38,19 @@ class Stream:
     """The folder of a run (its best network is taken) or of a saved network in any form."""
     source: Annotated[str, tyro.conf.arg(metavar="FILE|udp://HOST:PORT|-")]
     """A recording of any format, a UDP port to listen on, or - for standard input."""
-    window: Annotated[float, tyro.conf.arg(metavar="MS")] = WINDOW_MS
-    """Length of a window; give what a training clip lasted."""
+    window: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
+    """Length of a window; as long as the training clips (their median) when not given, 1500 ms for a network that does
+    not know, which is said."""
     hop: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
     """Time between two answers; one bin of the window when not given."""
     early: bool = False
     """Also answer for windows that are not full, whenever one of their bins closes."""
     pace: Literal["real", "fast"] = "real"
     """A recording at its own pace, or as fast as it can be computed; of standard input, whether its writer can wait."""
-    sensor_size: Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="W H")] = None
-    """The sensor's width and height, where the source does not say it."""
+    sensor_size: SensorSize = None
+    """The source's sensor, whatever it says; the one it was trained on when not given, and others are refused."""
+    crop: CropArea = None
+    """The part of the sensor that is binned: left, top, width and height; as in training when not given."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Time bins of a window; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -68,10 +72,18 @@ class Stream:
         from ripe_mambaspike.deploy.exported import is_export
         from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
         from ripe_mambaspike.deploy.stream_sources import open_source
-        from ripe_mambaspike.deploy.streaming import LONGEST_US, Streamer, check_stream, default_hop, deployed
+        from ripe_mambaspike.deploy.streaming import (
+            LONGEST_US,
+            Streamer,
+            after_crop,
+            check_stream,
+            default_hop,
+            default_window,
+            deployed,
+        )
         from ripe_mambaspike.train.predict import load_classifier
 
-        window_us = _microseconds("--window", self.window, most=LONGEST_US)
+        window_us = None if self.window is None else _microseconds("--window", self.window, most=LONGEST_US)
         tolerance_us = _microseconds("--tolerance", self.tolerance, least=0)
         limits = Limits(self.queue, self.max_rate, tolerance_us, self.stall, self.answers)
         if self.max_rate is not None and self.pace == "fast" and not self.source.startswith("udp://"):
@@ -80,9 +92,14 @@ class Stream:
             )
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
-        classifier = load_classifier(self.checkpoint, steps=self.steps, grid=self.grid)
+        classifier = load_classifier(
+            self.checkpoint, steps=self.steps, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop
+        )
+        if window_us is None:
+            window_us = default_window(classifier)
         hop_us = default_hop(classifier, window_us) if self.hop is None else _microseconds("--hop", self.hop)
-        check_stream(classifier, self.sensor_size or classifier.grid[::-1], window_us, hop_us)
+        fitted = after_crop(classifier)
+        check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window_us, hop_us)
         classifier = deployed(classifier)
 
         def make(size: tuple[int, int]) -> Streamer:
@@ -91,7 +108,8 @@ class Stream:
         def usable(size: tuple[int, int]) -> None:
             check_stream(classifier, size, window_us, hop_us)
 
-        source = open_source(self.source, pace=self.pace, sensor_size=self.sensor_size)
+        with spoken_warnings():
+            source = open_source(self.source, pace=self.pace, sensor_size=self.sensor_size, region=classifier.region)
         lines: Callable[[Answer], None] = print_line if self.json else Lines()
 
         def tell(answer: "Answer") -> None:
@@ -109,6 +127,8 @@ class Stream:
                 usable=usable,
                 tell_refusals=True,
             )
+            if self.window is None:
+                say_unknown_window(classifier)
             if self.source.startswith("udp://"):
                 _says(f"listening on {self.source}")
             try:
@@ -160,6 +180,12 @@ def _microseconds(option: str, milliseconds: float, least: int = 1, most: int = 
 
 def _says(line: str) -> None:
     print(f"ripe: {line}", file=sys.stderr, flush=True)
+
+
+def say_unknown_window(classifier: "Classifier") -> None:
+    """Where a network does not know how long its clips were, the window is a guess."""
+    if classifier.duration_us is None:
+        _says("warning: --window: 1500 ms are taken, since the network does not say how long its training clips lasted")
 
 
 def answer_row(answer: "Answer") -> dict[str, Any]:

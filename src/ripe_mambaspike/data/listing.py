@@ -58,6 +58,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # what it was listed with
     passed_over: tuple[str, ...] = ()  # files that are no recordings; of no matter to what is stored
+    crop: tuple[int, int, int, int] | None = None  # (x, y, width, height) of the sensor that is kept; None: all of it
 
     @property
     def clips(self) -> tuple[Clip, ...]:

@@ -5,7 +5,7 @@ The work is divided into shards by the listing alone; `building` makes them into
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without
 from ripe_mambaspike.data.sensors_named import SensorsNamed, settle_sensor
 from ripe_mambaspike.data.store import LONGEST, EventStore, file_checksum, open_store, pack
 from ripe_mambaspike.data.workers import Workers
-from ripe_mambaspike.errors import ConfigError, DataError, ReadError
+from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.region import Crop, check_crop, crop_events
 
 SHARD_BYTES = 64 << 20  # of source files in a shard, about
 SHARD_FILES = 512
@@ -49,6 +50,7 @@ class Task:
     time_unit: str | None
     strict: bool
     skip_unreadable: bool = False
+    crop: Crop | None = None
 
     @property
     def names(self) -> list[str]:
@@ -138,6 +140,7 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
         ],
         "cuts": cut_facts(listing),
         "notes": listing.notes,
+        **({} if listing.crop is None else {"crop": listing.crop}),
     }
     return key_of(facts)
 
@@ -166,7 +169,17 @@ def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool, skip_un
         groups[-1].append(source)
         room -= size
     return [
-        Task(number, root, folder, tuple(group), listing.sensor_size, listing.time_unit, strict, skip_unreadable)
+        Task(
+            number,
+            root,
+            folder,
+            tuple(group),
+            listing.sensor_size,
+            listing.time_unit,
+            strict,
+            skip_unreadable,
+            listing.crop,
+        )
         for number, group in enumerate(groups)
     ]
 
@@ -178,9 +191,10 @@ def make_shard(task: Task) -> None:
     troubles: list[str] = []
     unreadable: dict[str, str] = {}
     sensors = SensorsNamed()
+    outside = 0
     for source in task.sources:
         try:
-            recording, parts = _read_source(task, source)
+            recording, parts, left = _read_source(task, source)
         except (ReadError, DataError) as error:
             if not task.skip_unreadable:
                 path = task.root / source.path
@@ -191,28 +205,44 @@ def make_shard(task: Task) -> None:
             raise ReadError(f"{task.root / source.path}: {recording.warnings[0]}", path=task.root / source.path)
         troubles += [f"{source.path}: {sentence}" for sentence in recording.warnings]
         sensors.see(recording, source.path)
+        outside += left
         for clip, (part, start) in zip(source.clips, parts, strict=True):
             packed.append(pack(part.events, start))
             clips.append({"name": clip.name, "label": clip.label, "events": len(part), "start_us": start})
     left_out = [clip.name for source in task.sources if source.path in unreadable for clip in source.clips]
-    facts = {"troubles": troubles, "unreadable": unreadable, "left_out": left_out}
+    facts = {"troubles": troubles, "unreadable": unreadable, "left_out": left_out, "outside_crop": outside}
     write_shard(task, packed, clips, **facts, sensors=sensors.to_dict())
 
 
-def _read_source(task: Task, source: SourceFile) -> tuple[Recording, list[tuple[Recording, int]]]:
-    """A file, and the events of each of its clips with the time at which it begins."""
+def _read_source(task: Task, source: SourceFile) -> tuple[Recording, list[tuple[Recording, int]], int]:
+    """A file, the events of each of its clips with the time at which it begins, and how many are outside the crop."""
     path = task.root / source.path
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recording = read(path, sensor_size=task.sensor_size, time_unit=task.time_unit)
-    ordered = recording.ordered()
+    ordered = _cropped(recording.ordered(), task.crop, path)
     parts = []
     for clip in source.clips:
         part = _cut_out(ordered, clip, path)
         start = part.first_us if clip.start_us is None else clip.start_us
         _check_room(part, start, path)
         parts.append((part, start))
-    return recording, parts
+    return recording, parts, len(recording) - len(ordered)
+
+
+def _cropped(recording: Recording, crop: Crop | None, path: Path) -> Recording:
+    """The events inside the crop, counted from its corner."""
+    if crop is None:
+        return recording
+    if recording.metadata["sensor_size_from"] == "the file":
+        try:
+            check_crop(crop, recording.sensor_size)
+        except InputError as error:
+            raise DataError(f"{path}: {error}", field="crop", path=path) from error
+    kept = replace(recording, events=crop_events(recording.events, crop))
+    if not len(kept):
+        raise DataError(f"{path}: crop: expected events in {crop}, got none", field="crop", path=path)
+    return kept
 
 
 def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
@@ -241,12 +271,26 @@ def _describe(listing: Listing, checksums: Sequence[str], notes: list[Note]) -> 
         sensors.add(note["sensors"])
         unreadable |= note["unreadable"]
     settled = settle_sensor(sensors, listing.sensor_size)
+    cropped, outside = _describe_crop(listing, settled.size, sum(note["outside_crop"] for note in notes))
     described = describe_listing(without(listing, unreadable))
     return {
         **described,
-        "notes": [*described["notes"], *settled.notes],
         "sensor_size": settled.size,
+        **cropped,
+        "notes": [*described["notes"], *settled.notes, *outside],
         "troubles": [*(trouble for note in notes for trouble in note["troubles"]), *settled.troubles],
         "sources": {source.path: checksum for source, checksum in zip(listing.sources, checksums, strict=True)},
         **({"unreadable": unreadable} if unreadable else {}),
     }
+
+
+def _describe_crop(listing: Listing, size: tuple[int, int], outside: int) -> tuple[dict[str, Any], list[str]]:
+    """Of a set that was cropped: what is stored has the crop's size, and the sensor's own is kept beside it; a note."""
+    if listing.crop is None:
+        return {}, []
+    try:
+        crop = check_crop(listing.crop, size)
+    except InputError as error:
+        raise DataError(f"{error}; --sensor-size says how large the sensor is", field="crop") from error
+    note = f"{outside:,} events outside the crop {' '.join(map(str, crop))} of the {size[0]}×{size[1]} sensor left out"
+    return {"sensor_size": crop[2:], "whole_size": size, "crop": crop}, [note]

@@ -21,6 +21,7 @@ from ripe_mambaspike.data.sets.registry import SIMULATED
 from ripe_mambaspike.data.store_index import INDEX, LETTERS, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
+from ripe_mambaspike.events.region import Crop, check_crop
 from ripe_mambaspike.files import read_regular
 
 STORED = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
@@ -29,6 +30,7 @@ KEY = re.compile(r"[0-9a-f]{16}")  # the name of a store's folder
 LONGEST = 1 << 32
 # What NumPy raises for a file that is no array, or one whose header lies.
 DAMAGE = (OSError, ValueError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError)
+MOST_TIMED = 2000  # clips whose durations tell the median
 
 
 def pack(events: Events, start_us: int) -> NDArray[np.void]:
@@ -76,8 +78,33 @@ class EventStore:
 
     @property
     def sensor_size(self) -> tuple[int, int]:
+        """(width, height) of what is stored: the crop's, where the set was cropped."""
         width, height = self.index["sensor_size"]
         return int(width), int(height)
+
+    @property
+    def crop(self) -> Crop | None:
+        """(x, y, width, height) of the sensor that was kept; None: all of it."""
+        return None if self.index.get("crop") is None else check_crop(self.index["crop"])
+
+    @property
+    def whole_size(self) -> tuple[int, int]:
+        """(width, height) of the sensor before the crop."""
+        width, height = self.index.get("whole_size") or self.sensor_size
+        return int(width), int(height)
+
+    def median_duration_us(self, members: NDArray[np.int64], most: int = MOST_TIMED) -> int:
+        """The median duration of clips as binning sees it, last - first + 1 µs; of at most so many, evenly chosen."""
+        chosen = members[np.linspace(0, len(members) - 1, min(most, len(members))).astype(np.int64)]
+        shards: dict[int, NDArray[np.void]] = {}
+        durations = []
+        for number in chosen.tolist():
+            shard, at, count = self._place(number)
+            if shard not in shards:
+                shards[shard] = self.open_shard(shard)
+            times = shards[shard]["t"]
+            durations.append(int(times[at + count - 1]) - int(times[at]) + 1)
+        return int(np.median(durations))
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
@@ -94,12 +121,19 @@ class EventStore:
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
         clips = self.index["clips"]
-        shard, at, count = (int(clips[column][number]) for column in ("shard", "at", "events"))
+        shard, at, count = self._place(number)
         kept = {} if shards is None else shards
         if shard not in kept:
             kept[shard] = self.open_shard(shard)
         metadata = {"name": clips["name"][number], "start_us": clips["start_us"][number]}
+        if self.crop is not None:
+            metadata["crop"] = self.crop
         return Recording(unpack(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
+
+    def _place(self, number: int) -> tuple[int, int, int]:
+        """A clip's shard, where in it the clip begins, and how many events it has."""
+        clips = self.index["clips"]
+        return int(clips["shard"][number]), int(clips["at"][number]), int(clips["events"][number])
 
     def open_shard(self, number: int) -> NDArray[np.void]:
         path, wanted = self.folder / shard_name(number), self.index["shards"][number]["events"]

@@ -69,6 +69,12 @@ def check_index(index: Mapping[str, Any], path: Path) -> None:
     size = member("sensor_size")
     sides = _ints(size, 1, MAX_SIDE) and len(size) == 2
     want(sides, "sensor_size", size, f"a width and a height of 1 to {MAX_SIDE}")
+    crop: Any = index.get("crop")
+    whole: Any = index.get("whole_size")
+    if crop is not None or whole is not None:
+        fits = _ints(crop, 0, MAX_SIDE) and len(crop) == 4 and _ints(whole, 1, MAX_SIDE) and len(whole) == 2
+        inside = fits and crop[0] + crop[2] <= whole[0] and crop[1] + crop[3] <= whole[1]
+        want(inside and list(size) == crop[2:], "crop", crop, "x, y, width and height of a part of whole_size")
     for name in ("notes", "troubles"):
         want(_texts(member(name)), name, index[name], "a list of texts")
     want(isinstance(member("options"), dict), "options", index["options"], "an object")

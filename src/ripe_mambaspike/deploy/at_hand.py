@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of, store_note, trained_store
 from ripe_mambaspike.train.clips import Clips
-from ripe_mambaspike.train.predict import Classifier, clip_of
+from ripe_mambaspike.train.predict import Classifier, clip_of, read_for
 from ripe_mambaspike.train.samples import evenly
 
 
@@ -44,7 +43,7 @@ def from_files(classifier: Classifier, paths: Sequence[Path]) -> AtHand:
     clips = []
     for path in paths:
         try:
-            clips.append(clip_of(classifier, read(path)))
+            clips.append(clip_of(classifier, read_for(classifier, path)))
         except RipeError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
     return AtHand(torch.stack(clips), None, f"{len(clips)} recording{'s' * (len(clips) > 1)} given")

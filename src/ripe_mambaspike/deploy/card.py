@@ -17,6 +17,7 @@ from ripe_mambaspike.deploy.exported import format_module
 from ripe_mambaspike.deploy.manifest import RUNNABLE
 from ripe_mambaspike.deploy.quantise import AccuracyChange, Calibration
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
+from ripe_mambaspike.events.region import sides
 from ripe_mambaspike.events.view.words import LONGEST, clean
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels
@@ -213,6 +214,19 @@ def _training(facts: CardFacts) -> Iterator[str]:
         height, width = labels.grid
         counted = "whether there was an event" if labels.binary else "events counted"
         yield f"- Clips: {labels.steps} bins of equal {labels.by}, {height}×{width}, {counted}."
+        if labels.sensor_size is None:
+            yield "- Sensor: not recorded; give `--sensor-size W H` for recordings that do not name theirs."
+        else:
+            yield f"- Sensor: {sides(labels.sensor_size)} pixels{_crop(labels)}; recordings of others are refused."
+        lasts = "not recorded" if labels.duration_us is None else f"{labels.duration_us / 1e3:,.0f} ms (median)"
+        yield f"- Duration of a clip: {lasts}."
+
+
+def _crop(labels: Labels) -> str:
+    if labels.crop is None:
+        return ""
+    left, top, width, height = labels.crop
+    return f", of which {width}×{height} from column {left} and row {top} on are binned"
 
 
 def _accuracy(facts: CardFacts) -> Iterator[str]:

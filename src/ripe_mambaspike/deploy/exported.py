@@ -21,9 +21,9 @@ from ripe_mambaspike.deploy.graph_front import FrontEnd
 from ripe_mambaspike.deploy.manifest import MANIFEST, RUNNABLE, Manifest, config_of, read_graph, read_manifest
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.labels import LABELS_FILE, read_labels
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, parse_labels, read_labels
 from ripe_mambaspike.models.registry import build
-from ripe_mambaspike.train.predict import Classifier
+from ripe_mambaspike.train.predict import Classifier, make_classifier
 
 Run = Callable[..., tuple[Tensor, ...]]
 
@@ -152,26 +152,38 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
 
 
 def load_exported_classifier(
-    folder: str | Path, *, steps: int | None = None, grid: int | None = None, trust: bool = False
+    folder: str | Path,
+    *,
+    steps: int | None = None,
+    grid: int | None = None,
+    sensor_size: tuple[int, int] | None = None,
+    crop: tuple[int, int, int, int] | None = None,
+    trust: bool = False,
 ) -> Classifier:
     """An exported network with the names of its classes and its binning, for `train.predict.predict`."""
     model = load_exported(folder, trust=trust)
     manifest = model.manifest
-    labels = read_labels(folder) if (Path(folder) / LABELS_FILE).exists() else None
-    names = labels.classes if labels else tuple(map(str, range(model.config.classes)))
-    if len(names) != model.config.classes:
-        raise WeightsError(f"{folder} names {len(names)} classes; the network has {model.config.classes}")
+    labels = labels_of(Path(folder), manifest)
+    if labels is not None and len(labels.classes) != model.config.classes:
+        raise WeightsError(f"{folder} names {len(labels.classes)} classes; the network has {model.config.classes}")
     if steps not in (None, manifest.steps):
         raise InputError(f"--steps is {steps}; the graph in {folder} takes {manifest.steps} alone")
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
         raise InputError(f"--grid is {grid}; the graph in {folder} takes {width}×{height} alone")
-    return Classifier(
+    return make_classifier(
         model,  # type: ignore[arg-type]
-        names,
+        labels,
         manifest.steps,
         manifest.grid if grid is None else (grid, grid),
-        labels.by if labels else "time",
-        labels.binary if labels else False,
-        grid is not None,
+        grid_asked=grid is not None,
+        sensor_size=sensor_size,
+        crop=crop,
     )
+
+
+def labels_of(folder: Path, manifest: Manifest) -> Labels | None:
+    """The export's `labels.json`, or what its `export.json` keeps of it."""
+    if (folder / LABELS_FILE).exists():
+        return read_labels(folder)
+    return None if manifest.labels is None else parse_labels(manifest.labels, folder / MANIFEST)

@@ -164,6 +164,7 @@ def _write_graphs(
         static=wish.static or wish.to not in RUNNABLE,
         graphs=tuple(files),
         not_expressed=tuple(missing),
+        labels=None if labels is None else labels.to_dict(),
     )
 
 

@@ -55,6 +55,7 @@ class Manifest:
     static: bool  # for this size and one clip at a time alone
     graphs: tuple[GraphFile, ...]
     not_expressed: tuple[str, ...] = ()  # of the network, by this format
+    labels: dict[str, Any] | None = None  # as in labels.json: the classes and all of the binning
 
     def to_json(self) -> bytes:
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
@@ -116,6 +117,7 @@ def read_manifest(folder: Path) -> Manifest:
         static=document["static"],
         graphs=graphs,
         not_expressed=tuple(document.get("not_expressed", ())),
+        labels=document.get("labels"),
     )
 
 
@@ -144,8 +146,9 @@ def _check_entries(document: dict[str, Any], path: Path) -> None:
         "static": (lambda value: isinstance(value, bool), "true or false"),
         "graphs": (lambda value: _is_list(value, lambda one: isinstance(one, dict), len(KINDS)), "a list of graphs"),
         "not_expressed": (lambda value: _is_list(value, _is_word, MAX_NAMES), "a list of sentences"),
+        "labels": (lambda value: value is None or isinstance(value, dict), "an object or null"),
     }
-    _check(document, {"not_expressed": [], **document}, entries, "", path, {"format", "version"})
+    _check(document, {"not_expressed": [], "labels": None, **document}, entries, "", path, {"format", "version"})
 
 
 def _graph(value: dict[str, Any], name: str, path: Path) -> GraphFile:

@@ -53,6 +53,8 @@ class Summary:
     refused_packets: int = 0
     last_refusal: str | None = None
     latency_ms: dict[str, float | None] = field(default_factory=dict)
+    sensor_size: tuple[int, int] | None = None  # (width, height) before the crop, and who named it
+    sensor_size_from: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -242,6 +244,8 @@ class StreamRun:
         summary, latency = self.summary, self._latency
         streamer = self._streamer
         summary.seconds = seconds
+        summary.sensor_size = self.source.size
+        summary.sensor_size_from = getattr(self.source, "size_from", None) if self.source.size else None
         summary.dropped = self.dropped()
         summary.silent_windows = 0 if streamer is None else streamer.silent
         summary.refused_packets, summary.last_refusal = self.source.refused, self.source.last_reason

@@ -5,6 +5,7 @@ import select
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 from ripe_mambaspike.deploy.stream_packets import Damage, Frame, FrameReader, read_frame
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import open_recording
-from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.recording import Events, RecordingWarning
+from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed
 
 Pace = Literal["real", "fast"]
 Stopped = Callable[[], bool]
@@ -41,8 +43,17 @@ class Source(Protocol):
     def packets(self, stopped: Stopped) -> Iterator[Events]: ...
 
 
-def open_source(given: str, *, pace: Pace = "real", sensor_size: tuple[int, int] | None = None) -> Source:
-    """A file's name, `-` for standard input, or udp://HOST:PORT."""
+def open_source(
+    given: str,
+    *,
+    pace: Pace = "real",
+    sensor_size: tuple[int, int] | None = None,
+    region: SensorRegion | None = None,
+) -> Source:
+    """A file's name, `-` for standard input, or udp://HOST:PORT.
+
+    `sensor_size` is the source's, whatever it says itself; `region` decides for a file that does not name its own.
+    """
     if given == "-":
         if sys.stdin is None:
             raise InputError(
@@ -53,13 +64,19 @@ def open_source(given: str, *, pace: Pace = "real", sensor_size: tuple[int, int]
         return UdpSource(*_address(given), sensor_size)
     if re.match(r"[a-z]+://", given):
         raise InputError(f"the source is {given!r}; a file, - or udp://HOST:PORT is wanted")
-    return FileSource(Path(given), pace, sensor_size)
+    return FileSource(Path(given), pace, sensor_size, region)
 
 
 class FileSource:
     """A recording of any format, piece by piece; at its own pace or as fast as it is taken."""
 
-    def __init__(self, path: Path, pace: Pace, sensor_size: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        pace: Pace,
+        sensor_size: tuple[int, int] | None = None,
+        region: SensorRegion | None = None,
+    ) -> None:
         self.path, self.pace, self.live = path, pace, pace == "real"
         self.refused = 0
         self.last_reason: str | None = None
@@ -67,7 +84,14 @@ class FileSource:
         if opened.declared_size is None:  # it shows by the events alone, so they are gone through once
             for _ in opened.pieces():
                 pass
-        self.size: tuple[int, int] | None = opened.sensor_size
+        try:
+            found = (region or SensorRegion()).decide_size(opened.sensor_size, opened.size_from, opened.corner)
+        except InputError as error:
+            raise InputError(f"{path}: {error}", field=error.field, path=path) from error
+        self.size: tuple[int, int] | None = found[0]
+        self.size_from = found[1]
+        if self.size_from == GUESSED and region is not None:
+            warnings.warn(f"{path}: {guessed(found[0])}", RecordingWarning, stacklevel=3)
         self.warnings: tuple[str, ...] = ()
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:
@@ -109,6 +133,7 @@ class _Framed:
 
     def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
         self.live, self.size = live, sensor_size
+        self.size_from = "the source" if sensor_size is None else "the caller"
         self._usable: Callable[[tuple[int, int]], None] = lambda size: None
         self.refused = 0
         self.last_reason: str | None = None

@@ -8,6 +8,7 @@
 A window's final answer is, to the last bit, that of `predict` on the events of the window.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Protocol
@@ -20,14 +21,16 @@ from ripe_mambaspike.deploy.stream_causal import CausalTrack
 from ripe_mambaspike.deploy.stream_front import make_front
 from ripe_mambaspike.deploy.stream_windows import Look, WindowTrack
 from ripe_mambaspike.errors import InputError, WeightsError
-from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline
-from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline, check_types
+from ripe_mambaspike.events.recording import Events, Recording, check_inside
+from ripe_mambaspike.events.region import crop_events
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.train.predict import Classifier
+from ripe_mambaspike.train.predict import Classifier, check_grid
 
 LONGEST_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
 MOST_WINDOWS = 1024  # in flight
+WINDOW_US = 1_500_000  # for a network that does not know how long its training clips lasted: about a gesture
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ class Track(Timeline, Protocol):
 class Streamer:
     """Events in packets of any size → an answer every hop, once the first window is full.
 
-    With `early` every window in flight is answered for whenever one of its bins closes: more answers, more work.
+    `sensor_size` is the source's; it must be the one that the network was trained on, where that is known and no other
+    was asked for. The network's crop is applied here. With `early` every window in flight is answered for whenever one
+    of its bins closes: more answers, more work.
     """
 
     def __init__(
@@ -85,14 +90,15 @@ class Streamer:
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
         self._attention = attention
         self._track = self._make_track(early)
-        self._binner = IncrementalBinner(sensor_size, self._track, classifier.grid)
+        crop = self.classifier.crop
+        self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._track, classifier.grid)
 
     def push(self, events: Events) -> list[Answer]:
         """More events, by time: what they complete. Those earlier than the last closed bin are counted as late.
 
         Work that no answer waits for may be left for the next call, or for `settle`.
         """
-        return [answer for part in self._binner.push(events) for answer in self._closed(part)]
+        return [answer for part in self._bins(events) for answer in self._closed(part)]
 
     def advance(self, to_us: int) -> list[Answer]:
         """Time has passed without events: what the bins that end by then complete."""
@@ -116,6 +122,18 @@ class Streamer:
     def silent(self) -> int:
         """Windows that ended without an event: there is nothing to say about them."""
         return self._track.silent
+
+    def _bins(self, events: Events) -> Iterator[ClosedBin]:
+        """The bins these events close. Time goes on with those outside the crop as well."""
+        crop = self.classifier.crop
+        if crop is None:
+            yield from self._binner.push(events)
+            return
+        check_types(events)
+        check_inside(Recording(events, self.sensor_size))
+        yield from self._binner.push(crop_events(events, crop))
+        if len(events):
+            yield from self._binner.advance(int(events["t"].max()))
 
     def _make_track(self, early: bool) -> Track:
         """The one place that knows which kinds of networks there are."""
@@ -172,6 +190,11 @@ def whole_size(given: object) -> tuple[int, int]:
     return int(given[0]), int(given[1])
 
 
+def default_window(classifier: Classifier) -> int:
+    """As long as the training clips, by their median, where that is known."""
+    return WINDOW_US if classifier.duration_us is None else classifier.duration_us
+
+
 def default_hop(classifier: Classifier, window_us: int) -> int:
     """One bin, rounded up: the windows then share their bins where the window divides evenly."""
     return max(1, -(-window_us // classifier.steps))
@@ -207,9 +230,12 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
             f"a window of {window_us} µs every {hop_us} µs makes {-(-window_us // hop_us)} at a time; "
             f"at most {MOST_WINDOWS} are wanted, so a longer hop"
         )
-    (height, width), (across, down) = classifier.grid, sensor_size
-    if not classifier.grid_asked and (height > down or width > across):
-        raise InputError(
-            f"the sensor of {across}×{down} pixels is smaller than the {width}×{height} grid of the network; "
-            "a larger sensor, or a grid that is asked for, is wanted"
-        )
+    classifier.region.check_size(sensor_size)
+    check_grid(classifier, sensor_size if classifier.crop is None else classifier.crop[2:])
+
+
+def after_crop(classifier: Classifier) -> Classifier:
+    """The same for events that have been cropped already: what is left is the whole of their sensor."""
+    asked = classifier.sensor_asked or classifier.crop_asked
+    size = classifier.region.binned_size
+    return replace(classifier, sensor_size=size, crop=None, sensor_asked=asked, crop_asked=False)

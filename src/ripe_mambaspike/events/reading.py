@@ -107,7 +107,7 @@ class OpenRecording:
         self.format = source.format
         self.strict = strict
         self.declared_size = options.sensor_size or source.sensor_size
-        self._size_from = "the caller" if options.sensor_size else "the file" if source.sensor_size else "the events"
+        self.size_from = "the caller" if options.sensor_size else "the file" if source.sensor_size else "the events"
         self.events = 0  # read so far
         self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0}
         self._source = source
@@ -115,7 +115,7 @@ class OpenRecording:
         if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
             width, height = self.declared_size
             raise ReadError(f"{path} says its sensor has {width}×{height} pixels; sides from 1 to 65536 are wanted")
-        self._corner = (0, 0)
+        self.corner = (0, 0)  # that the events reach to, where nobody says the sensor's size
 
     def pieces(self) -> Iterator[Events]:
         """The events in the order of the file. Those outside the sensor are left out, and counted."""
@@ -142,13 +142,13 @@ class OpenRecording:
     @property
     def sensor_size(self) -> tuple[int, int]:
         """As the file says, or else the likely one by the events read so far."""
-        return self.declared_size or likely_size(*self._corner, self._source.likely_sizes or SIZES)
+        return self.declared_size or likely_size(*self.corner, self._source.likely_sizes or SIZES)
 
     @property
     def metadata(self) -> dict[str, Any]:
         named = self._source.sensor_size  # what was given goes before it
         overruled = {"sensor_size_in_file": list(named)} if named and named != self.declared_size else {}
-        return {**self._source.metadata, "sensor_size_from": self._size_from, **overruled}
+        return {**self._source.metadata, "sensor_size_from": self.size_from, **overruled}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class OpenRecording:
         self.trouble[BACKWARDS] += back
         right, bottom = int(piece["x"].max()), int(piece["y"].max())
         if self.declared_size is None:
-            self._corner = (max(self._corner[0], right), max(self._corner[1], bottom))
+            self.corner = (max(self.corner[0], right), max(self.corner[1], bottom))
         elif right >= self.declared_size[0] or bottom >= self.declared_size[1]:
             inside = (piece["x"] < self.declared_size[0]) & (piece["y"] < self.declared_size[1])
             self.trouble[OUTSIDE] += len(piece) - int(np.count_nonzero(inside))

@@ -14,6 +14,7 @@ import numpy as np
 
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.region import Crop, crop_events
 from ripe_mambaspike.events.source import no_events
 from ripe_mambaspike.live.answers import Following, Told, tell
 from ripe_mambaspike.live.frames import SHOWN, Drawn, draw, full_colour
@@ -45,14 +46,19 @@ class Tap:
 
 
 class Broadcast:
-    """What comes from a source, drawn and answered for."""
+    """What comes from a source, drawn and answered for. What is drawn is what the network bins: the crop, if any."""
 
     def __init__(
-        self, name: str, source: "Source", make_streamer: Callable[[tuple[int, int]], "Streamer"], frames: int
+        self,
+        name: str,
+        source: "Source",
+        make_streamer: Callable[[tuple[int, int]], "Streamer"],
+        frames: int,
+        crop: Crop | None = None,
     ) -> None:
         from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
 
-        self.name, self.viewers = name, 0
+        self.name, self.viewers, self._crop = name, 0, crop
         self._source, self._make, self._period = source, make_streamer, 1 / frames
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -91,7 +97,7 @@ class Broadcast:
 
     def facts(self) -> dict[str, Any]:
         """What a viewer is told when it begins to watch; the sensor's size is known from the first packet on."""
-        width, height = self._source.size or (1, 1)
+        width, height = self._size() or (1, 1)
         return {"name": self.name, "live": True, "width": width, "height": height}
 
     def status(self) -> dict[str, Any]:
@@ -127,7 +133,7 @@ class Broadcast:
 
     def frame(self, now: float) -> tuple[int, Drawn | None, float, float]:
         """The frame of this moment: its number, what it shows, its place and its length in s. One for all viewers."""
-        size = self._source.size
+        size = self._size()
         if now - self._drawn_at < 0.9 * self._period or size is None or self._began is None:
             return self._frame
         with self._lock:
@@ -144,14 +150,20 @@ class Broadcast:
         self._drawn_at = now
         return self._frame
 
+    def _size(self) -> tuple[int, int] | None:
+        """Of what is drawn; None until it is known."""
+        return self._source.size if self._crop is None or self._source.size is None else self._crop[2:]
+
     def _came(self, events: Events) -> None:
         """The reader's thread: keep what the next frame needs, and no more."""
         if not len(events):
             return
+        newest = int(events["t"][-1])
+        events = events if self._crop is None else crop_events(events, self._crop)
         with self._lock:
             if self._began is None:
                 self._began = time.monotonic()
-            self._came_us = int(events["t"][-1])
+            self._came_us = newest
             self._recent.append(events[-SHOWN:])
             self._recent_count += len(events)
             self._held += len(self._recent[-1])

@@ -15,8 +15,9 @@ from ripe_mambaspike.errors import InputError, ReadError, RipeError
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.live.engine import Engine
 from ripe_mambaspike.live.limits import Limits
+from ripe_mambaspike.live.network import Network
 from ripe_mambaspike.live.reading import read_apart
-from ripe_mambaspike.live.track import StreamerMaker, Track
+from ripe_mambaspike.live.track import Track
 
 ENDINGS = (
     ".aedat", ".aedat4", ".bin", ".csv", ".dat", ".h5", ".hdf5", ".npy", ".npz", ".raw", ".tsv", ".txt",
@@ -67,11 +68,9 @@ def safe_ending(name: str) -> str:
 class Library:
     """Opens recordings, keeps those that are watched and a few more, and forgets the rest."""
 
-    def __init__(
-        self, listed: list[Listed], folder: Path, make_streamer: StreamerMaker, engine: Engine, limits: Limits
-    ) -> None:
+    def __init__(self, listed: list[Listed], folder: Path, network: Network, engine: Engine, limits: Limits) -> None:
         self.listed, self.folder, self.limits = listed, folder, limits
-        self._make_streamer, self._engine = make_streamer, engine
+        self._network, self._engine = network, engine
         self._tracks: OrderedDict[Key, Track] = OrderedDict()  # the one asked for last at the end
         self._opening: dict[Key, asyncio.Task[Track]] = {}
         self._readers = asyncio.Semaphore(limits.uploads)
@@ -98,7 +97,7 @@ class Library:
     async def take(self, path: Path, name: str) -> tuple[str, Track]:
         """An uploaded file as a track, and its key. The file may go once this returns."""
         async with self._readers:
-            recording = await read_apart(path, name, self.folder, self.limits)
+            recording = await self._read_apart(path, name)
         track = await asyncio.to_thread(self._track, recording, name)
         key = secrets.token_urlsafe(18)
         self._hold(key, track)
@@ -116,13 +115,16 @@ class Library:
 
     async def _read(self, listed: Listed) -> Track:
         async with self._readers:
-            recording: Recording = await read_apart(listed.path, listed.name, self.folder, self.limits)
+            recording = await self._read_apart(listed.path, listed.name)
         return await asyncio.to_thread(self._track, recording, listed.name)
+
+    async def _read_apart(self, path: Path, name: str) -> Recording:
+        return await read_apart(path, name, self.folder, self.limits, self._network.asked_size)
 
     def _track(self, recording: Recording, name: str) -> Track:
         """A track; an error always names the recording."""
         try:
-            return Track(recording, name, self._make_streamer)
+            return Track(self._network.fit(recording), name, self._network.for_recording)
         except RipeError as error:
             raise error if name in str(error) else InputError(f"{name}: {error}") from error
 

@@ -1,6 +1,6 @@
 """How the network is run on what is watched: its windows, and what the page is told about it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ripe_mambaspike.errors import InputError
@@ -8,42 +8,63 @@ from ripe_mambaspike.events.recording import make_events
 
 if TYPE_CHECKING:
     from ripe_mambaspike.deploy.streaming import Streamer
+    from ripe_mambaspike.events.recording import Recording
     from ripe_mambaspike.train.predict import Classifier
 
-WINDOW_MS = 1500.0
 PARTS = 2  # windows in flight unless a hop is given: each is looked at whenever a bin closes
 LONGEST_MS = 3_600_000.0
 
 
 @dataclass(frozen=True)
 class Network:
-    """A classifier, fused, with its window and hop."""
+    """A classifier, fused, with its window and hop, and up to which duration a recording is one window, whole."""
 
     classifier: "Classifier"
     window_us: int
     hop_us: int
+    whole_us: int
+
+    def fit(self, recording: "Recording") -> "Recording":
+        """The recording as it is binned: of the network's sensor, cropped; what may be wrong is in its `warnings`."""
+        from ripe_mambaspike.train.predict import unusual_duration
+
+        fitted = self.classifier.region.fit(recording)
+        sentence = unusual_duration(self.classifier, fitted) if fitted.duration_us < self.whole_us else None
+        return replace(fitted, warnings=(*fitted.warnings, sentence)) if sentence else fitted
+
+    @property
+    def asked_size(self) -> tuple[int, int] | None:
+        """The sensor that recordings are read as, whatever they say; None where that was not asked for."""
+        return self.classifier.sensor_size if self.classifier.sensor_asked else None
 
     def for_recording(self, sensor_size: tuple[int, int], duration_us: int) -> tuple["Streamer", int]:
-        """A streamer, and how long its bins are in µs. A recording shorter than a window is one window, whole."""
-        if duration_us > self.window_us:
-            return self.for_stream(sensor_size)
+        """A streamer for a recording that has been fitted, and how long its bins are in µs."""
+        from ripe_mambaspike.deploy.streaming import after_crop
+
+        fitted = after_crop(self.classifier)
+        if duration_us > self.whole_us:
+            return self._streamer(fitted, sensor_size, self.window_us, self.hop_us)
         whole = max(duration_us, self.classifier.steps)
-        return self._streamer(sensor_size, whole, whole)
+        return self._streamer(fitted, sensor_size, whole, whole)
 
     def for_stream(self, sensor_size: tuple[int, int]) -> tuple["Streamer", int]:
-        """A streamer for events that never end, and how long its bins are in µs."""
-        return self._streamer(sensor_size, self.window_us, self.hop_us)
+        """A streamer for events of the whole sensor that never end, and how long its bins are in µs."""
+        return self._streamer(self.classifier, sensor_size, self.window_us, self.hop_us)
 
-    def _streamer(self, sensor_size: tuple[int, int], window: int, hop: int) -> tuple["Streamer", int]:
+    def _streamer(
+        self, classifier: "Classifier", sensor_size: tuple[int, int], window: int, hop: int
+    ) -> tuple["Streamer", int]:
         from ripe_mambaspike.deploy.streaming import Streamer
 
-        made = Streamer(self.classifier, sensor_size, window_us=window, hop_us=hop, early=True, attention=True)
+        made = Streamer(classifier, sensor_size, window_us=window, hop_us=hop, early=True, attention=True)
         return made, max(1, window // self.classifier.steps)
 
     def warm(self) -> None:
         """Run a window of next to nothing, so that the first viewer does not wait for what is made once."""
-        height, width = self.classifier.grid
-        streamer, _ = self.for_stream((width, height))
+        from ripe_mambaspike.deploy.streaming import after_crop
+
+        fitted = after_crop(self.classifier)
+        streamer, _ = self._streamer(fitted, fitted.sensor_size or fitted.grid[::-1], self.window_us, self.hop_us)
         streamer.push(make_events([0], [0], [0], [1]))
         streamer.advance(self.window_us)
 
@@ -58,6 +79,8 @@ class Network:
             "window": self.window_us / 1e6,
             "hop": self.hop_us / 1e6,
             "causal": causal(one.model.config),
+            "sensor": None if one.sensor_size is None else list(one.sensor_size),
+            "crop": None if one.crop is None else list(one.crop),
         }
 
 
@@ -66,19 +89,23 @@ def causal(config: object) -> bool:
     return bool(getattr(config, "causal", False))
 
 
-def make_network(classifier: "Classifier", window_ms: float = WINDOW_MS, hop_ms: float | None = None) -> Network:
+def make_network(classifier: "Classifier", window_ms: float | None = None, hop_ms: float | None = None) -> Network:
     """The network as it will be run, refused if it cannot stream.
 
-    A hop not given is half a window, of whole bins; a causal network has no windows to look at, and answers every bin.
+    A window not given is as long as the training clips, and a recording that `ripe predict` would not call too long is
+    looked at whole. A hop not given is half a window, of whole bins; a causal network has no windows to look at, and
+    answers every bin.
     """
-    from ripe_mambaspike.deploy.streaming import check_stream, deployed
+    from ripe_mambaspike.deploy.streaming import after_crop, check_stream, default_window, deployed
+    from ripe_mambaspike.train.predict import MAX_DURATION_RATIO
 
-    window = _microseconds("--window", window_ms)
+    window = default_window(classifier) if window_ms is None else _microseconds("--window", window_ms)
+    known = window_ms is None and classifier.duration_us is not None
     bins = 1 if causal(classifier.model.config) else max(1, -(-classifier.steps // PARTS))
     hop = -(-window * bins // classifier.steps) if hop_ms is None else _microseconds("--hop", hop_ms)
-    height, width = classifier.grid
-    check_stream(classifier, (width, height), window, hop)
-    return Network(deployed(classifier), window, hop)
+    fitted = after_crop(classifier)
+    check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop)
+    return Network(deployed(classifier), window, hop, MAX_DURATION_RATIO * window if known else window)
 
 
 def _microseconds(option: str, milliseconds: float) -> int:

@@ -1,4 +1,4 @@
-"""The process that reads one recording: `python -m ripe_mambaspike.live.reader FILE OUT EVENTS SECONDS`.
+"""The process that reads one recording: `python -m ripe_mambaspike.live.reader FILE OUT EVENTS SECONDS [WIDTH HEIGHT]`.
 
 It writes the events to OUT and one line of JSON to standard output: what the recording is, or one sentence about why
 it cannot be read.
@@ -20,12 +20,14 @@ from ripe_mambaspike.live.reading import bound_memory
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
-def read_bounded(path: Path, most_events: int, most_seconds: int) -> Recording:
+def read_bounded(
+    path: Path, most_events: int, most_seconds: int, sensor_size: tuple[int, int] | None = None
+) -> Recording:
     """The recording by order of time, refused as soon as it is known to be larger or longer than allowed."""
     with path.open("rb") as file:
         if file.read(len(HDF5)) == HDF5:
             refuse_links(path)
-    opened = open_recording(path)
+    opened = open_recording(path, sensor_size=sensor_size)
     pieces: list[Events] = []
     count = 0
     for piece in opened.pieces():
@@ -69,7 +71,8 @@ def main(words: list[str]) -> int:
     warnings.simplefilter("ignore")  # they are handed over
     bound_memory()
     try:
-        recording = read_bounded(path, int(words[2]), int(words[3]))
+        size = (int(words[4]), int(words[5])) if len(words) > 4 else None
+        recording = read_bounded(path, int(words[2]), int(words[3]), size)
         recording.events.tofile(out)
     except RipeError as error:
         return _say({"error": str(error)})
@@ -80,6 +83,7 @@ def main(words: list[str]) -> int:
     return _say(
         {
             "sensor_size": list(recording.sensor_size),
+            "sensor_size_from": recording.metadata["sensor_size_from"],
             "format": recording.format,
             "warnings": list(recording.warnings),
         }

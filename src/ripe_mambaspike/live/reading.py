@@ -21,10 +21,15 @@ MEMORY = 4 << 30  # bytes of address space the reading process may have
 SAID = 1 << 20  # bytes it may say
 
 
-async def read_apart(path: Path, name: str, folder: Path, limits: Limits) -> Recording:
-    """The recording at the path, in order; an error speaks of it by `name`. `folder` is a private one for the way."""
+async def read_apart(
+    path: Path, name: str, folder: Path, limits: Limits, sensor_size: tuple[int, int] | None = None
+) -> Recording:
+    """The recording at the path, in order; an error speaks of it by `name`. `folder` is a private one for the way.
+
+    `sensor_size` is the recording's, whatever the file says.
+    """
     made = folder / f"{os.urandom(12).hex()}.events"
-    words = [str(path), str(made), str(limits.events), str(limits.seconds)]
+    words = [str(path), str(made), str(limits.events), str(limits.seconds), *map(str, sensor_size or ())]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ripe_mambaspike.live.reader", *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -59,7 +64,8 @@ def _taken(code: int | None, said: bytes, made: Path, path: Path, name: str) -> 
     events = np.fromfile(made, EVENT)
     width, height = facts["sensor_size"]
     warnings = tuple(str(sentence) for sentence in facts["warnings"])
-    return Recording(events, (int(width), int(height)), str(facts["format"]), {}, warnings)
+    metadata = {"sensor_size_from": str(facts["sensor_size_from"])}
+    return Recording(events, (int(width), int(height)), str(facts["format"]), metadata, warnings)
 
 
 def bound_memory(size: int = MEMORY) -> None:

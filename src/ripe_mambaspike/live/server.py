@@ -101,9 +101,7 @@ def make_app(service: Service) -> "Starlette":
     @asynccontextmanager
     async def running(_: "Starlette") -> AsyncIterator[None]:
         service.folder = Path(tempfile.mkdtemp(prefix="ripe-serve-"))  # for this user alone
-        service.library = Library(
-            service.listed, service.folder, service.network.for_recording, service.engine, service.limits
-        )
+        service.library = Library(service.listed, service.folder, service.network, service.engine, service.limits)
         service.engine.start()
         if service.live is not None:
             service.live.start()

@@ -70,7 +70,7 @@ def save_labels(labels: Labels, folder: str | Path) -> Path:
     """Write `labels.json` into the folder, which is there; the file's path."""
     path = Path(folder) / LABELS_FILE
     document = labels.to_dict()
-    _parse(document, path)  # what could not be read again is not written
+    parse_labels(document, path)  # what could not be read again is not written
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
         with atomic_write(path) as file:
@@ -89,7 +89,7 @@ def read_labels(folder: str | Path) -> Labels:
         raise WeightsError(f"{path} cannot be read ({error.strerror or error}); {WANTED}") from error
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path} is not valid JSON ({error}); {WANTED}") from error
-    return _parse(document, path)
+    return parse_labels(document, path)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -112,7 +112,8 @@ def find_checkpoint(path: str | Path) -> Path:
     raise WeightsError(f"{path} holds neither {CONFIG_FILE} nor {BEST}/{CONFIG_FILE}; a run or a network is wanted")
 
 
-def _parse(document: Any, path: Path) -> Labels:
+def parse_labels(document: Any, path: Path) -> Labels:
+    """A document like that of `Labels.to_dict`, checked; `path` is the file that an error names."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise WeightsError(f"{path} is not a {FORMAT} file; {WANTED}", path=path)
     version = document.get("version")

@@ -22,6 +22,7 @@ from ripe_mambaspike.data.loading import BinnedSet, EventSet, load_set
 from ripe_mambaspike.data.sets.registry import STORE, find_set
 from ripe_mambaspike.data.store import CURRENT, EventStore, open_store, store_keys
 from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.events.region import sides
 from ripe_mambaspike.train.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 
@@ -132,6 +133,23 @@ class TrainingData:
     def _events(self, part: str) -> EventSet:
         return EventSet(self.store, self.cut, part, self.members[part])
 
+    @cached_property
+    def duration_us(self) -> int:
+        """The median duration of the set's own training clips."""
+        return self.store.median_duration_us(self.members[TRAIN])
+
+    @property
+    def other_sensors(self) -> list[str]:
+        """A sentence for every extra set whose sensor, or crop of it, is another than the set's own."""
+        own = self.store
+        others = {(extra.events.name, _sensor(extra.events.store)) for extra in self.extra}
+        return [
+            f"data.extra: expected the sensor of {own.name}, {_sensor(own)}, got {sensor} of {name}; "
+            f"the network keeps that of {own.name}"
+            for name, sensor in sorted(others)
+            if sensor != _sensor(own)
+        ]
+
     def describe(self) -> dict[str, Any]:
         """All of it for a JSON document: where from, how split and binned, how many clips."""
         kept = ("set", "steps", "by", "binary", "folds", "fold")
@@ -191,6 +209,11 @@ def open_data(recipe: Recipe) -> TrainingData:
         if not len(members[part]):
             raise DataError(f"{data.set} ({cut}) has no {part} clips in {store.folder}; some are wanted in every part")
     return TrainingData(data, root, store, cut, members)
+
+
+def _sensor(store: EventStore) -> str:
+    """The sensor of a set and what is binned of it, in words."""
+    return sides(store.whole_size) + (f", cropped to {' '.join(map(str, store.crop))}" if store.crop else "")
 
 
 def _check_there(name: str, root: Path) -> None:

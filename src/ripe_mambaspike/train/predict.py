@@ -1,13 +1,17 @@
 """A trained network on a recording of any length: what it is, how sure, and which class led when."""
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ripe_mambaspike.errors import InputError, WeightsError
+from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.binning import bin_events, step_bounds
-from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
+from ripe_mambaspike.events.reading import read
+from ripe_mambaspike.events.recording import Recording, RecordingWarning
+from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, sides
+from ripe_mambaspike.events.source import Options
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint, read_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 SMALLEST_SIDE = 8  # three strides of two
 MOST_STEPS = 4096  # that a causal network is asked for in one go; beyond, a slip and not a wish
 MANY = 100  # events, of which some brighten and some darken if the sensor tells
+MAX_DURATION_RATIO = 2  # of a recording's duration and the training clips', beyond which it is warned of
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,28 @@ class Classifier:
     by: Literal["time", "count"]
     binary: bool
     grid_asked: bool = False  # whether a caller chose the grid, whatever the sensor
+    sensor_size: Size | None = None  # (width, height) before the crop; None: not known
+    crop: Crop | None = None  # (x, y, width, height) of the sensor that is binned; None: all of it
+    duration_us: int | None = None  # the median of the training clips' durations
+    sensor_asked: bool = False  # whether a caller chose the sensor's size, whatever the recording says
+    crop_asked: bool = False
+
+    @property
+    def region(self) -> SensorRegion:
+        """What it bins of which sensor."""
+        return SensorRegion(self.sensor_size, self.crop, self.sensor_asked, self.crop_asked)
+
+    def describe_binning(self) -> dict[str, Any]:
+        """All that turns a recording into a clip, for a JSON document."""
+        return {
+            "steps": self.steps,
+            "grid": list(self.grid),
+            "by": self.by,
+            "binary": self.binary,
+            "sensor_size": None if self.sensor_size is None else list(self.sensor_size),
+            "crop": None if self.crop is None else list(self.crop),
+            "duration_us": self.duration_us,
+        }
 
 
 @dataclass(frozen=True)
@@ -58,21 +85,30 @@ class Prediction:
         return max(others, key=lambda one: one[1], default=None)
 
 
-def load_classifier(path: str | Path, *, steps: int | None = None, grid: int | None = None) -> Classifier:
-    """The network of a run or of a folder; without `labels.json` classes have numbers and the config gives the bins."""
+def load_classifier(
+    path: str | Path,
+    *,
+    steps: int | None = None,
+    grid: int | None = None,
+    sensor_size: Size | None = None,
+    crop: Crop | None = None,
+) -> Classifier:
+    """The network of a run or of a folder; without `labels.json` classes have numbers and the config gives the bins.
+
+    `sensor_size` (width, height) and `crop` (x, y, width, height) are for recordings of another sensor than the one
+    that it was trained on.
+    """
     from ripe_mambaspike.models.pretrained import from_pretrained
 
     folder = find_checkpoint(path)
     model = from_pretrained(folder)
     config = model.config
-    names: tuple[str, ...] = tuple(map(str, range(config.classes)))
-    own_steps, own_grid, by, binary = config.steps, config.resolution, "time", False
-    if (folder / LABELS_FILE).exists():
-        labels = read_labels(folder)
-        names, own_steps, own_grid, by, binary = labels.classes, labels.steps, labels.grid, labels.by, labels.binary
+    labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
+    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.steps, config.resolution)
+    if labels is not None:
         origin = folder / LABELS_FILE
-        if len(names) != config.classes:
-            raise WeightsError(f"{origin} names {len(names)} classes; the network has {config.classes}")
+        if len(labels.classes) != config.classes:
+            raise WeightsError(f"{origin} names {len(labels.classes)} classes; the network has {config.classes}")
         if config.most_steps is not None and own_steps > config.most_steps:
             raise WeightsError(f"{origin} says {own_steps} steps; the network was made for at most {config.steps}")
     most = config.most_steps or MOST_STEPS
@@ -80,15 +116,66 @@ def load_classifier(path: str | Path, *, steps: int | None = None, grid: int | N
         raise InputError(f"steps is {steps}; the network of {folder} takes from 1 to {most}")
     if grid is not None and not SMALLEST_SIDE <= grid <= 65536:
         raise InputError(f"grid is {grid}; a side from {SMALLEST_SIDE} to 65536 is wanted")
-    return Classifier(
+    return make_classifier(
         model,
-        names,
+        labels,
         own_steps if steps is None else steps,
         own_grid if grid is None else (grid, grid),
-        "count" if by == "count" else "time",
-        binary,
-        grid is not None,
+        grid_asked=grid is not None,
+        sensor_size=sensor_size,
+        crop=crop,
     )
+
+
+def make_classifier(
+    model: "Model",
+    labels: Labels | None,
+    steps: int,
+    grid: tuple[int, int],
+    *,
+    grid_asked: bool = False,
+    sensor_size: Size | None = None,
+    crop: Crop | None = None,
+) -> Classifier:
+    """A network with what its labels say, where it has some, but for the sensor and the crop that a caller gives."""
+    Options(sensor_size)  # which checks it
+    own_size, own_crop = (labels.sensor_size, labels.crop) if labels else (None, None)
+    size = own_size if sensor_size is None else (int(sensor_size[0]), int(sensor_size[1]))
+    if crop is not None:
+        part: Crop | None = check_crop(crop, size if sensor_size is not None else None)
+    elif own_crop is not None and size != own_size:
+        raise InputError(
+            f"crop: expected --crop X Y W H with a sensor of {sides(size)}, since the network bins a part of its own "
+            f"{sides(own_size)} sensor; got none",
+            field="crop",
+        )
+    else:
+        part = own_crop
+    return Classifier(
+        model,
+        labels.classes if labels else tuple(map(str, range(model.config.classes))),
+        steps,
+        grid,
+        labels.by if labels else "time",
+        labels.binary if labels else False,
+        grid_asked,
+        size,
+        part,
+        labels.duration_us if labels else None,
+        sensor_size is not None,
+        crop is not None,
+    )
+
+
+def read_for(classifier: Classifier, path: str | Path) -> Recording:
+    """A recording as the network bins it: of its sensor, cropped. An error always names the file."""
+    try:
+        recording = read(path, sensor_size=classifier.sensor_size if classifier.sensor_asked else None)
+        return _fit(classifier, replace(recording, metadata={**recording.metadata, "file": str(path)}))
+    except RipeError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}", field=error.field, path=path) from error
 
 
 def predict(classifier: Classifier, recording: Recording) -> Prediction:
@@ -102,8 +189,11 @@ def predict(classifier: Classifier, recording: Recording) -> Prediction:
     from ripe_mambaspike.models.base import clip_logits
 
     one = classifier
+    recording = _fit(one, recording)
     with torch.no_grad():
         logits = one.model(clip_of(one, recording).unsqueeze(0).to(one.model.dtype))
+    if sentence := unusual_duration(one, recording):
+        _warn(recording, sentence)
     clip = torch.softmax(clip_logits(logits)[0], -1)
     if not clip.isfinite().all():
         raise WeightsError("the network's logits for it are not finite; a network that was trained well is wanted")
@@ -124,7 +214,8 @@ def clip_of(classifier: Classifier, recording: Recording) -> "Tensor":
     """The recording's events as the network wants them: counts [T, 2, H, W] float32."""
     if not len(recording):
         raise InputError("the recording has no events; at least one is wanted")
-    _check_sensor(classifier, recording)
+    recording = _fit(classifier, recording)
+    check_grid(classifier, recording.sensor_size)
     _check_polarity(recording)
     one = classifier
     return bin_events(recording, one.steps, by=one.by, grid=one.grid, binary=one.binary)
@@ -150,16 +241,43 @@ def _running(logits: "Tensor") -> "Tensor":
     return torch.softmax(wide.cumsum(0) / counts.unsqueeze(1), -1)
 
 
-def _check_sensor(classifier: Classifier, recording: Recording) -> None:
-    """A grid finer than the sensor has cells that no pixel falls into; whoever asks for one gets it."""
-    (height, width), (across, down) = classifier.grid, recording.sensor_size
+def check_grid(classifier: Classifier, binned_size: Size) -> None:
+    """A grid finer than the sensor has cells that no pixel falls into; whoever trained so, or asks for one, gets it."""
+    (height, width), (across, down) = classifier.grid, binned_size
     if classifier.grid_asked or (height <= down and width <= across):
         return
-    fits = max(SMALLEST_SIDE, min(across, down))
+    if classifier.region.binned_size == binned_size and not (classifier.sensor_asked or classifier.crop_asked):
+        return
+    fits, largest = max(SMALLEST_SIDE, min(across, down)), max(height, width)
     raise InputError(
-        f"its sensor of {across}×{down} pixels is smaller than the {width}×{height} grid of the network; "
-        f"a grid of {fits} fits it, and one of {max(height, width)} is taken when it is asked for"
+        f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
+        f"--grid {fits} fits it, and --grid {largest} is taken when it is asked for",
+        field="grid",
     )
+
+
+def _fit(classifier: Classifier, recording: Recording) -> Recording:
+    """The recording as it is binned, with a warning where its sensor had to be guessed."""
+    fitted = classifier.region.fit(recording)
+    for sentence in fitted.warnings[len(recording.warnings) :]:
+        _warn(recording, sentence)
+    return fitted
+
+
+def unusual_duration(classifier: Classifier, recording: Recording) -> str | None:
+    """A sentence about a recording whose bins are much longer or shorter than those of the training clips."""
+    usual, lasts = classifier.duration_us, recording.duration_us + 1
+    if usual is None or max(usual, lasts) <= MAX_DURATION_RATIO * min(usual, lasts):
+        return None
+    return (
+        f"duration: expected about {usual / 1e6:.3g} s, as the training clips last, got {lasts / 1e6:.3g} s; "
+        "ripe stream --window looks at parts of a long one"
+    )
+
+
+def _warn(recording: Recording, sentence: str) -> None:
+    file = recording.metadata.get("file") or recording.metadata.get("name")
+    warnings.warn(f"{file}: {sentence}" if file else sentence, RecordingWarning, stacklevel=4)
 
 
 def _check_polarity(recording: Recording) -> None:

@@ -104,6 +104,8 @@ class Run:
         if first:
             save_recipe(self.recipe, self.folder / RECIPE)
         self.watcher.began(self.recipe, self.data.describe(), self.learner)
+        for sentence in self.data.other_sensors if first else ():
+            self.watcher.says(f"warning: {sentence}")
         board = Board(self.folder, self.learner.place.epoch + 1) if first else None
         try:
             while self.learner.place.epoch < epochs:
@@ -175,7 +177,8 @@ class Run:
         data = self.recipe.data
         return Labels(
             classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=data.grid, by=data.by,
-            binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+            binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol, store=self.data.store.folder.name,
+            sensor_size=self.data.store.whole_size, crop=self.data.store.crop, duration_us=self.data.duration_us,
         )  # fmt: skip
 
     def _report(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 SensorSize = Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="W H")]
+CropArea = Annotated[tuple[int, int, int, int] | None, tyro.conf.arg(metavar="X Y W H")]
 TimeUnit = Literal["s", "ms", "us", "ns"] | None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ripe_mambaspike.cli.data.recordings import SensorSize, TimeUnit
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, TimeUnit
 from ripe_mambaspike.cli.show import console, print_json, print_table
 from ripe_mambaspike.errors import ConfigError, DataError
 
@@ -121,6 +121,8 @@ class Prepare:
     """Width and height of a folder's sensor, where its files do not say."""
     time_unit: TimeUnit = None
     """Unit of a folder's times, where its format does not fix it."""
+    crop: CropArea = None
+    """The part of a folder's sensor to keep: left, top, width and height; events elsewhere are left out."""
     json: bool = False
     """Print one JSON document."""
 
@@ -138,6 +140,7 @@ class Prepare:
             test_share=self.test_share,
             sensor_size=self.sensor_size,
             time_unit=self.time_unit,
+            crop=self.crop,
         )
         stores = stores_of(self.root, self.store)
         before = current_key(stores / self.name)
@@ -252,6 +255,7 @@ def store_document(store: "EventStore") -> dict[str, Any]:
         "events": sum(clips["events"]),
         "classes": len(store.classes),
         "sensor_size": list(store.sensor_size),
+        "crop": None if store.crop is None else list(store.crop),
         "cuts": {
             name: {**cut["sizes"], "checksum": cut["checksum"], "published": cut["published"]}
             for name, cut in index["cuts"].items()

@@ -17,6 +17,7 @@ from ripe_mambaspike.data.listing import (
     one_clip_each,
 )
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.events.region import check_crop
 
 PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
 PART_NAMES |= {"test": TEST, "testing": TEST}
@@ -38,8 +39,13 @@ def listing(
     test_share: float | None = None,
     sensor_size: tuple[int, int] | None = None,
     time_unit: str | None = None,
+    crop: tuple[int, int, int, int] | None = None,
 ) -> Listing:
-    """`folders` are the tree's folders, so that an empty class is noticed; `test_share` splits a tree that is not."""
+    """`folders` are the tree's folders, so that an empty class is noticed; `test_share` splits a tree that is not.
+
+    `crop` (x, y, width, height) is the part of the sensor that is kept.
+    """
+    part = None if crop is None else check_crop(crop, sensor_size)
     folders = [path for path in folders if not set(path.split("/")) & set(LITTER_FOLDERS)]
     visible = [path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(BESIDE)]
     recordings = [path for path in visible if not _is_stray(path)]
@@ -77,7 +83,7 @@ def listing(
         cut = make_cut("unsplit", clips, [NONE] * len(clips))
     cuts: dict[str, Cut] = {cut.name: cut}
     notes = _notes(cut, clips, classes)
-    made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays)
+    made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays, crop=part)
     return check(made, str(root))
 
 

@@ -52,7 +52,7 @@ SETS = {
     ),
     "folder": SetFacts(
         "your own", ("folders", "share-…"), "any", "any", "CLASS/RECORDING, or train/CLASS/RECORDING …",
-        folder.listing, ("test_share", "sensor_size", "time_unit", "folders"),
+        folder.listing, ("test_share", "sensor_size", "time_unit", "crop", "folders"),
     ),
 }  # fmt: skip
 

@@ -1,0 +1,138 @@
+"""The part of a sensor that a network bins, and whether a recording fits it.
+
+A network remembers the sensor of its training recordings and the crop of it that was binned. A recording that does not
+name its sensor is taken for one of that sensor; one that names another is refused unless the caller asked for it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.recording import Events, Recording
+
+Size = tuple[int, int]  # (width, height)
+Crop = tuple[int, int, int, int]  # (x, y, width, height)
+MAX_SIDE = 65536
+GUESSED = "the events"  # as `sensor_size_from` says where a file names no sensor
+FITTED = "region"  # the metadata entry of a recording that has been fitted, and to what
+
+
+@dataclass(frozen=True)
+class SensorRegion:
+    """A sensor and the crop of it that is binned. `*_asked`: the caller's choice, whatever the recording says."""
+
+    size: Size | None = None  # before the crop; None: not known, so each recording's own
+    crop: Crop | None = None  # None: all of it
+    size_asked: bool = False
+    crop_asked: bool = False
+
+    @property
+    def binned_size(self) -> Size | None:
+        """The size of what is binned, where known."""
+        return self.size if self.crop is None else self.crop[2:]
+
+    def check_size(self, size: Size) -> None:
+        """Raise unless a source that names its sensor is of the size that the network was trained on, or asked for."""
+        if self.size not in (None, size) and (self.size_asked or not self.crop_asked):
+            said = "as asked for" if self.size_asked else "which the network was trained on"
+            raise InputError(
+                f"sensor_size: expected {sides(self.size)}, {said}, got {sides(size)}; {_overrides(size)}",
+                field="sensor_size",
+            )
+        if self.crop is not None:
+            check_crop(self.crop, size)
+
+    def decide_size(self, size: Size, size_from: str | None, corner: tuple[int, int]) -> tuple[Size, str | None]:
+        """The sensor of a recording whose events reach to `corner`, and who named it.
+
+        `size_from` is who named the recording's `size`; the network's own decides where that was guessed.
+        """
+        if self.size is not None and self.size_asked:
+            return self.size, "the caller"
+        if size_from != GUESSED or self.size is None:
+            self.check_size(size)
+            return size, size_from
+        if corner[0] >= self.size[0] or corner[1] >= self.size[1]:
+            raise InputError(
+                f"sensor_size: expected events on the {sides(self.size)} sensor which the network was trained on, "
+                f"got events up to ({corner[0]}, {corner[1]}); {_overrides(size)}",
+                field="sensor_size",
+            )
+        return self.size, "the network"
+
+    def fit(self, recording: Recording) -> Recording:
+        """The recording as it is binned: of the right sensor, cropped. What may be wrong is in its `warnings`.
+
+        A recording that has been fitted, or was cropped so when its set was prepared, is left as it is.
+        """
+        metadata = recording.metadata
+        if metadata.get(FITTED) == self or not len(recording):
+            return recording
+        if (done := metadata.get("crop")) is not None:
+            if self.crop == tuple(done) and recording.sensor_size == self.binned_size:
+                return recording
+            raise InputError(f"crop: expected a whole recording, got one cropped to {_crop(done)}", field="crop")
+        corner = int(recording["x"].max()), int(recording["y"].max())
+        size, size_from = self.decide_size(recording.sensor_size, metadata.get("sensor_size_from"), corner)
+        said = list(recording.warnings)
+        if size_from == GUESSED:
+            said.append(guessed(size))
+        events = recording.events
+        if corner[0] >= size[0] or corner[1] >= size[1]:
+            events = events[inside(events, (0, 0, *size))]
+            said.append(f"{len(recording) - len(events):,} events outside the {sides(size)} sensor left out")
+        if self.crop is not None:
+            events = crop_events(events, check_crop(self.crop, size))
+        if not len(events):
+            name = "crop" if self.crop else "sensor_size"
+            where = f"in the crop {_crop(self.crop)}" if self.crop else f"on the {sides(size)} sensor"
+            raise InputError(f"{name}: expected events {where}, got none", field=name)
+        facts: dict[str, Any] = {**metadata, "sensor_size_from": size_from, "whole_size": size, FITTED: self}
+        binned = size if self.crop is None else self.crop[2:]
+        return replace(recording, events=events, sensor_size=binned, metadata=facts, warnings=tuple(said))
+
+
+def check_crop(crop: Any, size: Size | None = None) -> Crop:
+    """x, y, width and height of a part of the sensor, or an InputError."""
+    values = tuple(crop) if isinstance(crop, tuple | list) else ()
+    whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in values)
+    across, down = size or (MAX_SIDE, MAX_SIDE)
+    if len(values) != 4 or not whole or min(values[:2]) < 0 or min(values[2:]) < 1:
+        raise InputError(f"crop: expected x, y, width and height in pixels, got {_crop(crop)}", field="crop")
+    left, top, width, height = map(int, values)
+    if left + width > across or top + height > down:
+        raise InputError(f"crop: expected a part of the {across}×{down} sensor, got {_crop(crop)}", field="crop")
+    return left, top, width, height
+
+
+def crop_events(events: Events, crop: Crop) -> Events:
+    """The events inside the crop, counted from its corner."""
+    kept: Events = events[inside(events, crop)]  # a copy
+    kept["x"] -= crop[0]
+    kept["y"] -= crop[1]
+    return kept
+
+
+def inside(events: Events, crop: Crop) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """Which events lie in the crop [n]."""
+    x, y, (left, top, width, height) = events["x"], events["y"], crop
+    return (x >= left) & (x < left + width) & (y >= top) & (y < top + height)
+
+
+def guessed(size: Size) -> str:
+    """What is said where nobody names the sensor."""
+    return f"sensor_size: guessed {sides(size)} from the events, since neither file nor network say; give --sensor-size"
+
+
+def sides(size: Size | None) -> str:
+    return "?" if size is None else f"{size[0]}×{size[1]}"
+
+
+def _crop(crop: Any) -> str:
+    return " ".join(map(str, crop)) if isinstance(crop, tuple | list) else str(crop)[:60]
+
+
+def _overrides(size: Size) -> str:
+    return f"--crop X Y W H takes a part of it, --sensor-size {size[0]} {size[1]} all of it"
