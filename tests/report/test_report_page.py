@@ -30,6 +30,8 @@ def test_everything_is_there_in_order(make_run, clips, reader):
     assert facts["commit"] == "0123456789ab"
     assert facts["time"] == "84 min"
     assert facts["epoch"] == "2 of 3"
+    assert "top-5" not in facts  # of three classes it is always 100 %
+    assert "3 epochs, 37.5 s in all" in page.section("log")  # the log's seconds count on
     assert "88.9 %" in page.text["header"][0]
     assert "27 test clips" in page.text["header"][0]
     assert "95 % interval 71.9 … 96.1 %" in page.text["header"][0]  # Wilson's, 24 of 27
