@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Eval:
-    """Evaluate a saved network on a part of a set: top-1, top-5 (of more than five classes), every class, and how often neurons fire.
+    """Evaluate a saved network on a part of a set: top-1, top-5, every class, and how often neurons fire.
+
+    Top-5 is left out where there are five classes or fewer: it is 100 % whatever the network says.
 
     On the part that a run reported, it gives the reported number again, for the training and for the fused form.
     """
