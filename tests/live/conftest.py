@@ -149,11 +149,11 @@ def serving(network, folder):
         pytest.importorskip(package, reason=f"{package} is not installed (the extra serve)")
     from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 
-    def start(stack, live=None, listed=None, host="127.0.0.1", **limits):
+    def start(stack, live=None, listed=None, network=network, **limits):
         bounds = Limits(**limits)
         service = Service(network, list_recordings(folder, 100)[0] if listed is None else listed, live, bounds)
         callers = Callers(bounds.per_address)
-        server, socket = make_server(make_app(service), bounds, callers), listen(host, 0)
+        server, socket = make_server(make_app(service), bounds, callers), listen("127.0.0.1", 0)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
         thread.start()
         stack.callback(socket.close)

@@ -107,6 +107,19 @@ def test_hostile_names_stay_text(make_run, result_of, clips, reader):
     assert page.charts[-1]["lines"][0]["name"].startswith("</title>")
 
 
+def test_a_hostile_folder_stays_text(make_run, result_of, clips, reader):
+    """A run without a name of its own is called by its folder; errors name clips and files."""
+    name = "<script>alert(1)<|script><img src=x onerror=alert(2)>\u202e"
+    folder = make_run(result=result_of() | {"name": None})
+    folder = folder.rename(folder.parent / name)
+    (folder / "best" / "model.safetensors").write_bytes(b"damaged")  # so that a sentence names the path
+    page = reader(write_report(folder, clips=[(torch.zeros(9, 2, 16, 16), 1, HOSTILE), *clips(1)]))
+    assert page.text["h1"] == [name.replace("\u202e", "")]
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert [tag for tag, _ in page.tags].count("img") == 0
+    assert "\u202e" not in (folder / "report.html").read_text()
+
+
 @pytest.mark.parametrize("asked", [0, 1, 3, 9])
 def test_so_many_samples_as_asked_evenly_chosen(make_run, clips, reader, asked):
     page = reader(write_report(make_run(), clips=clips(count=6), samples=asked))

@@ -63,12 +63,17 @@ class Service:
 
     def hello(self) -> dict[str, Any]:
         return {
-            "network": self.network.facts(),
+            "network": self._network(),
             "recordings": self.library.describe() if self.library else [],
             "live": None if self.live is None else self.live.name,
             "palette": PALETTE.ravel().tolist(),
             "upload_bytes": self.limits.upload_bytes,
         }
+
+    def _network(self) -> dict[str, Any]:
+        """What the page says about the network; names of classes are a file's, and text to show."""
+        facts = self.network.facts()
+        return {**facts, "name": shown_name(str(facts["name"])), "classes": [*map(shown_name, facts["classes"])]}
 
 
 def make_app(service: Service) -> "Starlette":
