@@ -198,7 +198,9 @@ def main() -> int:
         print(f"{key:<36}{value}")
     if asked.json:
         memory = [[round(at, 1), size] for at, size in soak.memory]
-        asked.json.write_text(json.dumps({**origin(), **seen, "memory": memory}, indent=2) + "\n")
+        windows = [dict(sorted(frames.items())) for frames in soak.frames]
+        document = {**origin(), **seen, "frames by window": windows, "memory": memory}
+        asked.json.write_text(json.dumps(document) + "\n")
     return 0 if seen["held"] else 1
 
 
