@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from ripe_mambaspike.cli.evaluate import show
 from ripe_mambaspike.models.labels import read_labels, save_labels
 
 
@@ -118,3 +119,11 @@ def test_a_network_without_labels(refused, saved, finished, tmp_path):
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     refused(["eval", tmp_path / "best"], weights, "checksum")
+
+
+def test_top5_of_few_classes_is_left_out(capsys):
+    document = {"top1": 0.75, "top5": None, "n": 8, "set": "mine", "cut": "only", "split": "test", "form": "training"}
+    show({**document, "shuffled": False, "per_class": [], "rates": []})
+    said = capsys.readouterr().out
+    assert "top-1 75.00 %" in said
+    assert "top-5" not in said

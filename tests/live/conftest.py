@@ -16,6 +16,7 @@ import pytest
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.live.callers import Callers
 from ripe_mambaspike.live.library import list_recordings
 from ripe_mambaspike.live.limits import Limits
 from ripe_mambaspike.live.network import make_network
@@ -79,6 +80,7 @@ class Running:
     service: Any
     server: Any
     thread: Any
+    callers: Any
 
     def request(self, method, path, body=None, **headers):
         """Status, headers and body of one request."""
@@ -147,10 +149,11 @@ def serving(network, folder):
         pytest.importorskip(package, reason=f"{package} is not installed (the extra serve)")
     from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 
-    def start(stack, live=None, listed=None, **limits):
+    def start(stack, live=None, listed=None, network=network, **limits):
         bounds = Limits(**limits)
         service = Service(network, list_recordings(folder, 100)[0] if listed is None else listed, live, bounds)
-        server, socket = make_server(make_app(service), bounds), listen("127.0.0.1", 0)
+        callers = Callers(bounds.per_address)
+        server, socket = make_server(make_app(service), bounds, callers), listen("127.0.0.1", 0)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
         thread.start()
         stack.callback(socket.close)
@@ -159,7 +162,7 @@ def serving(network, folder):
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.005)
-        return Running(socket.getsockname()[1], service, server, thread)
+        return Running(socket.getsockname()[1], service, server, thread, callers)
 
     return start
 

@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import time
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
+from ripe_mambaspike.live.library import list_recordings, shown_name
+from ripe_mambaspike.live.network import make_network
 from ripe_mambaspike.train.predict import predict
 
 connect = pytest.importorskip("websockets.sync.client", reason="websockets is not installed (the extra serve)").connect
@@ -40,6 +43,14 @@ CUT = """[...document.querySelectorAll('#bars li > span')].filter(one => one.scr
 CHOOSE = """{ const list = document.getElementById('recordings');
   list.value = '%s';
   list.dispatchEvent(new Event('change')); }"""
+
+TAKE = "document.body.id='taken';window.taken=1"
+HOSTILE = (
+    f'<script>{TAKE}</script>', f'<img src=x onerror="{TAKE}">', f'"><svg onload="{TAKE}">', f"'-{TAKE}-'",
+    f"`${{{TAKE}}}`", "\u202e<b>turned\u202c", "</select></option><iframe src=javascript:1>", "\u2028\u2029line", "a_b",
+    "&lt;",
+)  # fmt: skip
+MARKUP = "document.querySelectorAll('main :is(img, svg, script, iframe), [onload], [onerror]').length"
 
 
 class Browser:
@@ -185,3 +196,41 @@ def test_a_service_that_ends_is_noticed(browser, serve):
     running.thread.join(30)
     browser.until("document.getElementById('link').textContent.startsWith('connection lost')")
     assert browser.value("document.getElementById('recordings').disabled") is True
+
+
+def test_hostile_names_cannot_script_the_page(browser, serve, classifier, clip, packed, tmp_path):
+    """Names of classes, of files, of uploads and in errors: text, never markup; a script of no file does not run."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for number, name in enumerate(HOSTILE):
+        path = folder / f"{number}{name.replace('/', '|')}.npz"
+        path.write_bytes(packed(clip.events) if number else b"no recording")
+    network = make_network(replace(classifier, names=HOSTILE), window_ms=400, hop_ms=100)
+    running = serve(network=network, listed=list_recordings(folder, 100)[0])
+    browser.do("Page.navigate", url=f"http://127.0.0.1:{running.port}/")
+    browser.until(f"document.querySelectorAll('#recordings option').length === {len(HOSTILE) + 1}")
+    browser.choose(0)  # is refused, in a sentence with its name
+    browser.until("document.getElementById('notice').textContent.includes('<script>')")
+    for number in (1, 2, 5):
+        browser.choose(number)
+        browser.until(f"document.getElementById('facts').textContent.startsWith('{number}')")
+        browser.until("document.getElementById('kind').textContent.includes('all 4 steps')")
+    bars = browser.value("[...document.querySelectorAll('#bars li > span:first-child')].map(one => one.textContent)")
+    assert bars == [shown_name(name) for name in HOSTILE]
+    sent = tmp_path / f"{HOSTILE[1].replace('/', '|')}.npz"
+    for data, place in ((packed(clip.events), "facts"), (b"no recording", "notice")):
+        sent.write_bytes(data)
+        browser.upload(sent)
+        browser.until(f"document.getElementById('{place}').textContent.startsWith('<img')")
+    assert browser.value(MARKUP) == 0
+    assert browser.value("document.body.innerText.match(/[\\u202a-\\u202e\\u2066-\\u2069]/)") is None
+    assert browser.value("document.body.id + (window.taken || '')") == ""
+
+    # And if one of them had become a script after all: the page's own policy keeps it from running.
+    refused = len(browser.console)
+    made = f"Object.assign(document.createElement('script'), {{ textContent: {json.dumps(TAKE)} }})"
+    browser.value(f"document.body.append({made})")
+    browser.value("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.taken=1\">')")
+    time.sleep(0.2)
+    assert browser.value("document.body.id + (window.taken || '')") == ""
+    assert any("Content Security Policy" in line for line in browser.console[refused:])

@@ -1,5 +1,6 @@
 """The parts that hold no connection: limits, addresses, messages, the clock, frames, answers, names."""
 
+import base64
 import json
 import struct
 
@@ -173,18 +174,23 @@ def test_an_answer_is_told_in_seconds_since_the_origin():
 
 
 def test_attention_is_told_when_it_is_asked_for():
-    told = tell(answer(attention=torch.tensor([[1.0, 2.0, 3.0]])), 0)
+    told = tell(answer(attention=torch.tensor([[0.0, 1.5, 3.0]])), 0)
     assert "attention" not in json.loads(told.json(attention=False))
     assert json.loads(told.json(attention=True))["attention"] == {
         "width": 3,
         "height": 1,
+        "most": 3.0,
         "data": "AID/",
     }  # 0, 128, 255
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0, float("nan"), float("inf")])
-def test_a_flat_map_is_none(value):
-    assert attention_json(torch.full((2, 2), value)) is None
+def test_zero_is_drawn_as_zero_and_a_map_that_is_not_finite_is_none():
+    """A map that is weak everywhere is not stretched to full colour: its own most goes with it."""
+    blank, weak = (json.loads(attention_json(torch.tensor([[0.0, value]]))) for value in (0.0, 1e-3))
+    assert (blank["most"], base64.b64decode(blank["data"])) == (0, b"\x00\x00")
+    assert (weak["most"], base64.b64decode(weak["data"])) == (pytest.approx(1e-3), b"\x00\xff")
+    for value in (float("nan"), float("inf"), -float("inf")):
+        assert attention_json(torch.tensor([[0.0, value]])) is None
 
 
 def test_one_window_at_a_time_is_followed():

@@ -3,16 +3,19 @@
 import json
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
 import pytest
 
+from ripe_mambaspike.live.network import make_network
 from ripe_mambaspike.train.predict import predict
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+MARKUP = (b"innerHTML", b"outerHTML", b"insertAdjacent", b"document.write", b"eval(", b"Function(", b"srcdoc")
 LONG, SHORT, DAMAGED, HOSTILE = range(4)
 
 
@@ -32,6 +35,7 @@ def test_the_page_is_strict_and_whole(running):
         assert (status, body) == (200, (folder / name).read_bytes())
         assert b"https://" not in body
         assert headers["content-security-policy"]
+        assert not [way for way in MARKUP if way in body]  # no text can become markup or a script
     assert running.request("GET", "/favicon.ico")[1]["content-type"] == "image/svg+xml"
 
 
@@ -106,8 +110,9 @@ def test_a_long_recording_has_windows_and_each_is_predicts(running, watch, class
     recording = read(folder / "a_long.npz")
     with watch(running) as viewer:
         viewer.ask("play", LONG)
+        viewer.ask("loop", False)  # so that no answer is told twice
         viewer.ask("speed", 4)
-        viewer.until(lambda said: sum(one["step"] == 4 for one in viewer.answers) == 9)
+        viewer.until(lambda said: sum(one["step"] == 4 for one in viewer.answers) >= 9)
     finals = [one for one in viewer.answers if one["step"] == 4]
     assert [one["from"] for one in finals] == pytest.approx([0.1 * n for n in range(9)])
     start = recording.first_us + 300_000
@@ -293,3 +298,13 @@ def test_a_viewer_that_takes_nothing_is_let_go(serve, watch, wait_until, tmp_pat
         track = next(iter(running.service.library._tracks.values()))
         wait_until(lambda: running.service.viewers == 0, "letting a stalled viewer go")
     assert track.viewers == 0
+
+
+def test_hostile_class_names_are_text_of_bounded_length(serve, classifier, watch):
+    names = ("<script>1</script>", "a\u202eb\u2066c", "x\0\ny", "n" * 500, "", *(str(number) for number in range(5)))
+    running = serve(network=make_network(replace(classifier, names=names), window_ms=400, hop_ms=100))
+    with watch(running) as viewer:
+        shown = viewer.hello["network"]["classes"]
+    assert shown[0] == "<script>1</script>"  # shown as it is, and never as markup
+    assert all(name.isprintable() and 0 < len(name) <= 120 for name in shown)
+    assert not set("".join(shown)) & {"\u202e", "\u2066"}  # nothing that turns the rest of a line around

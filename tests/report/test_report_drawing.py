@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ripe_mambaspike.events.view.frames import GROUND, OFF, ON
+from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.report.charts import Axis, Series, line_chart, log_ticks, ticks, value_axis
 from ripe_mambaspike.report.curves import response
 from ripe_mambaspike.report.frames import attention_images, data_uri, event_images, png
@@ -150,15 +151,17 @@ def test_any_counts_can_be_drawn(value):
     assert lit == (math.isfinite(value) and value > 0)
 
 
-def test_attention_is_strongest_where_it_is_largest():
-    maps = np.zeros((2, 3, 4), np.float32)
-    maps[0, 1, 2], maps[0, 0, 0] = 5, -1
-    maps[1] = 7 + 1e-4 * np.arange(12).reshape(3, 4)  # nearly flat: not stretched
-    first, second = attention_images(maps)
-    assert np.unravel_index(first[..., 3].argmax(), (3, 4)) == (1, 2)
-    assert first[0, 0, 3] == 0
-    assert second[..., 3].max() < 5
-    assert attention_images(np.full((2, 3, 4), 0.3, np.float32)) is None
+def test_attention_is_drawn_on_one_scale_with_zero_at_zero():
+    maps = np.zeros((3, 3, 4), np.float32)
+    maps[0, 1, 2], maps[0, 0, 0] = 5, math.nan
+    maps[1, 2, 3] = 0.5  # a tenth of the clip's most: not stretched to full colour by its own step
+    first, second, third = (image[..., 3] for image in attention_images(maps))
+    assert np.flatnonzero(first).tolist() == [6]
+    assert np.flatnonzero(second).tolist() == [11]
+    assert first.max() == 140  # 0.55 of 255
+    assert second.max() == 14
+    assert not third.any()
+    assert attention_images(np.zeros((2, 3, 4), np.float32)) is None
 
 
 def test_what_is_observed_is_what_the_network_does(network, clips):
@@ -169,7 +172,9 @@ def test_what_is_observed_is_what_the_network_does(network, clips):
         out, stages = network.run(x), network.front_end(x).stages
     assert [sample.predicted for sample in observed.samples] == network.predict(x).tolist()
     assert observed.samples[1].attention.std() > 1e-4
-    np.testing.assert_allclose(observed.samples[1].attention, out.attention[1].mean(1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        observed.samples[1].attention, attention_contrast(out.attention[1]), rtol=1e-4, atol=1e-6
+    )
     np.testing.assert_allclose(observed.samples[2].shares, out.logits[2].softmax(-1), rtol=1e-4)
     assert [name for name, _ in observed.rates][:2] == ["stage 1, first", "stage 1, second"]
     for level, stage in enumerate(stages):

@@ -30,6 +30,8 @@ def test_everything_is_there_in_order(make_run, clips, reader):
     assert facts["commit"] == "0123456789ab"
     assert facts["time"] == "84 min"
     assert facts["epoch"] == "2 of 3"
+    assert "top-5" not in facts  # of three classes it is always 100 %
+    assert "3 epochs, 37.5 s in all" in page.section("log")  # the log's seconds count on
     assert "88.9 %" in page.text["header"][0]
     assert "27 test clips" in page.text["header"][0]
     assert "95 % interval 71.9 … 96.1 %" in page.text["header"][0]  # Wilson's, 24 of 27
@@ -103,6 +105,19 @@ def test_hostile_names_stay_text(make_run, result_of, clips, reader):
     assert "<script>alert(1)</script>" in page.section("classes")
     assert "<script>alert(3)</script>" in page.section("log")
     assert page.charts[-1]["lines"][0]["name"].startswith("</title>")
+
+
+def test_a_hostile_folder_stays_text(make_run, result_of, clips, reader):
+    """A run without a name of its own is called by its folder; errors name clips and files."""
+    name = "<script>alert(1)<|script><img src=x onerror=alert(2)>\u202e"
+    folder = make_run(result=result_of() | {"name": None})
+    folder = folder.rename(folder.parent / name)
+    (folder / "best" / "model.safetensors").write_bytes(b"damaged")  # so that a sentence names the path
+    page = reader(write_report(folder, clips=[(torch.zeros(9, 2, 16, 16), 1, HOSTILE), *clips(1)]))
+    assert page.text["h1"] == [name.replace("\u202e", "")]
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert [tag for tag, _ in page.tags].count("img") == 0
+    assert "\u202e" not in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("asked", [0, 1, 3, 9])

@@ -72,16 +72,18 @@ def test_counted_by_hand(sizes):
     assert not model.inner.training
 
 
-def test_fewer_than_five_classes():
-    found = evaluate(Told(3), parts(torch.eye(3), [0, 1, 1], [3]), 3)
-    assert (found.top1, found.top5) == (2 / 3, 1.0)
+@pytest.mark.parametrize(("classes", "top5"), [(3, None), (5, None), (6, 1.0)])
+def test_top5_of_five_classes_or_fewer_says_nothing(classes, top5):
+    logits = (torch.eye(classes) - 0.01 * torch.arange(classes))[[0, 1, 2]]
+    found = evaluate(Told(classes), parts(logits, [0, 1, 1], [3]), classes)
+    assert (found.top1, found.top5) == (2 / 3, top5)
 
 
 def test_the_document():
     found = Evaluation(np.array([[2, 1], [0, 0]], np.int64), 3, 0.25, [0.1])
     assert found.to_dict(("wave", "clap")) == {
         "top1": 2 / 3,
-        "top5": 1.0,
+        "top5": None,
         "n": 3,
         "loss": 0.25,
         "per_class": [{"name": "wave", "n": 3, "correct": 2}, {"name": "clap", "n": 0, "correct": 0}],

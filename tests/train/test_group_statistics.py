@@ -126,4 +126,6 @@ def test_values_that_differ_by_rounding_alone_do_not_vary():
 def test_folds_are_pooled_over_their_clips():
     made = pool([{"top1": 1 / 3, "top5": 1.0, "n": 3}, {"top1": 0.9, "top5": 0.9, "n": 10}])
     assert made == {"n": 13, "top1": pytest.approx(1000 / 13), "top5": pytest.approx(1200 / 13)}
+    four = [{"name": str(label), "n": 1, "correct": 1} for label in range(4)]
+    assert pool([{"top1": 0.5, "top5": 1.0, "n": 4, "per_class": four}])["top5"] is None  # of an older result
     assert pool([{"top1": 0.5, "top5": None, "n": 2}]) == {"n": 2, "top1": 50.0, "top5": None}

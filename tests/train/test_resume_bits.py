@@ -10,6 +10,9 @@ import pytest
 
 from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.report.closing import log_contents
+from ripe_mambaspike.report.gather import read_run
+from ripe_mambaspike.report.words import duration_text
 from ripe_mambaspike.train import loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.run import Stop
@@ -220,7 +223,7 @@ def test_the_same_clips_in_another_place(tiny, go, gestures, whole, outcome, tmp
     assert outcome(tmp_path / "run") == whole["plain"]
 
 
-def test_seconds_go_on(tiny, go, tmp_path):
+def test_seconds_go_on(tiny, go, read_log, tmp_path):
     with pytest.raises(Stop):
         go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
     reached = last_checkpoint(tmp_path / "run" / "checkpoints")
@@ -228,3 +231,8 @@ def test_seconds_go_on(tiny, go, tmp_path):
     save_checkpoint(tmp_path / "run" / "checkpoints", (1, 0), reached)
     result = go(tiny(), tmp_path / "run", resume=True)
     assert 5000 < result["seconds"] < 5000 + 600
+    seconds = [float(row["seconds"]) for row in read_log(tmp_path / "run")]
+    assert len(seconds) > 1
+    assert 5000 < seconds[0] < seconds[-1] <= result["seconds"] + 0.1  # the log has six digits
+    run = read_run(tmp_path / "run")
+    assert f"{duration_text(seconds[-1])} in all" in log_contents(run)  # the report's sum of them was hours

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Eval:
     """Evaluate a saved network on a part of a set: top-1, top-5, every class, and how often neurons fire.
 
+    Top-5 is left out where there are five classes or fewer: it is 100 % whatever the network says.
+
     On the part that a run reported, it gives the reported number again, for the training and for the fused form.
     """
 
@@ -94,8 +96,9 @@ def shuffled(batches: "Iterable[tuple[Tensor, Tensor]]") -> "Iterator[tuple[Tens
 
 def show(document: dict[str, Any]) -> None:
     out = console()
+    top5 = "" if document["top5"] is None else f", top-5 {100 * document['top5']:.2f} %"  # always 100 for few classes
     out.print(
-        f"[bold]top-1 {100 * document['top1']:.2f} %[/], top-5 {100 * document['top5']:.2f} % of {document['n']} "
+        f"[bold]top-1 {100 * document['top1']:.2f} %[/]{top5} of {document['n']} "
         f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
         + (", time bins shuffled" if document["shuffled"] else "")
     )

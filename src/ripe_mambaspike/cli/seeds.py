@@ -194,8 +194,9 @@ def sheet(document: dict[str, Any]) -> str:
     lines = [f"# {document['recipe']}: {len(document['seeds'])} seeds on {document['set']}{folds}", ""]
     if document["settings"]:
         lines += ["Settings: " + ", ".join(f"`{setting}`" for setting in document["settings"]), ""]
-    lines += ["| seed | top-1 % | top-5 % | clips | picked on |", "|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(row) + " |" for row in _rows(document)]
+    head = _head(document)
+    rule = ["---"] * len(head)
+    lines += ["| " + " | ".join(row) + " |" for row in (head, rule, *_rows(document))]
     lines += ["", *(f"- {line}" for line in _sentences(document))]
     lines += [f"- {one['run']} failed: {one['error']}" for one in document["failed"]]
     return "\n".join(lines) + "\n"
@@ -204,7 +205,7 @@ def sheet(document: dict[str, Any]) -> str:
 def _show(document: dict[str, Any], out: Path) -> None:
     screen = console()
     title = f"{document['recipe']}: {len(document['seeds'])} seeds on {document['set']}"
-    print_table(screen, escape(title), ["seed", "top-1 %", "top-5 %", "clips", "picked on"], _rows(document))
+    print_table(screen, escape(title), _head(document), _rows(document))
     for line in _sentences(document):
         screen.print(escape(line), soft_wrap=True)
     if document["reused"]:
@@ -212,16 +213,29 @@ def _show(document: dict[str, Any], out: Path) -> None:
     screen.print(escape(f"Written: {printable(out / SUMMARY)}, {printable(out / SHEET)}"), soft_wrap=True)
 
 
+ACCURACIES = {"top1": "top-1", "top5": "top-5"}
+
+
+def _accuracies(document: dict[str, Any]) -> dict[str, str]:
+    """Those to show: top-5 only where the group has one."""
+    return {name: label for name, label in ACCURACIES.items() if name == "top1" or document[name] is not None}
+
+
+def _head(document: dict[str, Any]) -> list[str]:
+    return ["seed", *(f"{label} %" for label in _accuracies(document).values()), "clips", "picked on"]
+
+
 def _rows(document: dict[str, Any]) -> list[list[str]]:
+    shown = _accuracies(document)
     return [
-        [str(row["seed"]), _number(row["top1"]), _number(row["top5"]), f"{row['n']:,}", str(row["picked_on"] or DASH)]
+        [str(row["seed"]), *(_number(row[name]) for name in shown), f"{row['n']:,}", str(row["picked_on"] or DASH)]
         for row in document["seeds"]
     ]
 
 
 def _sentences(document: dict[str, Any]) -> list[str]:
     """Mean, spread and best of each accuracy, and the comparison."""
-    said = [f"{label}: {_spread(document[name])}" for name, label in (("top1", "top-1"), ("top5", "top-5"))]
+    said = [f"{label}: {_spread(document[name])}" for name, label in _accuracies(document).items()]
     if (other := document["against"]) is None:
         return said
     said.append(f"against {other['folder']} ({other['recipe']}): top-1 {_spread(other['top1'])}")

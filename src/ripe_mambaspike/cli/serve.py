@@ -52,6 +52,8 @@ class Serve:
     """Side of the bins' square grid; as in training when not given."""
     viewers: Annotated[int, tyro.conf.arg(metavar="N")] = 32
     """Viewers at once."""
+    per_address: Annotated[int, tyro.conf.arg(metavar="N")] = 16
+    """Connections at once from one address; raise it where a proxy stands before many viewers."""
     frames: Annotated[int, tyro.conf.arg(metavar="N")] = 20
     """Event frames a second for each viewer."""
     upload_mb: Annotated[int, tyro.conf.arg(metavar="N")] = 256
@@ -99,6 +101,7 @@ class Serve:
 
         for option, value in (
             ("--viewers", self.viewers),
+            ("--per-address", self.per_address),
             ("--frames", self.frames),
             ("--upload-mb", self.upload_mb),
             ("--most-events", self.most_events),
@@ -108,6 +111,7 @@ class Serve:
                 raise InputError(f"{option} is {value}; a whole number of at least 1 is wanted")
         limits = Limits(
             viewers=self.viewers,
+            per_address=self.per_address,
             frames=self.frames,
             upload_bytes=self.upload_mb * MEGABYTE,
             events=self.most_events,

@@ -92,7 +92,7 @@ class CausalTrack(RegularBins):
             return []
         logits = torch.stack([one for _, _, one, _ in self._recent], 1)
         mean = tuple(sum(column) / len(self._recent) for column in zip(*(one[3] for one in self._recent), strict=True))
-        attention = run.front.attention[0, -1].float().mean(0).cpu()
+        attention = run.front.attention[0, -1].float().cpu()
         start = self._recent[0][0]
         return [Look(start, part.stop_us, len(self._recent), Seen(logits, mean, attention), perf_counter() - began)]
 

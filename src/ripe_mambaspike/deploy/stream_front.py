@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
     logits: Tensor  # [1, steps, classes]
     rates: tuple[float, ...]  # mean firing rate of what each stage hands on
-    attention: Tensor  # of the last step, mean over channels [h, w]
+    attention: Tensor  # of the last step [C, h, w]
 
 
 class Front(Protocol):
@@ -76,7 +76,7 @@ class ClipFront:
         clip = torch.stack(self._bins[slot][:steps]).unsqueeze(0).to(device, self.model.dtype)
         out = self.model.run(clip)
         assert out.attention is not None
-        return Seen(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().mean(0).cpu())
+        return Seen(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
 
 
 class _Stage:
@@ -189,7 +189,7 @@ class StepFront:
         logits = classify(self.plan.hierarchy, tokens)
         sizes = [steps * stage.size for stage in self._stages]
         rates = tuple(int(fired) / size for fired, size in zip(self._fired[slot], sizes, strict=True))
-        return Seen(logits, rates, attention[0, -1].mean(-1).view(self.grid))
+        return Seen(logits, rates, attention[0, -1].T.clone().unflatten(-1, self.grid))
 
     def _enter(self, x: Tensor, slots: Tensor, steps: Tensor) -> Tensor:
         """Events [B, 2, H, W] through the entry norm and the first temporal filter."""

@@ -25,6 +25,9 @@ HEADER = struct.Struct("<4sHHHHI")
 RECORD = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 MOST_EVENTS = 1 << 20  # of a frame: a larger count is damage
 ALIKE = HEADER.size - 4  # bytes of a header that all frames of one stream share: all but the count
+FIRST_BLOCK, LARGEST_BLOCK = 256, 1 << 14  # records looked at in one go: few first, since damage mostly shows early
+AGAIN = 16  # how often a byte may be looked at again, on average, as part of another frame
+MAX_CREDIT = AGAIN * (HEADER.size + MOST_EVENTS * RECORD.itemsize)  # bytes; one largest frame so often
 DATAGRAM_EVENTS = (65507 - HEADER.size) // RECORD.itemsize
 
 
@@ -68,18 +71,24 @@ class FrameReader:
     """Frames out of a pipe: pieces of any size in; after damage the next magic is looked for.
 
     A frame is looked at while it comes: a count that is wrong, or a frame that was cut off, shows by a record that is
-    none or by the header of the next frame, and is not waited for.
+    none or by the header of the next frame, and is not waited for. What it covered is then looked at again, as part of
+    the frame whose header comes next. Headers inside headers inside headers could make that quadratic in the bytes, so
+    a credit that grows with the bytes bounds it; where it is used up, all that was found good before is passed over.
     """
 
     def __init__(self) -> None:
         self._held = bytearray()
         self._lost = False  # inside damage that has been told of
         self._looked = HEADER.size  # bytes of the frame at the front that are known to be good
+        self._base = 0  # bytes of the stream before those held
+        self._reach = 0  # bytes of the stream that have been found good, as part of any frame
+        self._credit = 0  # bytes that may still be looked at again
 
     def feed(self, data: bytes) -> Iterator[Frame | Damage]:
         """What these bytes complete."""
         held = self._held
         held += data
+        self._credit = min(self._credit + AGAIN * len(data), MAX_CREDIT)
         while len(held) >= HEADER.size:
             size = _frame_size(bytes(held[: HEADER.size]))
             if isinstance(size, Damage):
@@ -109,26 +118,43 @@ class FrameReader:
 
     def _look(self, size: int) -> Damage | None:
         """Damage in what has come of the frame since the last look: whatever shows first, however it was cut."""
-        held, here = self._held, min(size, len(self._held))
+        here = min(size, len(self._held))
+        while self._looked < here:
+            first = (self._looked - HEADER.size) // RECORD.itemsize
+            stop = min(here, _place(first + min(max(first, FIRST_BLOCK), LARGEST_BLOCK)))
+            self._credit -= max(0, min(self._base + stop, self._reach) - (self._base + self._looked))
+            if self._credit < 0:
+                return Damage("frames begin inside one another too often")
+            found = self._look_until(stop, first, size)
+            self._looked = stop if found is None else found[0]
+            self._reach = max(self._reach, self._base + self._looked)
+            if found is not None:
+                return found[1]
+        return None
+
+    def _look_until(self, stop: int, first: int, size: int) -> tuple[int, Damage] | None:
+        """Damage in the records from that one on that end by `stop`, and where it begins."""
+        held = self._held
         _, _, width, height, _, _ = HEADER.unpack_from(held)
-        first = (self._looked - HEADER.size) // RECORD.itemsize
-        last = (here - HEADER.size) // RECORD.itemsize
-        records = np.frombuffer(bytes(held[_place(first) : _place(last)]), RECORD)
-        bad = _first_bad(records, width, height)
-        other = held.find(held[:ALIKE], max(HEADER.size, self._looked - ALIKE + 1), here)
-        self._looked = here
+        last = (stop - HEADER.size) // RECORD.itemsize
+        bad = _first_bad(np.frombuffer(bytes(held[_place(first) : _place(last)]), RECORD), width, height)
+        other = held.find(held[:ALIKE], max(HEADER.size, self._looked - ALIKE + 1), stop)
         if other >= 0 and (bad is None or other + ALIKE <= _place(first + bad[0] + 1)):
-            return Damage(f"another frame begins after {other} bytes of a frame of {size}")
-        return None if bad is None else Damage(bad[1])
+            return other, Damage(f"another frame begins after {other} bytes of a frame of {size}")
+        return None if bad is None else (_place(first + bad[0]), Damage(bad[1]))
 
     def _skip(self) -> None:
-        """On to the next magic, which may have begun in the last bytes."""
-        found = self._held.find(MAGIC, 1)
+        """On to the next magic, which may have begun in the last bytes; with no credit left, beyond what was good."""
+        spent = self._credit < 0
+        self._credit = max(0, self._credit)
+        good = self._reach - self._base - len(MAGIC) + 1
+        found = self._held.find(MAGIC, max(1, good) if spent else 1)
         self._drop(found if found >= 0 else len(self._held) - len(MAGIC) + 1)
         self._lost = True
 
     def _drop(self, count: int) -> None:
         del self._held[:count]
+        self._base += count
         self._looked = HEADER.size
 
 

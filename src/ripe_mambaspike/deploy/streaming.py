@@ -24,6 +24,7 @@ from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline, check_types
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
+from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.predict import Classifier, check_grid
@@ -45,7 +46,7 @@ class Answer:
     label: str
     probability: float
     rates: tuple[float, ...]  # mean firing rate of what each stage handed on
-    attention: Tensor | None  # the last stage's attention at the last step, mean over channels [h, w]
+    attention: Tensor | None  # where the last stage attends at the last step, `attention_contrast` [h, w]
     seconds: float  # from when the bin closed to the answer
 
     @property
@@ -171,7 +172,7 @@ class Streamer:
             one.names[best],
             probabilities[best],
             look.seen.rates,
-            look.seen.attention.clone() if self._attention else None,
+            attention_contrast(look.seen.attention) if self._attention else None,
             look.seconds,
         )
 

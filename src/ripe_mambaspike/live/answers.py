@@ -49,17 +49,20 @@ def tell(answer: "Answer", origin_us: int, causal: bool = False) -> Told:
 
 
 def attention_json(attention: Any) -> str | None:
-    """A map [h, w] as bytes from its least to its most; None where all is one, or not finite."""
+    """A map [h, w] as bytes from zero to its most, and that number, so that all maps can be drawn on one scale.
+
+    None where it is not finite.
+    """
     import torch
 
     wide = attention.detach().to(torch.float32)
-    least, most = float(wide.min()), float(wide.max())
-    if not most - least > 1e-9 * max(abs(least), abs(most), 1e-30):
+    if not bool(wide.isfinite().all()):
         return None
-    levels = ((wide - least) * (255 / (most - least))).round().to(torch.uint8)
+    most = max(float(wide.max()), 0.0)
+    levels = (wide.clamp(min=0) / (most or 1.0) * 255).round().to(torch.uint8)
     height, width = levels.shape
     data = base64.b64encode(levels.contiguous().numpy().tobytes()).decode()
-    return json.dumps({"width": width, "height": height, "data": data}, separators=(",", ":"))
+    return json.dumps({"width": width, "height": height, "most": most, "data": data}, separators=(",", ":"))
 
 
 def answers_message(answers: Iterable[Told], turn: int, attention: bool) -> str:

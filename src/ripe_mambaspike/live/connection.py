@@ -1,14 +1,23 @@
-"""A connection to the service: let go when it asks for nothing, and closed so that a refusal can still be read.
+"""A connection to the service: let go when it asks for nothing or takes nothing, and closed so that a refusal can
+still be read.
 
 Only the server loads this module; it needs uvicorn.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ripe_mambaspike.live.limits import Limits
+from ripe_mambaspike.live.callers import Callers, address_key, refusing
+from ripe_mambaspike.live.limits import Allowance, Limits
+
+IDLE_SECONDS = 1.0  # that a connection has asked for nothing before another of its address may take its place
+CLOSING_SECONDS = 5.0  # that a viewer may take to answer a close
+MAX_UNSENT = 1 << 20  # bytes of answers to pings that a viewer does not take
+FRAMES_PER_MESSAGE = 10  # pings and parts of messages, for each message that is allowed
 
 
 class Closer:
@@ -19,36 +28,81 @@ class Closer:
         self.write, self.is_closing, self.close = transport.write, transport.is_closing, connection.finish
 
 
-class Connection(H11Protocol):
-    """One connection. Between requests it waits; who waits too long, or is the oldest of too many, is let go."""
+class Held(asyncio.Protocol):
+    """What both kinds of connection share: who takes nothing of what was written is cut off, and its place given up."""
 
     limits = Limits()
-    waiting: ClassVar[dict["Connection", asyncio.TimerHandle]] = {}  # the oldest first; each server has its own
-    upgraded = False
-    stalled: asyncio.TimerHandle | None = None  # while what was written is not taken
-    left: int | None = None  # bytes that are still read and thrown away after a refusal, once there was one
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._note()
-        if len(self.waiting) > self.limits.waiting:
-            oldest = next(iter(self.waiting))
-            oldest._forget()
-            self.connections.discard(oldest)  # at once: many may come before it is gone
-            oldest.transport.abort()
+    callers = Callers(limits.per_address)  # each server has its own
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    cutting: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
-        self._unstall()
+        self.keep()
+        self.callers.leave(self.transport)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.stalled = self.loop.call_later(self.limits.stalled_seconds, self.transport.abort)
+        self.cut_in(self.limits.stalled_seconds)
 
     def resume_writing(self) -> None:
-        self._unstall()
+        self.keep()
         super().resume_writing()
+
+    def cut_in(self, seconds: float) -> None:
+        """Cut it off after so long, whatever is still to be sent: closing it would wait for that to be taken."""
+        if self.cutting is None:
+            self.cutting = self.loop.call_later(seconds, self.transport.abort)
+
+    def keep(self) -> None:
+        if self.cutting is not None:
+            self.cutting.cancel()
+            self.cutting = None
+
+
+class Connection(Held, H11Protocol):
+    """One connection. Between requests it waits; who waits too long, or is the oldest of too many, is let go."""
+
+    waiting: ClassVar[dict["Connection", asyncio.TimerHandle]] = {}  # the oldest first; each server has its own
+    refusing_socket: ClassVar[type["RefusingSocket"]]
+    refuse: ClassVar[Callable[..., Any]]
+    upgraded = False
+    left: int | None = None  # bytes that are still read and thrown away after a refusal, once there was one
+    key = ""  # of its address
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.key = address_key(self.client[0] if self.client else "")
+        if self._admit():
+            self._note()
+        if len(self.waiting) > self.limits.waiting:
+            next(iter(self.waiting))._let_go()
+
+    def _admit(self) -> bool:
+        """Whether it stays: served, or refused with a sentence. An idle one of the same address gives up its place."""
+        if not self.callers.has_room(self.key):
+            latest = self.loop.time() + self.limits.head_seconds - IDLE_SECONDS
+            idle = (one for one, timer in self.waiting.items() if one.key == self.key and timer.when() <= latest)
+            if (oldest := next(idle, None)) is not None:
+                oldest._let_go()
+        if self.callers.has_room(self.key):
+            return self.callers.enter(self.transport, self.key)
+        if not self.callers.turn_away(self.transport, self.key):
+            self.transport.abort()
+            return False
+        self.app, self.ws_protocol_class = self.refuse, self.refusing_socket
+        return True
+
+    def _let_go(self) -> None:
+        self._forget()
+        self.connections.discard(self)  # at once: many may come before it is gone
+        self.callers.leave(self.transport)
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.left is None:
@@ -66,7 +120,7 @@ class Connection(H11Protocol):
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self.upgraded = True  # it is another protocol's from here on
-        self._unstall()
+        self.keep()
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
@@ -81,7 +135,10 @@ class Connection(H11Protocol):
             self.transport.close()
             return
         self.left = self.limits.drained_bytes
-        self.transport.write_eof()
+        try:
+            self.transport.write_eof()
+        except OSError:  # it was reset meanwhile
+            self.transport.abort()
         self.flow.resume_reading()
 
     def _note(self) -> None:
@@ -91,18 +148,83 @@ class Connection(H11Protocol):
             self._forget()
         elif self not in self.waiting:
             self.waiting[self] = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
+        if self.transport.is_closing() and not self.upgraded:
+            self.cut_in(self.limits.stalled_seconds)
 
     def _forget(self) -> None:
         timer = self.waiting.pop(self, None)
         if timer is not None:
             timer.cancel()
 
-    def _unstall(self) -> None:
-        if self.stalled is not None:
-            self.stalled.cancel()
-            self.stalled = None
+
+class Socket(Held, WebSocketsSansIOProtocol):
+    """A viewer's websocket. It answers pings, or is cut off: what it does not read, the system's buffers hide long."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        rate = FRAMES_PER_MESSAGE * self.limits.messages_a_second
+        self._allowance = Allowance(rate, 2 * rate)
+
+    def keepalive_timeout(self) -> None:
+        if self.read_paused:  # its answer may be here, behind a message that is being seen to
+            self.pong_timer = None
+            self.schedule_ping()
+            return
+        self.transport.abort()
+
+    def on_task_complete(self, task: "asyncio.Task[None]") -> None:
+        super().on_task_complete(task)
+        self.keep()
+        if not self.disconnected:
+            self.cut_in(CLOSING_SECONDS)
+
+    def handle_ping(self) -> None:
+        if self._allowed() and self.transport.get_write_buffer_size() <= MAX_UNSENT:
+            super().handle_ping()
+        else:
+            self.transport.abort()
+
+    def handle_cont(self, event: Any) -> None:
+        if self._allowed():
+            super().handle_cont(event)
+        else:
+            self.transport.abort()
+
+    def send_receive_event_to_app(self) -> None:
+        text = self.curr_msg_data_type == "text" and not self.close_sent
+        if text and not _is_text(b"".join(self.frames)):
+            self.frames = []
+            self.conn.send_close(1007)
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
+
+    def _allowed(self) -> bool:
+        """Whether another frame may come that is no message of its own."""
+        return self._allowance.take(self.loop.time())
 
 
-def bounded(limits: Limits) -> type[Connection]:
-    """The connections of one server."""
-    return type("Connection", (Connection,), {"limits": limits, "waiting": {}})
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class RefusingSocket(Socket):
+    """A websocket of an address that has too many connections."""
+
+    refuse: ClassVar[Callable[..., Any]]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.app = self.refuse
+
+
+def bounded(limits: Limits, callers: Callers) -> tuple[type[Connection], type[Socket]]:
+    """The connections of one server, and its websockets."""
+    refuse = staticmethod(refusing(limits.per_address))
+    shared: dict[str, Any] = {"limits": limits, "callers": callers, "refuse": refuse}
+    own = {"waiting": {}, "refusing_socket": type("RefusingSocket", (RefusingSocket,), shared)}
+    return type("Connection", (Connection,), shared | own), type("Socket", (Socket,), shared)

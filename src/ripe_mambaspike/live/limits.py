@@ -27,6 +27,7 @@ class Limits:
     messages_a_second: int = 20
     stalled_seconds: int = 20  # that a viewer may take nothing before it is let go
     head_seconds: int = 10  # that a connection may take to ask for something, whole
+    per_address: int = 16  # connections of one address at once, viewers and others
     waiting: int = 64  # connections that ask for nothing, at once; one more and the oldest is let go
     drained_bytes: int = 4 * MEGABYTE  # of a refused upload, read on so that its sender comes to the refusal
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.view.frames import PALETTE
 from ripe_mambaspike.live.addresses import known_names
+from ripe_mambaspike.live.callers import TOO_BUSY, Callers
 from ripe_mambaspike.live.engine import Engine
 from ripe_mambaspike.live.guard import Guard
 from ripe_mambaspike.live.library import Library, Listed, shown_name
 from ripe_mambaspike.live.limits import Allowance, Limits
 from ripe_mambaspike.live.network import Network
 from ripe_mambaspike.live.uploads import RefusedError, check_announced, private_path, receive
-from ripe_mambaspike.live.viewer import TOO_BUSY, Viewer
+from ripe_mambaspike.live.viewer import Viewer
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -62,12 +63,17 @@ class Service:
 
     def hello(self) -> dict[str, Any]:
         return {
-            "network": self.network.facts(),
+            "network": self._network(),
             "recordings": self.library.describe() if self.library else [],
             "live": None if self.live is None else self.live.name,
             "palette": PALETTE.ravel().tolist(),
             "upload_bytes": self.limits.upload_bytes,
         }
+
+    def _network(self) -> dict[str, Any]:
+        """What the page says about the network; names of classes are a file's, and text to show."""
+        facts = self.network.facts()
+        return {**facts, "name": shown_name(str(facts["name"])), "classes": [*map(shown_name, facts["classes"])]}
 
 
 def make_app(service: Service) -> "Starlette":
@@ -147,22 +153,33 @@ async def _take_upload(service: Service, request: "Request") -> dict[str, Any]:
 async def _watch(service: Service, socket: "WebSocket") -> None:
     from starlette.websockets import WebSocketDisconnect
 
-    await socket.accept()
-    if service.library is None or service.viewers >= service.limits.viewers:
-        sentence = f"{service.viewers} viewers are watching already, which is as many as may; try again later"
-        await socket.send_text(json.dumps({"kind": "error", "sentence": sentence}))
-        await socket.close(TOO_BUSY)
+    gone = (WebSocketDisconnect, RuntimeError)  # it left, or was closed meanwhile for what it sent
+    library = None
+    with suppress(*gone):
+        library = await _welcome(service, socket)
+    if library is None:
         return
     service.viewers += 1
     try:
-        viewer = Viewer(socket, service.library, service.engine, service.live, service.limits)
+        viewer = Viewer(socket, library, service.engine, service.live, service.limits)
         code = await viewer.run(service.hello())
     finally:
         service.viewers -= 1
     if code is not None:
-        with suppress(WebSocketDisconnect, TimeoutError):
+        with suppress(*gone, TimeoutError):
             async with asyncio.timeout(1):  # who takes nothing does not take this either
                 await socket.close(code)
+
+
+async def _welcome(service: Service, socket: "WebSocket") -> Library | None:
+    """The library, for a viewer that may watch; another is told that there are too many."""
+    await socket.accept()
+    if service.library is not None and service.viewers < service.limits.viewers:
+        return service.library
+    sentence = f"{service.viewers} viewers are watching already, which is as many as may; try again later"
+    await socket.send_text(json.dumps({"kind": "error", "sentence": sentence}))
+    await socket.close(TOO_BUSY)
+    return None
 
 
 def listen(host: str, port: int) -> sockets.socket:
@@ -183,19 +200,26 @@ def listen(host: str, port: int) -> sockets.socket:
         raise InputError(f"--host {host} --port {port} cannot be listened on ({reason}); another is wanted") from error
 
 
-def make_server(app: "Starlette", limits: Limits) -> Any:
-    """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is told to stop."""
+def make_server(app: "Starlette", limits: Limits, callers: Callers | None = None) -> Any:
+    """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is told to stop.
+
+    `callers` counts the connections, and those refused, for who wants to know.
+    """
     import uvicorn
 
     from ripe_mambaspike.live.connection import bounded
 
+    connection, socket = bounded(limits, Callers(limits.per_address) if callers is None else callers)
     config = uvicorn.Config(
         app,
-        http=bounded(limits),
+        http=connection,
         log_level="warning",
         access_log=False,
         server_header=False,
-        ws="websockets-sansio",
+        ws=socket,
+        ws_ping_interval=limits.stalled_seconds / 4,  # and the rest for the answer
+        ws_ping_timeout=limits.stalled_seconds * 3 / 4,
+        proxy_headers=False,  # who calls is who connected, whatever a header says
         ws_max_size=limits.message_bytes,
         ws_per_message_deflate=False,  # frames are many and small, and mostly stay on this machine
         limit_concurrency=2 * limits.viewers + 32 + limits.waiting,

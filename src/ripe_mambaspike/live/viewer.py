@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.live.answers import answers_message
+from ripe_mambaspike.live.callers import TOO_BUSY
 from ripe_mambaspike.live.clock import Clock
 from ripe_mambaspike.live.frames import SHORTEST_US, pack
 from ripe_mambaspike.live.limits import Allowance, Limits
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.live.track import Track
 
 ANSWERS = 64  # told in one message
-TOO_BUSY, TOO_MANY = 1013, 1008  # codes that a connection is closed with
+TOO_MANY = 1008  # a code that a connection is closed with
 STATUS_EVERY = 0.25  # s
 
 
@@ -257,7 +258,7 @@ class Viewer:
                     await self._socket.send_text(message)
                 else:
                     await self._socket.send_bytes(message)
-        except WebSocketDisconnect:
+        except (WebSocketDisconnect, RuntimeError):  # gone, or closed meanwhile for what it sent
             raise LeftError from None
 
 

@@ -31,7 +31,7 @@ MEANING = {
     "train_top1": "top-1 on the training batches",
     "val_loss": "loss on the validation part",
     "val_top1": "top-1 on the validation part",
-    "seconds": "time of the epoch",
+    "seconds": "time since the run began, without what it was stopped",
     "samples_per_second": "clips a second",
     "memory_mib": "most memory held, MiB",
 }
@@ -130,7 +130,7 @@ def log_contents(run: Run) -> str:
     speed = _finite(run.log.get("samples_per_second", []))
     memory = _finite(run.log.get("memory_mib", []))
     facts = [plural(run.epochs, "epoch")]
-    facts += [f"{duration_text(sum(seconds))} in all"] if seconds else []
+    facts += [f"{duration_text(max(seconds))} in all"] if seconds else []  # the column counts on from epoch to epoch
     facts += [f"{number_text(sum(speed) / len(speed), 3)} clips a second on average"] if speed else []
     facts += [f"at most {number_text(max(memory), 3)} MiB"] if memory else []
     return f"<p>log.csv: {', '.join(facts)}.</p>{_table('Columns', head, rows)}"

@@ -11,7 +11,6 @@ from ripe_mambaspike.events.view.frames import PALETTE, robust_scale, shade
 
 GLOW = (150, 255, 130)  # attention's light, apart from both lights of the events
 STRONGEST = 0.55  # opacity of the highest attention
-FLATTEST = 0.01  # of the clip's range; a step's map with less is not stretched further
 FINEST = 128  # pixels a side of a frame; larger ones are added up
 LEVELS = 255
 
@@ -48,13 +47,17 @@ def event_images(frames: NDArray[np.float32]) -> list[NDArray[np.uint8]]:
 
 
 def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] | None:
-    """Maps [T, h, w] → see-through colours [h, w, 4] each, from a step's least to its most; None where all is one."""
-    maps = np.nan_to_num(attention.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    least, most = float(maps.min()), float(maps.max())
-    if most - least <= 1e-9 * max(abs(least), abs(most), 1e-30):
+    """Maps [T, h, w] from 0 up → see-through colours [h, w, 4] each, on one scale for the whole clip, where zero is
+    blank; None where all is zero."""
+    maps = finite_maps(attention)
+    most = float(maps.max(initial=0))
+    if most <= 0:
         return None
-    lowest = maps.min((1, 2), keepdims=True)
-    reach = np.maximum(maps.max((1, 2), keepdims=True) - lowest, FLATTEST * (most - least))
-    alpha = (((maps - lowest) / reach) * STRONGEST * 255).round().astype(np.uint8)
+    alpha = (maps / most * STRONGEST * 255).round().astype(np.uint8)
     colour = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
     return list(np.concatenate([colour, alpha[..., None]], axis=-1))
+
+
+def finite_maps(attention: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The maps with zero for what cannot be drawn."""
+    return np.nan_to_num(attention.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(min=0)

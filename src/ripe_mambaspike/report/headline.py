@@ -15,6 +15,7 @@ from ripe_mambaspike.report.words import (
     plural,
     whole,
 )
+from ripe_mambaspike.train.statistics import too_few_for_top5
 
 ON_TEST = "picked on the test set (paper protocol)"
 
@@ -88,8 +89,9 @@ def _facts(run: Run, counted: dict[str, Any]) -> str:
     epoch, seed = whole(result.get("epoch")), whole(result.get("seed"))
     of = f" of {run.epochs}" if epoch is not None and run.epochs else ""
     commit = result.get("commit")
-    facts = [
-        ("top-5", percent_text(finite(result.get("top5"))) if len(run.classes) > 5 else "too few classes"),
+    top5 = finite(result.get("top5"))
+    facts = [("top-5", percent_text(top5))] if top5 is not None and not too_few_for_top5(len(run.classes)) else []
+    facts += [
         ("loss", number_text(finite(result.get("loss")))),
         ("epoch", "–" if epoch is None else f"{epoch}{of}"),
         ("parameters, training", count_text(finite(parameters.get("training")))),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ripe_mambaspike.account.document import account
 from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import Model, clip_logits
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.probe import probe_events
@@ -29,7 +30,7 @@ class Sample:
     label: int
     predicted: int | None  # None where the logits are not finite
     frames: Floats  # event counts [T, 2, H, W], OFF before ON
-    attention: Floats | None  # mean over the channels of the last stage's map [T, h, w]
+    attention: Floats | None  # where the last stage attends, `attention_contrast` [T, h, w]
     shares: Floats  # softmax of the logits, step by step [T, classes]; one step for a network with one answer
 
 
@@ -91,7 +92,7 @@ def _sample(model: Model, x: Tensor, label: int, name: str) -> Sample:
     out = model.run(x)  # type: ignore[operator]
     logits = clip_logits(out.logits)[0]
     predicted = int(logits.argmax()) if bool(logits.isfinite().all()) else None
-    attention = None if out.attention is None else out.attention[0].float().mean(1).numpy()
+    attention = None if out.attention is None else attention_contrast(out.attention[0]).numpy()
     shares = out.logits[0].float().softmax(-1).numpy()
     return Sample(name, label, predicted, x[0].float().numpy(), attention, shares)
 

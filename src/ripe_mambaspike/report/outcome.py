@@ -1,10 +1,8 @@
 """What the network got right and wrong: the matrix, the classes, and a few clips."""
 
-import numpy as np
-
 from ripe_mambaspike.report.charts import Series, line_chart
 from ripe_mambaspike.report.curves import missing
-from ripe_mambaspike.report.frames import attention_images, data_uri, event_images
+from ripe_mambaspike.report.frames import attention_images, data_uri, event_images, finite_maps
 from ripe_mambaspike.report.gather import ClassScore, Run
 from ripe_mambaspike.report.headline import badge
 from ripe_mambaspike.report.marks import NUMBERED, bar, matrix
@@ -85,8 +83,8 @@ def samples(run: Run, observed: Observed | None) -> str:
     return (
         '<input type="checkbox" id="overlay" checked><label for="overlay">show attention</label>'
         '<p class="colours"><i class="on"></i>ON <i class="off"></i>OFF <i class="glow"></i>where the last stage '
-        "attends, each step from its least to its most; the line below a frame is "
-        "its mean, from the clip's least to its most</p>"
+        "attends: how far a place departs from the step's median place, on one scale for the whole clip, blank where "
+        "it does not. The line below a frame is the frame's mean, from 0 to the clip's most</p>"
         f'<div class="samples">{panels}</div>{notes}'
     )
 
@@ -129,19 +127,19 @@ def _strip(sample: Sample) -> str:
     if sample.attention is None:
         note = missing("This network has no attention map.")
     elif maps is None:
-        note = missing("The attention map is the same everywhere.")
+        note = missing("The attention is the same everywhere.")
     else:
-        low, high = (number_text(float(end), 3) for end in (np.nanmin(sample.attention), np.nanmax(sample.attention)))
-        note = f'<p class="dim">attention, mean over the channels: {low} … {high}</p>'
+        most = number_text(float(finite_maps(sample.attention).max()), 3)
+        note = f'<p class="dim">attention, from blank at 0 to full colour at {most} (mean over the channels)</p>'
     return f'<div><div class="strip">{"".join(frames)}</div>{note}</div>'
 
 
 def _strength(sample: Sample) -> list[float]:
-    """Mean attention of each step, from the clip's least, 0, to its most, 1."""
+    """Mean attention of each step as a share of the clip's most."""
     if sample.attention is None:
         return []
-    means = np.nan_to_num(sample.attention, posinf=0, neginf=0).mean((1, 2))
-    return ((means - means.min()) / (np.ptp(means) or 1)).tolist()
+    means = finite_maps(sample.attention).mean((1, 2))
+    return (means / (means.max() or 1)).tolist()
 
 
 def _timeline(run: Run, sample: Sample) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.models.base import Model, Output, clip_logits
 from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.train.statistics import TOP, too_few_for_top5
 
 BATCH = 32  # clips at a time, always: another number may round to another call
 
@@ -37,11 +38,12 @@ class Evaluation(NamedTuple):
         return self.correct / self.n
 
     @property
-    def top5(self) -> float:
-        return self.among_five / self.n
+    def top5(self) -> float | None:
+        """None where there are so few classes that it is always 1."""
+        return None if too_few_for_top5(len(self.confusion)) else self.among_five / self.n
 
     def to_dict(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """top1, top5, n, loss, per_class, confusion, rates; shares from 0 to 1."""
+        """top1, top5 (None for five classes or fewer), n, loss, per_class, confusion, rates; shares from 0 to 1."""
         return {
             "top1": self.top1,
             "top5": self.top5,
@@ -70,7 +72,7 @@ def evaluate(model: Model, batches: Iterable[tuple[Tensor, Tensor]], classes: in
             out: Output = run(x)
             logits = clip_logits(out.logits)
             np.add.at(confusion, (y.cpu().numpy(), logits.argmax(-1).cpu().numpy()), 1)
-            five = logits.topk(min(5, classes), -1).indices
+            five = logits.topk(min(TOP, classes), -1).indices
             among_five += int((five == y[:, None]).any(-1).sum())
             loss += float(F.cross_entropy(logits, y, reduction="sum"))
             measured = out.rates.double() * len(y)

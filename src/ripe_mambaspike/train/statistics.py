@@ -8,6 +8,7 @@ from typing import Any
 TINY = 1e-300  # stands for a zero that is divided by
 PRECISION = 1e-16
 MOST_TERMS = 10_000
+TOP = 5  # the likeliest classes that top-5 counts
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,26 @@ def _fraction(a: float, b: float, x: float) -> float:
     return value
 
 
+def too_few_for_top5(num_classes: int) -> bool:
+    """Whether every label is among the five likeliest, whatever the network says."""
+    return num_classes <= TOP
+
+
 def pool(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Results of the folds of one seed, or of its only run, as one: all clips together, shares in percent."""
     count = sum(result["n"] for result in results)
     pooled: dict[str, Any] = {"n": count}
     for name in ("top1", "top5"):
-        shares = [result.get(name) for result in results]
+        shares = [None if name == "top5" and _is_trivial(result) else result.get(name) for result in results]
         if any(share is None for share in shares):
             pooled[name] = None
             continue
         correct = sum(round(share * result["n"]) for share, result in zip(shares, results, strict=True))
         pooled[name] = 100 * correct / count
     return pooled
+
+
+def _is_trivial(result: dict[str, Any]) -> bool:
+    """Whether a result's top-5 says nothing; results written before it was left out hold 1."""
+    scores = result.get("per_class")
+    return isinstance(scores, list) and too_few_for_top5(len(scores))

@@ -248,7 +248,9 @@ function draw() {
   if (state.frame) { screen.draw(state.frame); state.frame = null; }
   if (!state.opened) return;
   const attention = panel.show(state.opened.live ? panel.newest() : state.place);
-  screen.drawAttention($('overlay').checked ? attention : null);
+  const over = $('overlay').checked ? attention : null, reach = over ? panel.reach() : 0;
+  screen.drawAttention(over, reach);
+  $('reach').textContent = over ? `, full colour at ${reach.toPrecision(2)}` : '';
   const { arrivals } = state, spread = arrivals[arrivals.length - 1] - arrivals[0];
   $('fps').textContent = arrivals.length > 1 && !state.held ? `${(1000 * (arrivals.length - 1) / spread).toFixed(0)} /s` : '–';
   const seconds = state.opened.seconds;

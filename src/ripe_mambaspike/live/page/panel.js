@@ -101,6 +101,11 @@ export class Panel {
     return seen.length ? seen[seen.length - 1].attention : null;
   }
 
+  /** The strongest attention of the whole recording, or of what is kept of a live source: one scale for all maps. */
+  reach() {
+    return this.answers.reduce((most, { attention }) => attention ? Math.max(most, attention.most) : most, 0);
+  }
+
   leading(answer) {
     let best = 0;
     answer.p.forEach((share, index) => { if (share > answer.p[best]) best = index; });

@@ -43,16 +43,17 @@ export class Screen {
     pen.putImageData(image, 0, 0);
   }
 
-  /** A map of bytes in base64, or nothing. */
-  drawAttention(map) {
+  /** A map of bytes in base64 from zero to its most, or nothing; `reach` is what full colour stands for. */
+  drawAttention(map, reach) {
     this.attention.hidden = !map;
     if (!map) return;
     const { width, height, data } = map, levels = atob(data);
     this.attention.width = width;
     this.attention.height = height;
     const pen = this.attention.getContext('2d'), image = pen.createImageData(width, height);
+    const scale = STRONGEST * (reach ? Math.min(1, map.most / reach) : 0);
     for (let index = 0; index < width * height; index++) {
-      image.data.set([...GLOW, Math.round(levels.charCodeAt(index) * STRONGEST)], 4 * index);
+      image.data.set([...GLOW, Math.round(levels.charCodeAt(index) * scale)], 4 * index);
     }
     pen.putImageData(image, 0, 0);
   }
