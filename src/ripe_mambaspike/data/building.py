@@ -17,7 +17,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.listing import Listing
 from ripe_mambaspike.data.store import (
     CURRENT,
@@ -34,7 +33,7 @@ from ripe_mambaspike.data.store import (
 )
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, RipeError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import atomic_write, locked
 
 COLUMNS = ("name", "label", "shard", "at", "events", "start_us")
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
