@@ -93,14 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for wait in given.waits if threads > 1 else given.waits[:1]:
                     found = [child(threads, given.seconds, wait, given.pin) for _ in range(given.rounds)]
                     load = round(os.getloadavg()[0], 1)
-                    row = {
-                        "cores": cores,
-                        "busy": count,
-                        "pinned": given.pin,
-                        "threads": threads,
-                        "wait": wait,
-                        "load": load,
-                    }
+                    row = {"cores": cores, "busy": count, "threads": threads, "wait": wait, "load": load}
                     print(json.dumps({**row, "clips_per_second": [round(value, 2) for value in found]}), flush=True)
 
 

@@ -13,7 +13,7 @@ def bound_waiting(environment: MutableMapping[str, str] = os.environ) -> None:
 
     By default it keeps its core busy for 300,000 turns, milliseconds, hoping that the others end just now. Where there
     are fewer free cores than threads, that core is the one that the others need: every parallel loop, and a training
-    step has hundreds, then takes as long as the waiting (see benchmarks/results/2026-11-16-threads.md). What a user has
+    step has 1,500, then takes as long as the waiting (see benchmarks/results/2026-11-16-threads.md). What a user has
     chosen stays. It holds for the whole process, so a program decides on it, never a library.
     """
     if not any(name in environment for name in CHOSEN):
