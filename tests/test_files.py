@@ -1,12 +1,61 @@
-"""A reader sees the old file or the new one, never half of one."""
+"""A reader sees the old file or the new one, never half of one, wherever the writer was killed."""
 
+import errno
+import fcntl
+import hashlib
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from ripe_mambaspike import files
-from ripe_mambaspike.files import atomic_folder, atomic_write
+from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.files import (
+    atomic_folder,
+    atomic_write,
+    earlier_versions,
+    locked,
+    remove_leftovers,
+    write_together,
+)
+
+# Kills itself before its n-th change of the disk: a rename, a second name, a removal, a sync.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ripe_mambaspike import files
+
+what, folder, last, exchange = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "True"
+count = 0
+
+def armed(real):
+    def call(*args, **kwargs):
+        global count
+        count += 1
+        if count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+    return call
+
+for name in ("replace", "rename", "link", "unlink", "rmdir", "fsync"):
+    setattr(os, name, armed(getattr(os, name)))
+files._exchange = armed(files._exchange) if exchange else lambda *_: False
+if what == "folder":
+    with files.atomic_folder(folder / "made") as made:
+        (made / "a").write_text("new")
+        (made / "b").write_text("new")
+else:
+    files.write_together(folder, {"beside": b"new", "a": b"new", "b": b"new"})
+"""
+
+
+def killed(what, folder, change, exchange=True):
+    """The exit code of a writer that is killed before its n-th change of the disk."""
+    words = [sys.executable, "-c", KILLED, what, str(folder), str(change), str(exchange)]
+    return subprocess.run(words, check=False).returncode
 
 
 def names(folder):
@@ -65,12 +114,27 @@ def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     seen = []
 
     def sync(descriptor):
-        seen.append((os.fstat(descriptor).st_size, path.exists()))
+        facts = os.fstat(descriptor)
+        seen.append(("folder" if stat.S_ISDIR(facts.st_mode) else facts.st_size, path.exists()))
 
     monkeypatch.setattr(files.os, "fsync", sync)
     with atomic_write(path) as file:
         file.write(b"x" * 1000)
-    assert seen == [(1000, False)]
+    assert seen == [(1000, False), ("folder", True)]  # and its name before anyone is told
+
+
+def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def sync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", sync)
+    with atomic_write(tmp_path / "a.bin") as file:
+        file.write(b"one")
+    assert (tmp_path / "a.bin").read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -152,6 +216,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 def test_a_folder_that_cannot_be_moved_in_gives_the_place_back(tmp_path, monkeypatch):
     path = tmp_path / "made"
     fill(path, "old")
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
     real = files.Path.replace
 
     def fail(self, target):
@@ -164,3 +229,147 @@ def test_a_folder_that_cannot_be_moved_in_gives_the_place_back(tmp_path, monkeyp
         fill(path, "new")
     assert names(path) == ["old"]
     assert names(tmp_path) == ["made"]
+
+
+@pytest.mark.slow  # a process for every kill
+@pytest.mark.parametrize("exchange", [True, False], ids=["in one step", "in two renames"])
+def test_a_folder_killed_anywhere_is_whole(tmp_path, exchange):
+    """In one step there is always a folder; in two, the next call finds the old one again."""
+    change = 0
+    code = None
+    while code != 0:
+        change += 1
+        home = tmp_path / str(change)
+        (home / "made").mkdir(parents=True)
+        for name in "ab":
+            (home / "made" / name).write_text("old")
+        code = killed("folder", home, change, exchange)
+        assert code in (0, -signal.SIGKILL)
+        if not exchange and not (home / "made").exists():
+            files._recover(home / "made")
+        assert {(home / "made" / name).read_text() for name in "ab"} in ({"old"}, {"new"})
+        fill(home / "made", "later")
+        assert names(home) == ["made"]  # and nothing is left of the killed one
+        assert names(home / "made") == ["later"]
+    assert change > 5
+
+
+def test_a_folder_killed_between_two_renames_comes_back(tmp_path):
+    """Also where the new one is never made: the call that puts it right may fail itself."""
+    old, new = tmp_path / ".made.abcd1234.old", tmp_path / ".made.abcd1234"
+    old.mkdir()
+    new.mkdir()
+    (old / "kept").write_text("")
+
+    def begin():
+        with atomic_folder(tmp_path / "made"):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        begin()
+    assert names(tmp_path) == ["made"]
+    assert names(tmp_path / "made") == ["kept"]
+
+
+def vouch(folder):
+    """What `b` vouches for, and whether it is there."""
+    wanted = hashlib.sha256((folder / "b").read_bytes()).digest()
+    return any(
+        hashlib.sha256(path.read_bytes()).digest() == wanted for path in (folder / "a", *earlier_versions(folder / "a"))
+    )
+
+
+@pytest.mark.slow  # a process for every kill
+def test_files_killed_anywhere_are_of_one_save(tmp_path):
+    change = 0
+    code = None
+    while code != 0:
+        change += 1
+        home = tmp_path / str(change)
+        home.mkdir()
+        write_together(home, {"a": b"old", "b": b"old"})
+        code = killed("together", home, change)
+        assert code in (0, -signal.SIGKILL)
+        assert vouch(home)
+        write_together(home, {"beside": b"later", "a": b"later", "b": b"later"})
+        assert {(home / name).read_bytes() for name in ("a", "b", "beside")} == {b"later"}
+        remove_leftovers(home, "a|b|beside")
+        assert names(home) == ["a", "b", "beside"]
+    assert change > 8
+
+
+def test_files_of_which_one_fails_to_move_stay_as_they_were(tmp_path, monkeypatch):
+    write_together(tmp_path, {"a": b"old", "b": b"old"})
+    real = files.Path.replace
+
+    def fail(self, target):
+        if target.name == "b":
+            raise OSError(5, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(files.Path, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_together(tmp_path, {"a": b"new", "b": b"new"})
+    assert {(tmp_path / name).read_bytes() for name in "ab"} == {b"old"}
+    assert names(tmp_path) == ["a", "b"]
+
+
+def test_only_what_a_killed_writer_left_is_removed(tmp_path):
+    left = [".a.bin.abcd1234", ".a.bin.abcd1234.old", ".a.bin.4321.tmp", ".b.bin.0000zz_9"]
+    others = ["a.bin", ".a.bin", ".a.bin.abcd12345", ".c.bin.abcd1234", ".a.bin.ABCD1234", ".a.bin.abcd1234.mine"]
+    for name in left + others:
+        (tmp_path / name).write_text("")
+    (tmp_path / ".a.bin.aaaa0000").symlink_to(tmp_path / "a.bin")
+    with atomic_write(tmp_path / "a.bin") as file:
+        file.write(b"under way")
+        removed = remove_leftovers(tmp_path, r"[ab]\.bin")
+    assert sorted(path.name for path in removed) == sorted(left)
+    assert names(tmp_path) == sorted([*others, ".a.bin.aaaa0000"])
+    assert (tmp_path / "a.bin").read_bytes() == b"under way"
+
+
+def test_a_folder_that_is_being_made_is_no_leftover(tmp_path):
+    with atomic_folder(tmp_path / "made") as one:
+        (one / "one").write_text("")
+        with atomic_folder(tmp_path / "made") as two:
+            (two / "two").write_text("")
+        assert names(tmp_path / "made") == ["two"]
+    assert names(tmp_path / "made") == ["one"]
+    assert names(tmp_path) == ["made"]
+
+
+def test_nothing_is_removed_where_locks_do_not_work(tmp_path, monkeypatch):
+    (tmp_path / ".a.bin.abcd1234").write_text("")
+
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    assert remove_leftovers(tmp_path, r"a\.bin") == []
+    with atomic_write(tmp_path / "a.bin") as file:
+        file.write(b"one")
+    assert names(tmp_path) == [".a.bin.abcd1234", "a.bin"]
+
+
+def test_a_lock_where_locks_do_not_work_is_told(tmp_path, monkeypatch, caplog):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with locked(tmp_path / "lock", "held"):
+        (line,) = caplog.messages
+    assert str(tmp_path / "lock") in line
+
+
+def test_one_lock_at_a_time(tmp_path):
+    path = tmp_path / "lock"
+
+    def second():
+        with locked(path, "held"):
+            pass
+
+    with locked(path, "held"), pytest.raises(DataError) as caught:
+        second()
+    assert caught.value.path == path
+    second()
+    assert names(tmp_path) == []

@@ -1,15 +1,28 @@
 """Reading files within bounds; writing them so that a reader sees the old or the new one; which commit this is."""
 
+import ctypes
 import errno
+import logging
 import os
+import re
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from ripe_mambaspike.errors import DataError
+
+fcntl: Any = None
+if sys.platform != "win32":
+    import fcntl
+
+LOG = logging.getLogger("ripe_mambaspike")
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
+NOT_OFFERED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)  # by this system or file system
 MAX_JSON = 64 << 20  # bytes of a config, manifest or result; real ones have some thousand
 
 
@@ -33,51 +46,282 @@ def read_regular(path: Path, most: int) -> bytes:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the path's place when the block ends well, and leaves no trace when it does not."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    """A file to write to that takes the path's place when the block ends well, and leaves no trace when it does not.
+
+    When the block has ended, the file is on the disk and so is its name: a power failure loses neither.
+    """
+    with _beside(path) as (file, temporary):
+        yield file
+        _finish(file, temporary)
+        temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write several files of which the last one vouches for the others, by holding their checksums.
+
+    All of them are on the disk beside their places before the first is moved in. An earlier version of each file but
+    the last keeps a second name (`.NAME.xxxxxxxx.old`) until the last one is in its place. So whenever the process is
+    killed or the power fails, the last file's checksums are those of files that are there: in their places, or among
+    `earlier_versions`. An error puts the earlier versions back.
+    """
+    *others, last = files
+    with ExitStack() as stack:
+        written = {name: stack.enter_context(_beside(folder / name)) for name in files}
+        for name, (file, temporary) in written.items():
+            file.write(files[name])
+            _finish(file, temporary)
+        kept = {name: temporary.with_name(f"{temporary.name}.old") for name, (_, temporary) in written.items()}
+        moved: list[str] = []
+        try:
+            for name in others:
+                if (folder / name).is_file():
+                    _second_name(folder / name, kept[name])
+            sync_folder(folder)
+            for name in others:
+                written[name][1].replace(folder / name)
+                moved.append(name)
+            sync_folder(folder)
+            written[last][1].replace(folder / last)
+        except BaseException:
+            for name in others:
+                if name in moved and kept[name].exists():
+                    kept[name].replace(folder / name)
+                kept[name].unlink(missing_ok=True)
+            raise
+    sync_folder(folder)
+    for name in others:
+        remove_leftovers(folder, re.escape(name))
+
+
+def earlier_versions(path: Path) -> list[Path]:
+    """Where earlier versions of a file lie whose replacement by `write_together` was cut off."""
+    return [found for found in _temporaries(path.parent, re.escape(path.name)) if found.name.endswith(".old")]
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to fill that takes the path's place when the block ends well, and leaves no trace when it does not.
 
-    What stood in its place stays until the new one is whole. The folder it is put into is made when missing.
+    What stood in its place stays until the new one is whole and on the disk; then the two change places in one step
+    of the file system. Where it has no such step (other systems than Linux, some network drives) there is a moment
+    between two renames without a folder; one that was killed in it is put right by the next call. The folder it is put
+    into is made when missing.
     """
     path = path.resolve()
     above = [folder for folder in path.parents if not folder.exists()]  # the nearest first
     path.parent.mkdir(parents=True, exist_ok=True)
+    _recover(path)
+    remove_leftovers(path.parent, re.escape(path.name))
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     old = made.with_name(f"{made.name}.old")
     try:
-        mask = os.umask(0)
-        os.umask(mask)
-        made.chmod(0o777 & ~mask)
-        yield made
-        if path.exists():
-            path.replace(old)
-        made.replace(path)
+        with _writer_alive(os.open(made, os.O_RDONLY)):
+            made.chmod(0o777 & ~_mask())
+            yield made
+            _sync_tree(made)
+            if not path.exists():
+                made.replace(path)
+            elif not _exchange(made, path):
+                path.replace(old)
+                made.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         if old.exists() and not path.exists():
             old.replace(path)
-        shutil.rmtree(made, ignore_errors=True)
+        _remove(made)
         for folder in above:
             with suppress(OSError):  # someone else put something there
                 folder.rmdir()
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(made)  # which holds the old one, after an exchange
+    _remove(old)
+
+
+def remove_leftovers(folder: Path, names: str) -> list[Path]:
+    """Remove what killed writers left in a folder beside the files and folders whose names fit the pattern `names`.
+
+    Only names that this module gives are looked at. Each writer holds a lock on what it is writing, so one that is
+    alive is left alone; so is everything where locks do not work. Returns what was removed.
+    """
+    removed = []
+    for path in _temporaries(folder, names):
+        writing = path.with_name(path.name.removesuffix(".old"))
+        with _writer_dead(writing if writing.exists() else path) as dead:
+            if dead:
+                _remove(path)
+                removed.append(path)
+    return removed
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[bool]:
+    """Hold the lock file; a DataError that begins with `busy` when another process does. A dead process holds none.
+
+    Gives whether it is held: not where the system knows no locks, and another process may be at work.
+    """
+    if fcntl is None:
+        yield False
+        return
+    held = False
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be written ({error.strerror}); a writable folder is wanted", path=path
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise DataError(f"{busy} ({path} is locked); one at a time is wanted", path=path) from error
+        except OSError as error:
+            LOG.warning(f"{path} cannot be locked here ({error.strerror}); take care that no second process uses it")
+            break
+        if os.fstat(handle).st_nlink:
+            held = True
+            break
+        os.close(handle)  # its last holder removed it between the two calls
+    try:
+        yield held
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the system can: a rename is lost in a power failure until then."""
+    if sys.platform == "win32":
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:  # a folder to write into but not to look at
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NOT_OFFERED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file in the path's folder, which is locked while it is written and gone at the end."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as file, _writer_alive(os.dup(descriptor)):
+            if not temporary.exists():  # taken for a leftover before it was locked
+                continue
+            try:
+                yield file, temporary
+            finally:
+                temporary.unlink(missing_ok=True)
+        return
+
+
+def _finish(file: IO[bytes], temporary: Path) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    temporary.chmod(0o666 & ~_mask())
+    file.close()
+
+
+@contextmanager
+def _writer_alive(descriptor: int) -> Iterator[None]:
+    """Tell `remove_leftovers` so, by a lock that ends with the process; the descriptor is closed at the end."""
+    try:
+        with suppress(OSError):  # a file system without locks: nothing is removed there either
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _writer_dead(path: Path) -> Iterator[bool]:
+    """Whether what was written at the path has no living writer; while inside, none can begin."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # a link, a socket, or gone
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        dead = stat.S_IFMT(os.fstat(descriptor).st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+    except OSError:  # held, or not offered
+        dead = False
+    try:
+        yield dead
+    finally:
+        os.close(descriptor)
+
+
+def _temporaries(folder: Path, names: str) -> list[Path]:
+    if fcntl is None or not folder.is_dir():
+        return []
+    ours = re.compile(rf"\.(?:{names})\.(?:[a-z0-9_]{{8}}(?:\.old)?|[0-9]+\.tmp)")  # tmp: of earlier versions
+    return sorted(path for path in folder.iterdir() if ours.fullmatch(path.name))
+
+
+def _second_name(path: Path, second: Path) -> None:
+    try:
+        os.link(path, second)
+    except OSError:  # a file system without them
+        shutil.copyfile(path, second)
+        with second.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _recover(path: Path) -> None:
+    """Put the old folder back where a killed `atomic_folder` had moved it away and the new one was not in its place."""
+    if path.exists():
+        return
+    for old in earlier_versions(path):
+        with _writer_dead(old.with_name(old.name.removesuffix(".old"))) as dead:
+            if dead and not path.exists():
+                old.replace(path)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; False where the system has no such step."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in NOT_OFFERED:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            sync_folder(path)
+        elif path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def commit(start: Path | None = None) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ripe_mambaspike import files
 from ripe_mambaspike.data import archives
 from ripe_mambaspike.data.archives import MARK, extract, made_from
 from ripe_mambaspike.errors import DataError
@@ -305,7 +306,7 @@ def test_a_folder_of_another_origin_is_not_touched(tmp_path):
 def test_two_at_once_is_refused(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     with (
-        archives.locked(tmp_path / ".out.lock", "held"),
+        files.locked(tmp_path / ".out.lock", "held"),
         pytest.raises(DataError, match="being extracted by another process"),
     ):
         extract(path, tmp_path / "out")
@@ -313,7 +314,7 @@ def test_two_at_once_is_refused(tmp_path):
 
 
 def test_a_lock_file_removed_by_its_last_holder_is_made_anew(tmp_path, monkeypatch):
-    path, flock, calls = tmp_path / "lock", archives.fcntl.flock, []
+    path, flock, calls = tmp_path / "lock", files.fcntl.flock, []
 
     def after_removal(handle, flags):
         calls.append(handle)
@@ -321,8 +322,8 @@ def test_a_lock_file_removed_by_its_last_holder_is_made_anew(tmp_path, monkeypat
             path.unlink()  # the last holder lets go between the opening and the locking
         flock(handle, flags)
 
-    monkeypatch.setattr(archives.fcntl, "flock", after_removal)
-    with archives.locked(path, "held"):
+    monkeypatch.setattr(files.fcntl, "flock", after_removal)
+    with files.locked(path, "held"):
         assert path.exists()
     assert not path.exists()
     assert len(calls) == 2

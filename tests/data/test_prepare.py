@@ -14,7 +14,6 @@ from trees import aedat3, contents, make_recording, refusal, save, save_classes,
 
 from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
-from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_cut
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_set
@@ -22,6 +21,7 @@ from ripe_mambaspike.data.store import open_store, verify_store
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, ReadError
 from ripe_mambaspike.events import Recording, make_events, read, write
+from ripe_mambaspike.files import locked
 
 
 def make(name, root, folder=None, **options):

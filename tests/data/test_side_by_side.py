@@ -10,7 +10,6 @@ from trees import contents, make_recording, save, save_classes
 
 from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
-from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.checking import source_state
 from ripe_mambaspike.data.loading import load_set
 from ripe_mambaspike.data.prepare import prepare
@@ -18,6 +17,7 @@ from ripe_mambaspike.data.sets import list_set
 from ripe_mambaspike.data.store import current_key, open_store, store_keys, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError, ReadError
 from ripe_mambaspike.events import Recording, make_events
+from ripe_mambaspike.files import locked
 
 HOW = ("workers", "strict", "skip_unreadable", "unsplit")
 

@@ -1,6 +1,7 @@
 """The card of an exported folder: what it says is so, its code runs, and no name becomes markup."""
 
 import json
+import os
 import re
 from html import unescape
 
@@ -251,3 +252,11 @@ def test_what_cannot_be_written(network, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         read_result(tmp_path / "absent.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_without_end_is_refused(tmp_path):
+    path = tmp_path / "result.json"
+    path.touch()
+    os.truncate(path, 1 << 42)
+    with pytest.raises(DataError):
+        read_result(path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -115,11 +116,11 @@ def fail(*args, **kwargs):
     raise OSError("no space left on device")
 
 
-@pytest.mark.parametrize("broken", ["fsync", "replace", "open"])
+@pytest.mark.parametrize("broken", [(os, "fsync"), (Path, "replace"), (tempfile, "mkstemp")], ids=lambda one: one[1])
 def test_a_failing_write_leaves_the_old_save(small, tmp_path, monkeypatch, broken):
     old = small(seed=1)
     old.save_pretrained(tmp_path)
-    monkeypatch.setattr(*((os, broken) if broken == "fsync" else (Path, broken)), fail)
+    monkeypatch.setattr(*broken, fail)
     with pytest.raises(WeightsError, match="no space"):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
@@ -131,12 +132,12 @@ def test_a_config_that_cannot_be_written_leaves_the_old_save(small, tmp_path, mo
     """Room for the new weights but not for the new config: neither takes its place."""
     old = small(seed=1)
     old.save_pretrained(tmp_path)
-    opened = Path.open
+    made = tempfile.mkstemp
 
-    def no_room_for_config(path, *args, **kwargs):
-        return fail() if "config.json" in path.name else opened(path, *args, **kwargs)
+    def no_room_for_config(**how):
+        return fail() if "config.json" in how["prefix"] else made(**how)
 
-    monkeypatch.setattr(Path, "open", no_room_for_config)
+    monkeypatch.setattr(tempfile, "mkstemp", no_room_for_config)
     with pytest.raises(WeightsError, match="no space"):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
@@ -151,8 +152,9 @@ def test_a_failing_first_write_leaves_nothing_half_written(small, tmp_path, monk
     assert not (tmp_path / "new").exists() or names(tmp_path / "new") == []
 
 
-def test_a_save_cut_off_between_its_files_is_noticed(small, tmp_path, monkeypatch):
-    small(seed=1).save_pretrained(tmp_path)
+def test_a_save_that_fails_between_its_files_leaves_the_old_one(small, tmp_path, monkeypatch):
+    old = small(seed=1)
+    old.save_pretrained(tmp_path)
     move = Path.replace
 
     def only_weights(path, place):
@@ -165,5 +167,22 @@ def test_a_save_cut_off_between_its_files_is_noticed(small, tmp_path, monkeypatc
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
     assert names(tmp_path) == FILES
+    same_bits(from_pretrained(tmp_path), old)
+
+
+def test_after_a_kill_between_the_files_the_old_network_is_loaded(small, tmp_path):
+    """The new weights are in their place, the new config is not, and the old weights have kept a second name."""
+    old = small(seed=1)
+    old.save_pretrained(tmp_path)
+    new = small(seed=2).save_pretrained(tmp_path / "new")
+    kept = tmp_path / ".model.safetensors.abcd1234.old"
+    (tmp_path / "model.safetensors").rename(kept)
+    (new / "model.safetensors").rename(tmp_path / "model.safetensors")
+    same_bits(from_pretrained(tmp_path), old)
+    kept.write_bytes(b"damaged")
     with pytest.raises(WeightsError, match=r"model\.safetensors.*checksum"):
         from_pretrained(tmp_path)
+    later = small(seed=3)
+    later.save_pretrained(tmp_path)
+    same_bits(from_pretrained(tmp_path), later)
+    assert not kept.exists()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -174,3 +175,19 @@ def test_missing_labels_fall_back_to_the_result(make_run, clips, reader):
     (folder / "result.json").write_text(json.dumps(result | {"per_class": None}))
     page = reader(write_report(folder, clips=clips()))
     assert "true class 0" in page.text["article"][0]
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "log.csv", "result.json"])
+@pytest.mark.parametrize("kind", ["pipe", "sparse"])
+def test_a_file_without_end_is_not_read(make_run, reader, name, kind):
+    folder = make_run()
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).touch()
+        os.truncate(folder / name, 1 << 42)
+    page = reader(write_report(folder))
+    sections = {"recipe.yaml": "recipe", "log.csv": "log"}
+    said = page.section(sections[name]) if name in sections else page.text["header"][0]
+    assert f"{name} cannot be read" in said

@@ -1,7 +1,9 @@
 """Checkpoints: what is kept, what is read when one is damaged, and a disk without room."""
 
 import errno
+import hashlib
 import json
+import os
 import shutil
 from contextlib import contextmanager
 
@@ -13,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.train import checkpoint as room
 from ripe_mambaspike.train import history, recipes, run
-from ripe_mambaspike.train.checkpoint import Checkpoint, checksum, last_checkpoint, save_checkpoint
+from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 
 
 def some(value):
@@ -36,8 +38,7 @@ def test_the_last_two_are_kept(three):
     assert names(three) == ["move-000000008-000000000.safetensors", "move-000000008-000000001.safetensors"]
     found = last_checkpoint(three)
     assert found.tensors["x"].tolist() == [81.0] * 3
-    assert found.document.pop("sha256") == checksum(found.tensors)
-    assert found.document == {"format": "ripe-checkpoint", "version": 1, "place": {"epoch": 81}, "rows": []}
+    assert found.document == {"format": "ripe-checkpoint", "version": 2, "place": {"epoch": 81}, "rows": []}
 
 
 def test_other_files_are_left_alone(three):
@@ -83,7 +84,7 @@ def without_json(path):
 
 
 def of_another_version(path):
-    save_file({"x": torch.zeros(1)}, path, {"ripe": json.dumps({"format": "ripe-checkpoint", "version": 2})})
+    save_file({"x": torch.zeros(1)}, path, {"ripe": json.dumps({"format": "ripe-checkpoint", "version": 3})})
 
 
 def of_another_format(path):
@@ -104,6 +105,48 @@ def one_byte_changed(path):
     path.write_bytes(bytes(data))
 
 
+def exchanged(path, old, new):
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    assert len(old) == len(new)
+    path.write_bytes(data.replace(old, new))
+
+
+def one_bit_of_the_place_changed(path):
+    exchanged(path, b'\\"epoch\\": 81', b'\\"epoch\\": 80')
+
+
+def another_type(path):
+    exchanged(path, b'"dtype":"F32"', b'"dtype":"I32"')
+
+
+def another_name(path):
+    exchanged(path, b'"x":{', b'"y":{')
+
+
+def another_shape(path):
+    exchanged(path, b'"shape":[3]', b'"shape":[ ]')
+
+
+def a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def huge(path):
+    os.truncate(path, 1 << 42)  # which takes no room on the disk
+
+
+def a_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 DAMAGES = [
     cut_short,
     half,
@@ -116,6 +159,14 @@ DAMAGES = [
     pickled,
     of_a_list,
     one_byte_changed,
+    one_bit_of_the_place_changed,
+    another_type,
+    another_name,
+    another_shape,
+    a_pipe,
+    a_folder,
+    huge,
+    a_device,
 ]
 
 
@@ -135,9 +186,79 @@ def test_a_damaged_one_is_passed_over(three, caplog, damage):
 def test_all_of_them_damaged(three):
     for path in three.iterdir():
         cut_short(path)
-    with pytest.raises(DataError, match=r"none of the checkpoints in .* can be read; a whole one, or another --out"):
+    with pytest.raises(DataError) as caught:
         last_checkpoint(three)
+    assert caught.value.path == three
     assert len(names(three)) == 2
+
+
+def test_every_bit_of_the_document_is_covered(tmp_path):
+    """Each bit of the header and of the tensors by itself: what is read is what was written, or nothing is."""
+    path = save_checkpoint(tmp_path, (1, 0), some(7))
+    data, written = path.read_bytes(), last_checkpoint(tmp_path)
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(changed))
+        try:
+            found = last_checkpoint(tmp_path)
+        except DataError:
+            continue
+        assert found.document == written.document, bit
+        assert found.tensors["x"].tolist() == written.tensors["x"].tolist(), bit
+
+
+def test_one_that_does_not_fit_is_passed_over(three, caplog):
+    def check(checkpoint):
+        if checkpoint.document["place"]["epoch"] == 81:
+            raise ValueError("place.epoch: expected 80, got 81")
+
+    assert last_checkpoint(three, check).document["place"]["epoch"] == 80
+    assert "place.epoch" in caplog.text
+
+
+def test_larger_ones_than_a_run_can_write_are_not_read(three):
+    with pytest.raises(DataError):
+        last_checkpoint(three, most=100)
+
+
+def test_those_that_were_passed_over_go_when_the_next_is_written(three):
+    """Else two damaged ones of a later place would have every new one removed."""
+    for name in ("move-000000020-000000001.safetensors", "move-000000030-000000001.safetensors"):
+        (three / name).write_text("damaged")
+    save_checkpoint(three, (12, 1), some(7))
+    assert names(three) == ["move-000000008-000000001.safetensors", "move-000000012-000000001.safetensors"]
+
+
+def old_version(path, document, tensors):
+    """As the version before wrote it: a checksum of the names and numbers, within the document."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    facts = {"format": "ripe-checkpoint", "version": 1, "sha256": digest.hexdigest()}
+    save_file(tensors, path, {"ripe": json.dumps(facts | document)})
+
+
+def test_one_of_the_version_before_is_used_with_a_warning(three, caplog):
+    path = three / "move-000000008-000000001.safetensors"
+    old_version(path, {"place": {"epoch": 5}}, {"x": torch.ones(3)})
+    assert last_checkpoint(three).document["place"] == {"epoch": 5}
+    (line,) = caplog.messages
+    assert str(path) in line
+    one_byte_changed(path)
+    assert last_checkpoint(three).document["place"] == {"epoch": 80}
+
+
+def test_a_run_goes_on_from_the_version_before(finished, tiny, go, outcome, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        with safe_open(path, "pt") as file:
+            document = json.loads(file.metadata()["ripe"])
+        del document["threads"], document["format"], document["version"]
+        old_version(path, document, load_file(path))
+    go(tiny(), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(finished)
 
 
 def test_a_run_goes_on_from_the_one_before(finished, tiny, go, outcome, caplog, tmp_path):
@@ -166,7 +287,8 @@ def test_it_opens_with_safetensors_alone(finished):
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     document = json.loads(header["__metadata__"]["ripe"])
-    assert (document["format"], document["version"]) == ("ripe-checkpoint", 1)
+    assert (document["format"], document["version"]) == ("ripe-checkpoint", 2)
+    assert document["threads"] == torch.get_num_threads()
     assert document["place"] == {"epoch": 2, "batch": 0, "moves": 6, "clips": 0, "seconds": 0.0}
     assert [row["epoch"] for row in document["rows"]] == [1, 2]
     assert document["best"]["epoch"] == json.loads((finished / "result.json").read_text())["epoch"]

@@ -29,6 +29,7 @@ from ripe_mambaspike.cli.sim import COMMANDS as SIM_COMMANDS
 from ripe_mambaspike.cli.sim import Sim
 from ripe_mambaspike.cli.stream import Stream
 from ripe_mambaspike.cli.train import Train, gather_settings
+from ripe_mambaspike.cli.waiting import bound_waiting
 from ripe_mambaspike.errors import RipeError
 
 Command = (
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _parse(words)
         if isinstance(command, int):
             return command
+        bound_waiting()
         if not isinstance(command, Data):  # which does without torch
             from ripe_mambaspike.ops.memory import keep_freed_memory
 

@@ -10,23 +10,17 @@ import gzip
 import hashlib
 import json
 import lzma
-import os
 import re
 import shutil
 import stat
-import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from ripe_mambaspike.errors import DataError
-
-if sys.platform != "win32":
-    import fcntl
+from ripe_mambaspike.files import locked
 
 MARK = ".extracted.json"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
@@ -116,39 +110,6 @@ def checksum(path: Path, kind: str) -> str:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); a readable file is wanted") from error
     return f"{kind}:{digest.hexdigest()}"
-
-
-@contextmanager
-def locked(path: Path, busy: str) -> Iterator[bool]:
-    """Hold the lock file; a DataError that begins with `busy` when another process does. A dead process holds none.
-
-    Gives whether it is held: not where the system knows no locks, and another process may be at work.
-    """
-    if sys.platform == "win32":
-        yield False
-        return
-    held = False
-    while True:
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DataError(f"{path} cannot be written ({error.strerror}); a writable folder is wanted") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(handle)
-            raise DataError(f"{busy} ({path} is locked); one at a time is wanted") from error
-        except OSError:  # a file system that knows no locks
-            break
-        if os.fstat(handle).st_nlink:
-            held = True
-            break
-        os.close(handle)  # its last holder removed it between the two calls
-    try:
-        yield held
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
 
 
 def free_space(folder: Path, needed: int, what: str) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.archives import locked
 from ripe_mambaspike.data.listing import Listing
 from ripe_mambaspike.data.store import (
     CURRENT,
@@ -33,7 +32,7 @@ from ripe_mambaspike.data.store import (
 from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, LETTERS, index_checksum
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, RipeError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import atomic_write, locked
 
 UNFINISHED = "*.part"  # folders of stores that are being made, or were when their process was killed
 NOTE_VERSION = 2  # of what is noted of a shard; one of another version is made again

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib import request as web
 
-from ripe_mambaspike.data.archives import checksum, free_space, locked
+from ripe_mambaspike.data.archives import checksum, free_space
 from ripe_mambaspike.data.mirrors import Archive
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.files import locked
 
 Progress = Callable[[int, int | None], None]  # bytes done, bytes in all where known
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.events.view.words import clean
+from ripe_mambaspike.files import MAX_JSON, read_regular
 from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint
 from ripe_mambaspike.train.recipes import load_recipe
 
@@ -41,7 +42,7 @@ def result_of(checkpoint: str | Path) -> RunResult | None:
         return None
     result = read_result(path)
     try:
-        labels = json.loads((folder / LABELS_FILE).read_bytes())
+        labels = json.loads(read_regular(folder / LABELS_FILE, MAX_JSON))
         if labels["epoch"] != result.epoch or labels["data"]["set"] != result.set:
             return None  # the run went on, and this is another network than the one that was tested
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -56,7 +57,7 @@ def result_of(checkpoint: str | Path) -> RunResult | None:
 def read_result(path: Path) -> RunResult:
     """The result.json of a run."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path, MAX_JSON))
         folds = document.get("folds")
         result = RunResult(
             recipe=str(document["name"]),

@@ -1,19 +1,23 @@
 """What a trained network's outputs mean and how its clips were made: `labels.json` beside the weights."""
 
 import json
+import logging
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from ripe_mambaspike.errors import WeightsError
 from ripe_mambaspike.files import MAX_JSON, atomic_write, read_regular
 
+LOG = logging.getLogger("ripe_mambaspike")
 LABELS_FILE = "labels.json"
 FORMAT = "ripe-labels"
 VERSION = 2
 OLDEST_VERSION = 1  # says nothing of the sensor, the clips' duration and the store
 BEST = "best"
+LAST = "last"  # of a run that was stopped before it picked one
 CONFIG_FILE = "config.json"  # as in models.pretrained, which needs torch
 MEMBERS = {"format", "version", "classes", "data", "epoch", "protocol"}
 OLD_DATA_MEMBERS = {"set", "cut", "steps", "grid", "by", "binary"}
@@ -93,16 +97,19 @@ def read_labels(folder: str | Path) -> Labels:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The folder with the network: the given one, or the `best` of a run's."""
+    """The folder with the network: the given one, or a run's `best`, or the `last` of one that was stopped before.
+
+    That a run has not ended is said in a warning.
+    """
     path = Path(path)
     try:
         if not path.is_dir():
             given = "is no folder" if path.exists() else "is not there"
             raise WeightsError(f"{path} {given}; the folder of a run or of a saved network is wanted")
-        if (path / CONFIG_FILE).is_file():
-            return path
-        if (path / BEST / CONFIG_FILE).is_file():
-            return path / BEST
+        for folder in (path, path / BEST, path / LAST):
+            if (folder / CONFIG_FILE).is_file():
+                _warn_of_unfinished(folder)
+                return folder
         begun = (path / "recipe.yaml").is_file() or (path / BEST).is_dir()
     except (OSError, ValueError) as error:  # a name the system cannot even look up
         reason = getattr(error, "strerror", None) or error
@@ -110,6 +117,27 @@ def find_checkpoint(path: str | Path) -> Path:
     if begun:
         raise WeightsError(f"{path} is a run without a network in {BEST} yet; one that has validated once is wanted")
     raise WeightsError(f"{path} holds neither {CONFIG_FILE} nor {BEST}/{CONFIG_FILE}; a run or a network is wanted")
+
+
+def _warn_of_unfinished(folder: Path) -> None:
+    run = folder.resolve().parent
+    if (
+        folder.resolve().name not in (BEST, LAST)
+        or not (run / "recipe.yaml").is_file()
+        or (run / "result.json").exists()
+    ):
+        return
+    try:
+        epoch = read_labels(folder).epoch
+    except WeightsError:
+        epoch = None
+    said = f"its {folder.name} network" + ("" if epoch is None else f", after {epoch} epochs,")
+    _warn_once(f"{run}: the run has not ended; {said} is used, and nothing is reported of it yet")
+
+
+@lru_cache
+def _warn_once(line: str) -> None:
+    LOG.warning(line)
 
 
 def parse_labels(document: Any, path: Path) -> Labels:

@@ -1,7 +1,8 @@
 """Weights on disk: a folder with `config.json` and `model.safetensors`. Nothing is ever unpickled.
 
 The config names the network, its form and the checksum of the weights, so that a damaged, truncated or exchanged
-file is noticed before anything is loaded. Both files are written beside their place and moved into it whole.
+file is noticed before anything is loaded. Both files are written beside their place and moved into it whole; after a
+kill between the two moves the earlier network is still loaded.
 Weights may be stored smaller (`models.stored`); the network that is loaded has the float32 numbers they stand for.
 """
 
@@ -19,6 +20,7 @@ from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, WeightsError
+from ripe_mambaspike.files import earlier_versions, write_together
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.registry import build
@@ -65,7 +67,7 @@ def save_pretrained(
     files = {**(beside or {}), WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_together(folder, files)
+        write_together(folder, files)
     except OSError as error:
         raise WeightsError(
             f"{folder} cannot be written ({error.strerror or error}); a folder with room for the network is wanted"
@@ -95,8 +97,8 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     weights = _member(document, "weights", dict, origin)
     if not isinstance(weights.get("sha256"), str):
         raise WeightsError(f"{origin} has no checksum of its weights; the file written by save_pretrained is wanted")
-    data = _read(folder / WEIGHTS_FILE)
-    if hashlib.sha256(data).hexdigest() != weights.get("sha256"):
+    data = _read_weights(folder, weights["sha256"])
+    if data is None:
         raise WeightsError(
             f"{folder / WEIGHTS_FILE} is not the file that {CONFIG_FILE} was saved with: its checksum differs, "
             "so it was damaged, cut short or exchanged"
@@ -196,6 +198,15 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
+def _read_weights(folder: Path, sha256: str) -> bytes | None:
+    """The file with that checksum: in its place, or kept from a later save that was killed between its two moves."""
+    for path in (folder / WEIGHTS_FILE, *earlier_versions(folder / WEIGHTS_FILE)):
+        data = _read(path)
+        if hashlib.sha256(data).hexdigest() == sha256:
+            return data
+    return None
+
+
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
@@ -207,22 +218,3 @@ def _as_path(folder: Any) -> Path:
     if not isinstance(folder, str | os.PathLike):
         raise WeightsError(f"a {type(folder).__name__} was given; the path of a folder is wanted")
     return Path(folder)
-
-
-def _write_together(folder: Path, files: dict[str, bytes]) -> None:
-    """Write all files beside their places, then move them in: an earlier save stays whole until everything is there.
-
-    The last one moved is the config; should the moves be cut apart, its checksum tells.
-    """
-    temporary = {folder / name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
-    try:
-        for path, data in zip(temporary.values(), files.values(), strict=True):
-            with path.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for place, path in temporary.items():
-            path.replace(place)
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)

@@ -94,6 +94,7 @@ class RunSettings:
     sync_norms: bool = True  # whether batch norms of several processes share their statistics
     checkpoint_minutes: float = 10.0  # between checkpoints inside an epoch; each epoch ends with one
     graph: Literal["auto", "off"] = "auto"  # whether a step on CUDA is recorded and replayed
+    threads: int = 0  # that the CPU computes with, whose number decides the last bits; 0: as many as PyTorch chooses
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ LEAST = {
     "run.recalibrate": 1,
     "run.ema": 0,
     "run.checkpoint_minutes": 0,
+    "run.threads": 0,
 }
+MAX_THREADS = 1024
 ABOVE_ZERO = ("optimiser.clip", "schedule.sharpness_start", "schedule.sharpness_end")
 
 
@@ -126,3 +128,6 @@ def _check_numbers(recipe: Recipe) -> None:
         _refuse("run.ema", run.ema, "a number from 0 up to but not 1")
     if run.seed > LARGEST_SEED:
         _refuse("run.seed", run.seed, f"a whole number from 0 to {LARGEST_SEED}")
+    if run.threads > MAX_THREADS:
+        said = f"run.threads: expected an int from 0 to {MAX_THREADS}, got {run.threads}"
+        raise ConfigError(said, field="run.threads")

@@ -5,7 +5,9 @@ reloaded it gives the same number.
 """
 
 import json
+import logging
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,14 +16,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.files import atomic_write, commit
+from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
+from ripe_mambaspike.files import atomic_folder, atomic_write, commit
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import LAST, Labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
+from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.clip_cache import workers_explained
 from ripe_mambaspike.train.clips import Clips, TrainBatches, TrainingData, open_data
 from ripe_mambaspike.train.distributed import ALONE, Processes, evaluate_together, shared_batch
@@ -32,9 +36,13 @@ from ripe_mambaspike.train.network import choose_device, make_network, parameter
 from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.recipe import FREE, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
+from ripe_mambaspike.train.run_folder import ended_result, in_use
+from ripe_mambaspike.train.threads import resume_threads, run_threads
 
+LOGGER = logging.getLogger("ripe_mambaspike")
 RECIPE, LOG, RESULT, BEST, CHECKPOINTS = "recipe.yaml", "log.csv", "result.json", "best", "checkpoints"
 PICKED = {"validation": "val", "paper": "test"}
+UNFINISHED_BATCHES = 10  # that the statistics of a stopped run's network are taken from at most; someone waits
 
 
 class Watcher(Protocol):
@@ -74,7 +82,12 @@ class Run:
 
     def resume(self) -> bool:
         """Go on from the last checkpoint, where there is one."""
-        found = last_checkpoint(self.folder / CHECKPOINTS)
+        store = self.data.store.folder.name
+        found = last_checkpoint(
+            self.folder / CHECKPOINTS,
+            lambda one: check_checkpoint(one, self.learner, store),
+            largest_checkpoint(self.learner),
+        )
         if found is None:
             return False
         document = found.document
@@ -93,6 +106,7 @@ class Run:
                 field="store",
                 path=self.folder,
             )
+        resume_threads(document.get("threads"), self.watcher.says)
         self.learner.restore(found)
         self.rows, self.best, self.seconds = document["rows"], document["best"], document["seconds"]
         return True
@@ -122,7 +136,12 @@ class Run:
                 self.watcher.ended(row, self.best)
         except Stop:  # raised between two moves, so what is saved is whole
             self.save()
+            self._keep_unfinished()
             self.processes.wait()  # one that ends early may have the others killed
+            raise
+        except RipeError:
+            if self.processes.world == 1:  # of several, others may not have come here
+                self._keep_unfinished()
             raise
         finally:
             if board is not None:
@@ -149,13 +168,41 @@ class Run:
             if found is not None:
                 score = (found.top1, -found.loss if math.isfinite(found.loss) else -math.inf)
             if self.best is None or score > tuple(self.best["score"]):
+                self._save_network(BEST, epoch)
                 self.best = {"epoch": epoch, "score": list(score)}
-                if self.processes.is_first:
-                    save_pretrained(model, self.folder / BEST)
-                    save_labels(self._labels(epoch), self.folder / BEST)
         return {} if found is None else {"val_loss": found.loss, "val_top1": found.top1}
 
-    def _clean(self) -> Iterator[Tensor]:
+    def _save_network(self, name: str, epoch: int) -> None:
+        """The network as it is, with its labels: the folder of that name holds all of it or what it held before."""
+        if not self.processes.is_first:
+            return
+        place = self.folder / name
+        try:
+            with atomic_folder(place) as folder:
+                save_pretrained(self.learner.model, folder)
+                save_labels(self._labels(epoch), folder)
+        except OSError as error:
+            raise WeightsError(
+                f"{place} cannot be written ({error.strerror or error}); a disk with room is wanted", path=place
+            ) from error
+
+    def _keep_unfinished(self) -> None:
+        """Leave a network that can be used where a run stops before it has picked one; a failure is told, no more.
+
+        It comes after the checkpoint, and nothing of it goes into the run that goes on.
+        """
+        model, average, place = self.learner.model, self.learner.average, self.learner.place
+        if self.best is not None or not place.moves:
+            return
+        try:
+            with average.in_place() if average is not None else nullcontext():
+                recalibrate(model, self._clean(UNFINISHED_BATCHES))
+                if all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
+                    self._save_network(LAST, place.epoch)
+        except (RipeError, OSError, RuntimeError) as error:
+            LOGGER.warning(f"the network reached so far was not saved ({error}); the last checkpoint stands")
+
+    def _clean(self, most: int | None = None) -> Iterator[Tensor]:
         """Training clips as they are, always the same ones.
 
         Processes that share their statistics in training share these batches too; others all have the same ones. So
@@ -166,7 +213,7 @@ class Run:
         rank, world = shared.rank, shared.world
         length = self.recipe.schedule.batch_size
         batches = TrainBatches(self.data.train, length, run.seed, 0, self.device, rank, world)
-        for _, x, _, total in islice(batches, run.recalibrate):
+        for _, x, _, total in islice(batches, run.recalibrate if most is None else min(most, run.recalibrate)):
             with shared_batch(x, total, world > 1) as clips:
                 yield clips
 
@@ -205,10 +252,12 @@ class Run:
             "fold": self.recipe.data.fold if self.recipe.data.folds else None,
             "parameters": parameters(model),
             "seconds": self._spent(),
+            "threads": torch.get_num_threads(),
             "commit": commit(),
         }
         if self.processes.is_first:
             write_json(self.folder / RESULT, result)
+            shutil.rmtree(self.folder / LAST, ignore_errors=True)  # what a stop had left
         return result
 
     def _after_move(self) -> None:
@@ -227,6 +276,7 @@ class Run:
         document = {**state.document, "rows": self.rows, "best": self.best, "seconds": self._spent()}
         store, *extra = self._stores()
         document |= {"processes": self.processes.world, "store": store, "extra_stores": extra}
+        document["threads"] = torch.get_num_threads()
         save_checkpoint(self.folder / CHECKPOINTS, (place.moves, place.epoch), Checkpoint(state.tensors, document))
         self._saved = time.monotonic()
 
@@ -248,20 +298,22 @@ def run_recipe(
     asked_to_stop: Any = lambda: False,
     processes: Processes = ALONE,
 ) -> dict[str, Any]:
-    """Train by the recipe in a folder; the result, also of a run that had ended before."""
+    """Train by the recipe in a folder; the result, also of a run that had ended before. One run a folder at a time."""
+    with in_use(folder, processes), run_threads(recipe.run.threads):
+        return _run_recipe(recipe, folder, watcher, resume, asked_to_stop, processes)
+
+
+def _run_recipe(
+    recipe: Recipe, folder: Path, watcher: Watcher, resume: bool, asked_to_stop: Any, processes: Processes
+) -> dict[str, Any]:
     begun = (folder / RECIPE).exists() or (folder / CHECKPOINTS).exists()
     if begun and not resume:
         raise DataError(f"{folder} holds a run already; --resume auto to go on with it, or another --out, is wanted")
     if begun and (folder / RECIPE).exists():
         check_same(recipe, load_recipe(folder / RECIPE), folder)
-        if (folder / RESULT).exists():
+        if (result := ended_result(folder)) is not None:
             watcher.says(f"{folder} had ended; its result stands")
-            result: dict[str, Any] = json.loads((folder / RESULT).read_text())
             return result
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted") from error
     recipe = with_store(recipe, recipe.data.store or store_begun_on(folder))
     processes.wait()  # all have looked at the folder before one writes there
     run = Run(recipe, folder, watcher, asked_to_stop, processes=processes)

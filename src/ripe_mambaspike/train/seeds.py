@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
+from ripe_mambaspike.files import MAX_JSON, read_regular
 from ripe_mambaspike.train.recipe import FREE, Recipe
 
 RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"
@@ -110,24 +111,24 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT_FILE
     wanted = "the file written by ripe train is wanted"
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path, MAX_JSON))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise WeightsError(f"{path} cannot be read ({error.strerror or error}); {wanted}") from error
+        raise WeightsError(f"{path} cannot be read ({error.strerror or error}); {wanted}", path=path) from error
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is not valid JSON ({error}); {wanted}") from error
+        raise WeightsError(f"{path} is not valid JSON ({error}); {wanted}", path=path) from error
     if not isinstance(document, dict) or document.get("format") != "ripe-result" or document.get("version") != 1:
-        raise WeightsError(f"{path} is not a ripe-result file of version 1; {wanted}")
+        raise WeightsError(f"{path} is not a ripe-result file of version 1; {wanted}", path=path)
     count = document.get("n")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise WeightsError(f"{path} has n {count!r}; a whole number of at least 1 is wanted")
+        raise WeightsError(f"{path} has n {count!r}; a whole number of at least 1 is wanted", field="n", path=path)
     for name in ("top1", "top5"):
         share = document.get(name)
         if share is None and name == "top5":
             continue
         if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
-            raise WeightsError(f"{path} has {name} {share!r}; a share from 0 to 1 is wanted")
+            raise WeightsError(f"{path} has {name} {share!r}; a share from 0 to 1 is wanted", field=name, path=path)
     return document
 
 

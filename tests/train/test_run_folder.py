@@ -1,0 +1,368 @@
+"""One run a folder at a time; what killed and stopped runs leave there; files in it that are damaged."""
+
+import errno
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.errors import DataError, RipeError, WeightsError
+from ripe_mambaspike.files import locked
+from ripe_mambaspike.models import labels
+from ripe_mambaspike.models.labels import find_checkpoint, read_labels
+from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.train import run
+from ripe_mambaspike.train.checkpoint import last_checkpoint
+from ripe_mambaspike.train.loop import NotFiniteError
+from ripe_mambaspike.train.run import Stop
+
+LAST_EPOCH = ("data.validation=false",)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def told_once():
+    labels._warn_once.cache_clear()
+
+
+# One at a time.
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_run_in_a_folder_is_refused(tiny, go, watching, tmp_path, resume):
+    refused = []
+
+    def second(learner):
+        before = contents(tmp_path / "run")
+        with pytest.raises(DataError) as caught:
+            go(tiny("run.seed=1"), tmp_path / "run", resume=resume)
+        refused.append(caught.value)
+        assert contents(tmp_path / "run") == before
+
+    go(tiny(), tmp_path / "run", watching(on_move=second))
+    assert len(refused) == 6
+    assert refused[0].path == tmp_path / "run" / ".lock"
+    assert str(tmp_path / "run") in str(refused[0])
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_the_command_says_it_in_one_sentence(tiny_words, capsys, tmp_path):
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run" / ".lock", "held"):
+        assert main([*tiny_words(), "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(tmp_path / "run") in said
+
+
+def test_reading_needs_no_lock(finished, gestures, capsys, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    with locked(tmp_path / "run" / ".lock", "held"):
+        assert main(["eval", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["top1"] == json.loads((finished / "result.json").read_text())["top1"]
+
+
+@pytest.mark.slow
+def test_a_dead_run_holds_no_lock(tiny_words, tiny, go, outcome, finished, tmp_path):
+    words = [*tiny_words("run.checkpoint_minutes=0"), "--out", str(tmp_path / "run")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ripe_mambaspike", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    ) as other:
+        end = time.monotonic() + 120
+        while not (tmp_path / "run" / "checkpoints").exists():
+            assert time.monotonic() < end
+            assert other.poll() is None
+            time.sleep(0.005)
+        other.send_signal(signal.SIGSTOP)
+        with pytest.raises(DataError):
+            go(tiny(), tmp_path / "run", resume=True)
+        other.kill()
+    go(tiny(), tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(finished)
+
+
+def test_a_place_without_locks_is_told(tiny, go, monkeypatch, caplog, tmp_path):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    go(tiny("schedule.epochs=1"), tmp_path / "run")
+    assert (tmp_path / "run" / "result.json").exists()
+    assert any(str(tmp_path / "run" / ".lock") in line for line in caplog.messages)
+
+
+# What killed runs leave.
+
+
+def test_what_killed_runs_left_is_removed(finished, tiny, go, outcome, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "result.json").unlink()
+    left = [
+        "checkpoints/.move-000000006-000000002.safetensors.ab12cd34",
+        ".log.csv.abcdefgh",
+        ".result.json.abcdefg_",
+        "best/.model.safetensors.4711.tmp",
+        "best/.labels.json.12345678",
+    ]
+    mine = ["checkpoints/.notes.abcdefgh", ".recipe.yaml.swp", "best/.config.json.backup-1"]
+    for name in left + mine:
+        (folder / name).write_text("half")
+    (folder / ".best.abcdefgh").mkdir()
+    (folder / ".best.abcdefgh" / "config.json").write_text("half")
+    go(tiny(), folder, resume=True)
+    assert not [name for name in left if (folder / name).exists()]
+    assert not (folder / ".best.abcdefgh").exists()
+    assert [name for name in mine if (folder / name).exists()] == mine
+    for name in mine:
+        (folder / name).unlink()
+    assert outcome(folder) == outcome(finished)
+
+
+# A run that stops leaves a network.
+
+
+def stop_after(moves):
+    """Asked after every move."""
+    count = itertools.count(1)
+    return lambda: next(count) == moves
+
+
+@pytest.mark.parametrize(("moves", "epochs"), [(1, 0), (7, 1)])
+def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_path, moves, epochs):
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        go(tiny(*LAST_EPOCH), folder, asked_to_stop=stop_after(moves))
+    assert not (folder / "best").exists()
+    assert sorted(path.name for path in (folder / "last").iterdir()) == [
+        "config.json",
+        "labels.json",
+        "model.safetensors",
+    ]
+    assert find_checkpoint(folder) == folder / "last"
+    (line,) = caplog.messages
+    assert str(folder) in line
+    assert f"{epochs} epochs" in line
+    assert read_labels(folder / "last").epoch == epochs
+    model, state = from_pretrained(folder / "last"), last_checkpoint(folder / "checkpoints").tensors
+    assert torch.equal(model.head.weight, state["model.head.weight"])
+    assert main(["eval", str(folder), "--json"]) == 0
+    assert 0 <= json.loads(capsys.readouterr().out)["top1"] <= 1
+    assert not (folder / "result.json").exists()
+
+
+def test_its_statistics_are_taken_anew(tiny, go, tmp_path):
+    with pytest.raises(Stop):
+        go(tiny(*LAST_EPOCH), tmp_path / "run", asked_to_stop=stop_after(2))
+    model = from_pretrained(tmp_path / "run" / "last").state_dict()
+    state = last_checkpoint(tmp_path / "run" / "checkpoints").tensors
+    moving = [name for name in model if "running_mean" in name]
+    assert moving
+    assert not any(torch.equal(model[name], state[f"model.{name}"]) for name in moving)
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path):
+    recipe = tiny(*LAST_EPOCH, "run.ema=0.5")
+    go(recipe, tmp_path / "whole")
+    for moves in (1, 1, 2, 1):
+        with pytest.raises(Stop):
+            go(recipe, tmp_path / "run", resume=True, asked_to_stop=stop_after(moves))
+        assert (tmp_path / "run" / "last").is_dir()
+    go(recipe, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert not (tmp_path / "run" / "last").exists()
+    assert find_checkpoint(tmp_path / "run") == tmp_path / "run" / "best"
+
+
+def test_a_run_that_has_picked_one_keeps_it(tiny, go, caplog, tmp_path):
+    with pytest.raises(Stop):
+        go(tiny(), tmp_path / "run", asked_to_stop=stop_after(4))
+    assert not (tmp_path / "run" / "last").exists()
+    assert find_checkpoint(tmp_path / "run") == tmp_path / "run" / "best"
+    assert "1 epochs" in caplog.text
+
+
+def test_a_run_that_has_ended_is_used_without_a_word(finished, caplog):
+    assert find_checkpoint(finished) == finished / "best"
+    assert caplog.messages == []
+
+
+def test_a_run_that_fails_has_a_network(tiny, go, monkeypatch, tmp_path):
+    real, calls = run.Learner._augmented, []
+
+    def bad(self, x, y, index):
+        calls.append(1)
+        x, y = real(self, x, y, index)
+        return (x * float("nan") if len(calls) == 3 else x), y
+
+    monkeypatch.setattr(run.Learner, "_augmented", bad)
+    with pytest.raises(NotFiniteError):
+        go(tiny(*LAST_EPOCH), tmp_path / "run")
+    assert torch.isfinite(from_pretrained(tmp_path / "run" / "last").head.weight).all()
+
+
+def test_a_network_that_is_not_finite_is_not_kept(tiny, go, watching, tmp_path):
+    def spoil(learner):
+        with torch.no_grad():
+            learner.model.head.weight.fill_(float("nan"))
+
+    with pytest.raises(NotFiniteError):
+        go(tiny(*LAST_EPOCH), tmp_path / "run", watching(on_move=spoil))
+    assert not (tmp_path / "run" / "last").exists()
+
+
+def test_a_disk_without_room_for_it(tiny, go, monkeypatch, caplog, tmp_path):
+    def full(*_, **__):
+        raise WeightsError("there is no room; more is wanted")
+
+    monkeypatch.setattr(run, "save_pretrained", full)
+    with pytest.raises(Stop):
+        go(tiny(*LAST_EPOCH), tmp_path / "run", asked_to_stop=stop_after(1))
+    assert "no room" in caplog.text
+    assert last_checkpoint(tmp_path / "run" / "checkpoints") is not None
+    assert not (tmp_path / "run" / "last").exists()
+
+
+# Threads.
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_run_goes_on_with_its_number_of_threads(tiny, go, watching, outcome, finished, two_threads, tmp_path):
+    torch.set_num_threads(1)
+    with pytest.raises(Stop):
+        go(tiny(), tmp_path / "run", asked_to_stop=stop_after(2))
+    assert last_checkpoint(tmp_path / "run" / "checkpoints").document["threads"] == 1
+    torch.set_num_threads(2)
+    seen = []
+    watcher = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
+    result = go(tiny(), tmp_path / "run", watcher, resume=True)
+    assert set(seen) == {1}
+    assert result["threads"] == 1
+    assert any("1 thread" in line and "2 threads" in line for line in watcher.lines)
+    assert torch.get_num_threads() == 2  # as before
+    assert outcome(tmp_path / "run") == outcome(finished)
+
+
+def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
+    seen = []
+    watcher = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
+    result = go(tiny("run.threads=2", "schedule.epochs=1"), tmp_path / "run", watcher)
+    assert set(seen) == {2}
+    assert result["threads"] == 2
+    assert torch.get_num_threads() == 1
+    with pytest.raises(RipeError):  # and another choice is another recipe
+        go(tiny("run.threads=1", "schedule.epochs=1"), tmp_path / "run", resume=True)
+    with pytest.raises(RipeError):
+        tiny("run.threads=-1")
+    with pytest.raises(RipeError):
+        tiny("run.threads=100000")
+
+
+def test_a_variable_that_says_otherwise_is_told(tiny, go, two_threads, monkeypatch, caplog, tmp_path):
+    torch.set_num_threads(1)
+    with pytest.raises(Stop):
+        go(tiny(), tmp_path / "run", asked_to_stop=stop_after(2))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    torch.set_num_threads(2)
+    with pytest.raises(Stop):
+        go(tiny(), tmp_path / "run", resume=True, asked_to_stop=stop_after(1))
+    assert "OMP_NUM_THREADS" in caplog.text
+
+
+# Damaged files of a run.
+
+
+def a_pipe(path):
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def sparse(path):
+    path.touch()
+    os.truncate(path, 1 << 42)
+
+
+def binary(path):
+    path.write_bytes(bytes(range(256)))
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def deep(path):
+    path.write_text("[" * 100_000)
+
+
+def a_list(path):
+    path.write_text("[]")
+
+
+def a_folder(path):
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+DAMAGES = (a_pipe, sparse, binary, emptied, deep, a_list, a_folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["recipe.yaml", "result.json"])
+def test_a_damaged_file_is_one_sentence(finished, tiny_words, capsys, tmp_path, name, damage):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    damage(folder / name)
+    assert main([*tiny_words(), "--out", str(folder), "--resume", "auto"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert name in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top1", 2.0), ("n", 0), ("epoch", "1"), ("picked_on", "luck"), ("set", None), ("per_class", {})],
+)
+def test_a_result_with_a_wrong_entry(finished, tiny, go, tmp_path, field, value):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, field: value}))
+    with pytest.raises(WeightsError) as caught:
+        go(tiny(), folder, resume=True)
+    assert (caught.value.field, caught.value.path) == (field, folder / "result.json")
+
+
+@pytest.mark.parametrize("damage", DAMAGES[:-1])
+def test_a_damaged_log_is_written_anew(finished, tiny, go, outcome, tmp_path, damage):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "result.json").unlink()
+    damage(folder / "log.csv")
+    go(tiny(), folder, resume=True)
+    assert outcome(folder) == outcome(finished)
+
+
+def test_a_log_that_is_a_folder(finished, tiny, go, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "result.json").unlink()
+    a_folder(folder / "log.csv")
+    with pytest.raises(DataError):
+        go(tiny(), folder, resume=True)
