@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from ripe_mambaspike.files import atomic_write, commit
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
+from ripe_mambaspike.train.chance import chance_warning, first_check, result_warnings
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.clip_cache import workers_explained
 from ripe_mambaspike.train.clips import Clips, TrainBatches, TrainingData, open_data
@@ -32,6 +33,7 @@ from ripe_mambaspike.train.network import choose_device, make_network, parameter
 from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.recipe import FREE, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
+from ripe_mambaspike.train.sizes import describe_grid, settled_grid, with_sizes_of
 
 RECIPE, LOG, RESULT, BEST, CHECKPOINTS = "recipe.yaml", "log.csv", "result.json", "best", "checkpoints"
 PICKED = {"validation": "val", "paper": "test"}
@@ -66,6 +68,7 @@ class Run:
     def __post_init__(self) -> None:
         self.device = choose_device(self.recipe.run.device)
         self.data: TrainingData = open_data(self.recipe)
+        self.recipe = replace(self.recipe, data=self.data.settings)  # with the sizes that were left to the data
         model = make_network(self.recipe, self.data.classes).to(self.device)
         self.learner = Learner(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._began = time.monotonic()
@@ -114,6 +117,8 @@ class Run:
                     write_log(self.folder / LOG, self.rows)
                     board.write(row)
                 self.watcher.ended(row, self.best)
+                if row["epoch"] == first_check(self.recipe) and (said := chance_warning(self.recipe, self.data, row)):
+                    self.watcher.says(f"warning: {said}")
         except Stop:  # raised between two moves, so what is saved is whole
             self.save()
             self.processes.wait()  # one that ends early may have the others killed
@@ -170,8 +175,8 @@ class Run:
     def _labels(self, epoch: int) -> Labels:
         data = self.recipe.data
         return Labels(
-            classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=data.grid, by=data.by,
-            binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+            classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=settled_grid(data),
+            by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
         )  # fmt: skip
 
     def _report(self) -> dict[str, Any]:
@@ -198,6 +203,7 @@ class Run:
             "parameters": parameters(model),
             "seconds": self._spent(),
             "commit": commit(),
+            "warnings": result_warnings(self.recipe, self.data, self.rows, found.top1),
         }
         if self.processes.is_first:
             write_json(self.folder / RESULT, result)
@@ -240,7 +246,9 @@ def run_recipe(
     if begun and not resume:
         raise DataError(f"{folder} holds a run already; --resume auto to go on with it, or another --out, is wanted")
     if begun and (folder / RECIPE).exists():
-        check_same(recipe, load_recipe(folder / RECIPE), folder)
+        saved = load_recipe(folder / RECIPE)
+        recipe = with_sizes_of(recipe, saved)
+        check_same(recipe, saved, folder)
         if (folder / RESULT).exists():
             watcher.says(f"{folder} had ended; its result stands")
             result: dict[str, Any] = json.loads((folder / RESULT).read_text())
@@ -251,6 +259,8 @@ def run_recipe(
         raise DataError(f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted") from error
     processes.wait()  # all have looked at the folder before one writes there
     run = Run(recipe, folder, watcher, asked_to_stop, processes=processes)
+    if recipe.data.grid is None:
+        watcher.says(describe_grid(run.recipe.data, run.data.store.sensor_size))
     try:
         if resume and run.resume():
             place = run.learner.place

@@ -134,11 +134,13 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
     """The result of an earlier run of this recipe; None where there is none, an error where it is another recipe's."""
     from ripe_mambaspike.train.recipes import difference, load_recipe
+    from ripe_mambaspike.train.sizes import with_sizes_of
 
     result = read_result(run.folder)
     if result is None:
         return None
-    found = difference(recipe, load_recipe(run.folder / RECIPE_FILE))
+    saved = load_recipe(run.folder / RECIPE_FILE)
+    found = difference(with_sizes_of(recipe, saved), saved)
     if differing := [field for field in found if field not in OF_NO_MATTER]:
         raise InputError(
             f"{run.folder} holds a finished run with another {', '.join(differing[:4])}; another --out is wanted"
