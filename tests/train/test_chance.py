@@ -71,15 +71,17 @@ def test_nothing_is_said_of_few_clips_or_one_class():
         (["schedule.epochs=30"], 10),
         (["schedule.epochs=31"], 11),
         (["schedule.epochs=1"], 2),  # never
-        (["schedule.epochs=4"], 2),
+        (["schedule.epochs=30", "schedule.warmup_iterations=100"], 14),  # eight steps an epoch
+        (["schedule.epochs=3", "schedule.warmup_iterations=100"], 3),  # the last at the latest
+        (["schedule.epochs=4", "schedule.warmup_iterations=8"], 2),
         (["schedule.warmup_iterations=0", "schedule.warmup_epochs=12"], 13),
         (["schedule.warmup_epochs=12"], 10),  # warmed up in iterations instead
         (["schedule.epochs=8", "schedule.first_epochs=5", "data.first=[swipe_left]"], 6),
-        (["schedule.epochs=8", "schedule.first_epochs=5"], 3),
+        (["schedule.epochs=8", "schedule.first_epochs=5", "schedule.warmup_iterations=8"], 3),
     ],
 )
 def test_when_a_run_is_looked_at(settings, epoch):
-    assert first_check(recipe_of(*settings)) == epoch
+    assert first_check(recipe_of(*settings), 64) == epoch
 
 
 def test_chance_is_the_commonest_class_as_shown():
@@ -106,7 +108,7 @@ def test_the_warning_names_the_numbers_and_the_causes():
     assert "events" not in chance_warning(recipe_of(), data_of([0, 1] * 40, events=16 * 500), row)
 
 
-@pytest.mark.parametrize(("epoch", "accuracy"), [(9, 0.5), (10, 0.75), (30, 1.0)])
+@pytest.mark.parametrize(("epoch", "accuracy"), [(1, 0.5), (10, 0.75), (30, 1.0)])
 def test_no_warning_too_early_or_of_a_run_that_learns(epoch, accuracy):
     row = {"epoch": float(epoch), "train_top1": accuracy}
     assert chance_warning(recipe_of(), data_of([0, 1] * 40), row) is None
@@ -125,9 +127,9 @@ def test_a_result_is_judged_by_the_test_part_too():
     """A small set is learned by heart whatever its labels; what was learned is worth nothing."""
     data, recipe = data_of([0, 1] * 40, test=[0, 1] * 20), recipe_of()
     low, high = {"epoch": 30.0, "train_top1": 0.5}, {"epoch": 30.0, "train_top1": 0.9}
-    (said,) = result_warnings(recipe, data, [high], 0.55)
+    (said,) = result_warnings(recipe, data, [low, high], 0.55)
     assert said.startswith("test accuracy is 55.0 %")
-    assert "90.0 % in training" in said
+    assert "90.0 % of them right" in said
     (said,) = result_warnings(recipe, data, [low], 0.55)
     assert said.startswith("training accuracy")  # one warning of the two
     assert result_warnings(recipe, data, [high], 0.85) == []

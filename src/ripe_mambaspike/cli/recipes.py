@@ -37,7 +37,9 @@ class Recipes:
         out = console()
         columns = ["recipe", "what", "T", "input", "epochs", "batch"]
         print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
-        out.print("Next: ripe recipes synthgesture · ripe train synthgesture")
+        out.print(
+            "Next: ripe recipes synthgesture · ripe train synthgesture · for recordings of your own, ripe train folder"
+        )
 
     def _show_one(self, name: str) -> None:
         from ripe_mambaspike.train.recipes import describe, fields_of, load_recipe, to_dict, to_yaml

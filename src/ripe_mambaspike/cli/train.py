@@ -114,7 +114,7 @@ def show_result(result: dict[str, Any], folder: Path, page: Path | None) -> None
     share = f"{100 * result['top1']:.2f} %"
     out.print(f"[bold]top-1 {share}[/] of {result['n']} {result['set']} test clips; epoch {result['epoch']}, {how}")
     for warning in result.get("warnings", []):  # none of a run that ended under an older version
-        out.print(f"[bold]warning:[/] {escape(warning)}")
+        out.print(f"[bold]warning:[/] {escape(warning)}", soft_wrap=True)
     out.print(f"network {folder / 'best'}, result {folder / 'result.json'}, log {folder / 'log.csv'}")
     if page is not None:
         out.print(f"report {page}")

@@ -16,27 +16,31 @@ from ripe_mambaspike.train.clip_cache import Numbers
 from ripe_mambaspike.train.clips import TrainingData
 from ripe_mambaspike.train.history import Row
 from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.schedule import moves_an_epoch
 from ripe_mambaspike.train.statistics import incomplete_beta
 
 SIGNIFICANCE = 0.05  # how likely chance alone may reach an accuracy that counts as above it
 MIN_EPOCHS = 2
 MIN_CLIPS = 16  # that an accuracy is of; with fewer, luck and learning look the same
+FEW_STEPS = 100  # of a whole run
 FEW_EVENTS = 50.0  # a bin; below, a bin shows little
 CHANGING = ("horizontal_flip", "time_reversal", "polarity_flip")  # of the augmentation: what can change a label
 
 
-def first_check(recipe: Recipe) -> int:
+def first_check(recipe: Recipe, clips: int, processes: int = 1) -> int:
     """The epoch, from 1, after which a run is looked at: a third of all, behind the warm-up and the classes first."""
     schedule = recipe.schedule
-    warm = 0 if schedule.warmup_iterations else schedule.warmup_epochs
+    warm = schedule.warmup_epochs
+    if schedule.warmup_iterations:
+        warm = math.ceil(schedule.warmup_iterations / moves_an_epoch(clips, recipe, processes))
     alone = schedule.first_epochs if recipe.data.first else 0
-    return max(MIN_EPOCHS, math.ceil(schedule.epochs / 3), warm + 1, alone + 1)
+    return max(MIN_EPOCHS, math.ceil(schedule.epochs / 3), min(max(warm, alone) + 1, schedule.epochs))
 
 
 def chance_warning(recipe: Recipe, data: TrainingData, row: Row) -> str | None:
     """A sentence where the epoch's training accuracy is no better than chance, with the likely causes."""
     epoch, accuracy, labels = int(row["epoch"] or 0), row["train_top1"], data.train.labels
-    if epoch < first_check(recipe) or accuracy is None:
+    if epoch < MIN_EPOCHS or accuracy is None:
         return None
     chance = commonest_share(labels, recipe, data.classes)
     if not is_at_chance(round(accuracy * len(labels)), len(labels), chance):
@@ -54,9 +58,9 @@ def result_warnings(recipe: Recipe, data: TrainingData, rows: list[Row], top1: f
     if not is_at_chance(round(top1 * len(labels)), len(labels), chance):
         return []
     likely = causes(recipe, data)
-    if rows and rows[-1]["train_top1"] is not None and int(rows[-1]["epoch"] or 0) >= first_check(recipe):
-        trained = f"{100 * rows[-1]['train_top1']:.1f} % in training, so these clips were learned by heart"
-        likely = [f"too few training clips ({trained})", *likely]
+    if len(rows) >= MIN_EPOCHS and (trained := rows[-1]["train_top1"]) is not None:
+        by_heart = f"{100 * trained:.1f} % of them right, so they were learned by heart"
+        likely = [f"too few training clips ({by_heart})", *likely]
     return [_sentence("test accuracy", top1, chance, likely)]
 
 
@@ -100,13 +104,15 @@ def causes(recipe: Recipe, data: TrainingData) -> list[str]:
     found = [f"augmentation that changes what a clip shows ({', '.join(on)})"] if on else []
     if events < FEW_EVENTS:
         found.append(f"too few events a bin (a median clip has {events:.0f}: fewer data.steps)")
-    found += [
+    steps = recipe.schedule.epochs * moves_an_epoch(seen["train"], recipe)
+    if steps < FEW_STEPS:
+        found.insert(0, f"too few epochs (schedule.epochs={recipe.schedule.epochs} makes {steps} steps)")
+    return [
+        *found,
         "recordings in the wrong class's folder, or classes that look alike",
         f"a learning rate that is too high or too low (optimiser.lr={recipe.optimiser.lr:g})",
-        f"a grid that hides what tells classes apart (data.grid {height}×{width} of a {across}×{down} sensor)",
-        f"too few epochs ({recipe.schedule.epochs} of {seen['train']} clips)",
+        f"a grid that hides what tells classes apart (data.grid {height}×{width} of a {down}×{across} sensor)",
     ]
-    return found
 
 
 def _events_a_bin(recipe: Recipe, data: TrainingData) -> float:

@@ -197,6 +197,7 @@ def _check_there(name: str, root: Path) -> None:
         there = False
     if not there:
         command = f"ripe sim make {name} --out {root}" if simulated else f"ripe data prepare {name} --root {root}"
+        command += " --test-share 0.2" * (name == "folder")
         raise DataError(f"{root} holds no prepared {name}; run `{command}` first, or name another data.root")
 
 

@@ -117,8 +117,7 @@ class Run:
                     write_log(self.folder / LOG, self.rows)
                     board.write(row)
                 self.watcher.ended(row, self.best)
-                if row["epoch"] == first_check(self.recipe) and (said := chance_warning(self.recipe, self.data, row)):
-                    self.watcher.says(f"warning: {said}")
+                self._warn_at_chance(row)
         except Stop:  # raised between two moves, so what is saved is whole
             self.save()
             self.processes.wait()  # one that ends early may have the others killed
@@ -129,6 +128,12 @@ class Run:
         if first:
             write_log(self.folder / LOG, self.rows)  # a run killed behind its last checkpoint has not
         return self._report()
+
+    def _warn_at_chance(self, row: Row) -> None:
+        if row["epoch"] == first_check(self.recipe, len(self.data.train), self.processes.world) and (
+            said := chance_warning(self.recipe, self.data, row)
+        ):
+            self.watcher.says(f"warning: {said}")
 
     def _validates(self, epoch: int) -> bool:
         if epoch == self.recipe.schedule.epochs:

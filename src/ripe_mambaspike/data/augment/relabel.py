@@ -74,13 +74,13 @@ def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change
     return table
 
 
-def check_names(classes: Iterable[str], change: Change) -> None:
+def check_names(classes: Iterable[str], change: Change, probability: float) -> None:
     """Refuse clips that are changed and keep their labels where a class's name says that it then shows another."""
     for name in classes:
-        if found := [word for word in _words(name) if re.fullmatch(change.words, word)]:
+        if any(re.fullmatch(change.words, word) for word in _words(name)):
             raise ConfigError(
                 f"{change.probability}: expected 0 for the class '{name}', whose clips may show another class "
-                f"{change.what} ('{found[0]}'), got more; set it to 0, or augmentation.relabel=true and {change.pairs}",
+                f"{change.what}, got {probability:g}; set it to 0, or set augmentation.relabel=true and {change.pairs}",
                 field=change.probability,
             )
 

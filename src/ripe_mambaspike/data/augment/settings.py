@@ -124,7 +124,7 @@ def label_tables(settings: Augmentation, classes: tuple[str, ...]) -> Relabels:
         (REVERSE, settings.time_reversal, settings.reverse_pairs),
     ):
         if probability and not settings.relabel:
-            check_names(classes, change)
+            check_names(classes, change, probability)
         tables.append(label_table(classes, pairs, change) if probability and settings.relabel else None)
     return Relabels(*tables)
 
