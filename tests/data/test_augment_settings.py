@@ -53,6 +53,7 @@ def test_the_papers_table(name):
     assert settings.pop("cutmix_probability") == 0.5
     assert settings.pop("swap_polarity") is False
     assert settings.pop("relabel") is False
+    assert (settings.pop("mirror_pairs"), settings.pop("reverse_pairs")) == ((), ())
     assert set(settings) <= {row for row, cells in TABLE.items() if None in cells}
 
 
@@ -71,7 +72,7 @@ def test_an_unknown_benchmark_names_the_choices():
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Augmentation)])
 def test_every_field_is_checked_and_named(field):
-    with pytest.raises(ConfigError, match=f"{field}.* is -3; .* wanted"):
+    with pytest.raises(ConfigError, match=f"{field}.*-3"):
         Augmentation(**{field: -3})
 
 

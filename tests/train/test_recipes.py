@@ -32,7 +32,7 @@ from ripe_mambaspike.train.recipes import (
 )
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
-OURS = ["nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
+OURS = ["folder", "nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
 OURS += ["synthgesture", "synthgesture-128", "synthgesture-causal"]
 SHIPPED = PAPER + OURS
 # Table "hyper": lr, decay, warm-up in epochs and moves, epochs, batch, accumulate, α's end, TET, SGC, L1, passes
@@ -93,7 +93,7 @@ def test_every_shipped_recipe(name):
     find_set(recipe.data.set)
     what, command, *_ = describe(name).splitlines()
     assert what
-    assert command.split("  ")[0] == f"ripe train {name}"
+    assert command.split("  ")[0] == f"ripe train {name}" + " --set data.root=DIR" * (name == "folder")
     assert recipe_from(yaml.safe_load(to_yaml(recipe, comments=True)), "again") == recipe
     assert recipe_from(yaml.safe_load(to_yaml(recipe)), "again") == recipe
     assert recipe_from(to_dict(recipe), "again") == recipe
@@ -116,8 +116,8 @@ def test_ours():
     assert plans["quickstart"] == ("synthgesture", "dvsgesture", 8, 8)
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
     assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 45, 16)
-    assert [found[name].data.grid for name in OURS] == [(side, side) for side in (34, 32, 34, 34, 64, 128, 64)]
-    assert [found[name].data.steps for name in OURS] == [10, 12, 10, 10, 16, 16, 16]
+    assert [found[name].data.grid for name in OURS] == [None, *((side, side) for side in (34, 32, 34, 34, 64, 128, 64))]
+    assert [found[name].data.steps for name in OURS] == [16, 10, 12, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
     causal = {"name": "synthgesture-causal", "model": {"name": "dvsgesture", "fields": {"causal": True}}}
@@ -140,6 +140,7 @@ def test_what_is_left_out_keeps_its_default():
         ("optimiser: {lr: 2.5e-3}", "optimiser.lr", 2.5e-3),
         ("data: {grid: 48}", "data.grid", (48, 48)),
         ("data: {grid: [34, 48]}", "data.grid", (34, 48)),
+        ("data: {grid: null}", "data.grid", None),
         ("data: {root: null}", "data.root", None),
         ("data: {root: /there}", "data.root", "/there"),
         ("data: {cache: off}", "data.cache", "off"),

@@ -356,8 +356,10 @@ def test_a_class_without_an_opposite_is_named_before_anything_is_learned(tiny, g
     monkeypatch.setattr(
         Clips, "classes", property(lambda self: ("left", "up"), lambda self, value: None), raising=False
     )
-    with pytest.raises(ConfigError, match="in a mirror class 'left' shows 'right', which is no class of this set"):
-        go(tiny(), tmp_path / "run")
+    with pytest.raises(ConfigError) as caught:
+        go(tiny("augmentation.mirror_pairs=[up]"), tmp_path / "run")
+    assert caught.value.field == "augmentation.mirror_pairs"
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
 def test_validation_leaves_training_as_it_is(tiny, go, tmp_path):

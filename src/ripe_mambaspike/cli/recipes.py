@@ -37,7 +37,9 @@ class Recipes:
         out = console()
         columns = ["recipe", "what", "T", "input", "epochs", "batch"]
         print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
-        out.print("Next: ripe recipes synthgesture · ripe train synthgesture")
+        out.print(
+            "Next: ripe recipes synthgesture · ripe train synthgesture · for recordings of your own, ripe train folder"
+        )
 
     def _show_one(self, name: str) -> None:
         from ripe_mambaspike.train.recipes import describe, fields_of, load_recipe, to_dict, to_yaml
@@ -75,7 +77,7 @@ def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
         "set": recipe.data.set,
         "network": recipe.model.name,
         "steps": recipe.data.steps,
-        "grid": list(recipe.data.grid),
+        "grid": None if recipe.data.grid is None else list(recipe.data.grid),
         "epochs": recipe.schedule.epochs,
         "batch_size": recipe.schedule.batch_size,
         "accumulate": recipe.schedule.accumulate,
@@ -83,6 +85,6 @@ def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    height, width = row["grid"]
+    grid = "sensor" if row["grid"] is None else "×".join(map(str, row["grid"]))
     batch = str(row["batch_size"]) + (f" × {row['accumulate']}" if row["accumulate"] > 1 else "")
-    return [row["recipe"], row["what"], str(row["steps"]), f"{height}×{width}", str(row["epochs"]), batch]
+    return [row["recipe"], row["what"], str(row["steps"]), grid, str(row["epochs"]), batch]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ripe_mambaspike.cli.show import console, number, print_json
@@ -112,6 +113,8 @@ def show_result(result: dict[str, Any], folder: Path, page: Path | None) -> None
     }[result["picked_on"]]
     share = f"{100 * result['top1']:.2f} %"
     out.print(f"[bold]top-1 {share}[/] of {result['n']} {result['set']} test clips; epoch {result['epoch']}, {how}")
+    for warning in result.get("warnings", []):  # none of a run that ended under an older version
+        out.print(f"[bold]warning:[/] {escape(warning)}", soft_wrap=True)
     out.print(f"network {folder / 'best'}, result {folder / 'result.json'}, log {folder / 'log.csv'}")
     if page is not None:
         out.print(f"report {page}")

@@ -61,12 +61,18 @@ def headline(run: Run, parameters: dict[str, Any]) -> str:
     """Name, score, facts. `parameters` are the account's, for a result that lacks them."""
     result = run.result
     missing = "".join(f'<p class="missing">{escaped(run.notes[n])}</p>' for n in ("result.json",) if n in run.notes)
+    missing += "".join(f'<p class="missing warn">Warning: {escaped(said, 1000)}</p>' for said in _warnings(result))
     where = " · ".join(escaped(result[key], 60) for key in ("set", "cut") if result.get(key))
     return (
         f'<header><p class="kind">Training report{f" · {where}" if where else ""}</p><h1>{escaped(run_name(run))}</h1>'
         f'<div class="hero">{_score(run)}{badge(run)}</div>{missing}<dl class="facts">{_facts(run, parameters)}</dl>'
         "</header>"
     )
+
+
+def _warnings(result: dict[str, Any]) -> list[str]:
+    given = result.get("warnings")
+    return [said for said in given if isinstance(said, str)][:10] if isinstance(given, list) else []
 
 
 def _score(run: Run) -> str:

@@ -25,6 +25,7 @@ from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.region import sides
 from ripe_mambaspike.train.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
+from ripe_mambaspike.train.sizes import settled_grid, with_sizes
 
 
 class Clips:
@@ -32,7 +33,7 @@ class Clips:
 
     def __init__(self, parts: Sequence[EventSet], labels: Sequence[Numbers], data: DataSettings) -> None:
         """`labels` of each part, as numbers of the first part's classes."""
-        height, width = data.grid
+        height, width = settled_grid(data)
         self.settings = data
         self.shape = (data.steps, 2, height, width)
         self.classes = parts[0].classes
@@ -167,7 +168,7 @@ class TrainingData:
         ]
         return {
             **said,
-            "grid": list(self.settings.grid),
+            "grid": list(settled_grid(self.settings)),
             "root": str(self.root),
             "store": self.store.key,
             "simulated": find_set(self.store.name).simulated,
@@ -208,7 +209,7 @@ def open_data(recipe: Recipe) -> TrainingData:
     for part in (TRAIN, TEST):  # said now, not when all epochs are over
         if not len(members[part]):
             raise DataError(f"{data.set} ({cut}) has no {part} clips in {store.folder}; some are wanted in every part")
-    return TrainingData(data, root, store, cut, members)
+    return TrainingData(with_sizes(data, store.sensor_size), root, store, cut, members)
 
 
 def _sensor(store: EventStore) -> str:
@@ -226,6 +227,7 @@ def _check_there(name: str, root: Path) -> None:
         there = False
     if not there:
         command = f"ripe sim make {name} --out {root}" if simulated else f"ripe data prepare {name} --root {root}"
+        command += " --test-share 0.2" * (name == "folder")
         raise DataError(f"{root} holds no prepared {name}; run `{command}` first, or name another data.root")
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.draws import draws_for
-from ripe_mambaspike.data.augment.relabel import relabels
-from ripe_mambaspike.data.augment.settings import augment_labelled, mix
+from ripe_mambaspike.data.augment.settings import augment_labelled, label_tables, mix
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import say
@@ -61,8 +60,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         settings, run = self.recipe.optimiser, self.recipe.run
-        if self.recipe.augmentation.relabel:
-            relabels(self.clips.classes)  # says now whether a class has no opposite
+        label_tables(self.recipe.augmentation, self.clips.classes)  # refuses now what would give clips wrong labels
         rate: float | Tensor = settings.lr
         if self.device.type == "cuda":
             rate = torch.tensor(settings.lr, device=self.device)  # a recorded step reads it there

@@ -7,12 +7,13 @@ from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.registry import build, create_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.sizes import settled_grid
 
 
 def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
     """The recipe's network with fresh weights for its seed."""
     data = recipe.data
-    fields = {"classes": len(classes), "steps": data.steps, "resolution": data.grid, **recipe.model.fields}
+    fields = {"classes": len(classes), "steps": data.steps, "resolution": settled_grid(data), **recipe.model.fields}
     model = create_model(recipe.model.name, seed=recipe.run.seed, **fields)
     if not isinstance(model, RipeMambaSpike):
         raise ConfigError(f"model.name is '{recipe.model.name}'; a RIPE-MambaSpike is wanted, which has both passes")

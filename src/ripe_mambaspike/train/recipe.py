@@ -22,7 +22,7 @@ class DataSettings:
     cut: str | None = None  # how it is split, where there are several ways; the first when not given
     store: str | None = None  # the key of one of its preparations (see ripe data list); the current one when not given
     steps: int = 16  # T, time bins of a clip
-    grid: tuple[int, int] = (64, 64)  # height and width of the bins; the network's resolution
+    grid: tuple[int, int] | None = (64, 64)  # height and width of the bins; null for the sensor's, at most 64 a side
     by: Literal["time", "count"] = "time"  # bins of equal time or of equally many events
     binary: bool = False  # whether an event was there instead of how many
     extra: tuple[str, ...] = ()  # more to train on, SET=ROOT each: its training part; all but test without validation

@@ -75,7 +75,7 @@ def _check_data(recipe: Recipe) -> None:
         )
     if data.steps > most_steps:
         _refuse("data.steps", data.steps, f"a whole number from 1 to {most_steps}")
-    if not all(SMALLEST_SIDE <= side <= most_side for side in data.grid):
+    if data.grid is not None and not all(SMALLEST_SIDE <= side <= most_side for side in data.grid):
         _refuse("data.grid", list(data.grid), f"one side or [height, width] from {SMALLEST_SIDE} to {most_side}")
     if data.store is not None and not KEY.fullmatch(data.store):
         said = "the key of a prepared set (see ripe data list) or null"
@@ -100,7 +100,8 @@ def _check_model(recipe: Recipe) -> None:
     if fixed := [field for field in FROM_DATA if field in given]:
         raise ConfigError(f"model.fields sets {fixed[0]}, which comes from the data; another field is wanted there")
     try:
-        model_config(name, **given, steps=recipe.data.steps, resolution=recipe.data.grid)
+        sizes = {} if recipe.data.grid is None else {"resolution": recipe.data.grid}
+        model_config(name, **given, steps=recipe.data.steps, **sizes)
     except ConfigError as error:
         raise ConfigError(f"model.fields: {error}") from error
 

@@ -24,6 +24,7 @@ from ripe_mambaspike.files import atomic_folder, atomic_write, commit
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import LAST, Labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
+from ripe_mambaspike.train.chance import chance_warning, first_check, result_warnings
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.clip_cache import workers_explained
@@ -37,6 +38,7 @@ from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.recipe import FREE, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
 from ripe_mambaspike.train.run_folder import ended_result, in_use
+from ripe_mambaspike.train.sizes import describe_grid, settled_grid, with_sizes_of
 from ripe_mambaspike.train.threads import resume_threads, run_threads
 
 LOGGER = logging.getLogger("ripe_mambaspike")
@@ -74,6 +76,7 @@ class Run:
     def __post_init__(self) -> None:
         self.device = choose_device(self.recipe.run.device)
         self.data: TrainingData = open_data(self.recipe)
+        self.recipe = replace(self.recipe, data=self.data.settings)  # with the sizes that were left to the data
         self.recipe = with_store(self.recipe, self.data.store.key)
         model = make_network(self.recipe, self.data.classes).to(self.device)
         self.learner = Learner(self.recipe, model, self.data.train, self.device, processes=self.processes)
@@ -134,6 +137,7 @@ class Run:
                     write_log(self.folder / LOG, self.rows)
                     board.write(row)
                 self.watcher.ended(row, self.best)
+                self._warn_at_chance(row)
         except Stop:  # raised between two moves, so what is saved is whole
             self.save()
             self._keep_unfinished()
@@ -149,6 +153,12 @@ class Run:
         if first:
             write_log(self.folder / LOG, self.rows)  # a run killed behind its last checkpoint has not
         return self._report()
+
+    def _warn_at_chance(self, row: Row) -> None:
+        if row["epoch"] == first_check(self.recipe, len(self.data.train), self.processes.world) and (
+            said := chance_warning(self.recipe, self.data, row)
+        ):
+            self.watcher.says(f"warning: {said}")
 
     def _validates(self, epoch: int) -> bool:
         if epoch == self.recipe.schedule.epochs:
@@ -223,9 +233,10 @@ class Run:
     def _labels(self, epoch: int) -> Labels:
         data = self.recipe.data
         return Labels(
-            classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=data.grid, by=data.by,
-            binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol, store=self.data.store.folder.name,
-            sensor_size=self.data.store.whole_size, crop=self.data.store.crop, duration_us=self.data.duration_us,
+            classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=settled_grid(data),
+            by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+            store=self.data.store.folder.name, sensor_size=self.data.store.whole_size, crop=self.data.store.crop,
+            duration_us=self.data.duration_us,
         )  # fmt: skip
 
     def _report(self) -> dict[str, Any]:
@@ -254,6 +265,7 @@ class Run:
             "seconds": self._spent(),
             "threads": torch.get_num_threads(),
             "commit": commit(),
+            "warnings": result_warnings(self.recipe, self.data, self.rows, found.top1),
         }
         if self.processes.is_first:
             write_json(self.folder / RESULT, result)
@@ -310,13 +322,17 @@ def _run_recipe(
     if begun and not resume:
         raise DataError(f"{folder} holds a run already; --resume auto to go on with it, or another --out, is wanted")
     if begun and (folder / RECIPE).exists():
-        check_same(recipe, load_recipe(folder / RECIPE), folder)
+        saved = load_recipe(folder / RECIPE)
+        recipe = with_sizes_of(recipe, saved)
+        check_same(recipe, saved, folder)
         if (result := ended_result(folder)) is not None:
             watcher.says(f"{folder} had ended; its result stands")
             return result
     recipe = with_store(recipe, recipe.data.store or store_begun_on(folder))
     processes.wait()  # all have looked at the folder before one writes there
     run = Run(recipe, folder, watcher, asked_to_stop, processes=processes)
+    if recipe.data.grid is None:
+        watcher.says(describe_grid(run.recipe.data, run.data.store.sensor_size))
     try:
         if resume and run.resume():
             place = run.learner.place

@@ -149,6 +149,7 @@ def pinned_store(recipe: Recipe) -> list[str]:
 def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
     """The result of an earlier run of this recipe; None where there is none, an error where it is another recipe's."""
     from ripe_mambaspike.train.recipes import difference, load_recipe
+    from ripe_mambaspike.train.sizes import with_sizes_of
 
     result = read_result(run.folder)
     if result is None:
@@ -156,7 +157,7 @@ def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
     saved = load_recipe(run.folder / RECIPE_FILE)
     if None in (recipe.data.store, saved.data.store):
         recipe, saved = (replace(one, data=replace(one.data, store=None)) for one in (recipe, saved))
-    found = difference(recipe, saved)
+    found = difference(with_sizes_of(recipe, saved), saved)
     if differing := [field for field in found if field not in OF_NO_MATTER]:
         raise InputError(
             f"{run.folder} holds a finished run with another {', '.join(differing[:4])}; another --out is wanted"

@@ -24,13 +24,14 @@ from ripe_mambaspike.data.augment.geometry import (
 )
 from ripe_mambaspike.data.augment.mixing import Box, EventCutMix, Mixup, cutmix, mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA, OPERATIONS, Draw, apply_draw
-from ripe_mambaspike.data.augment.relabel import relabel, relabels
+from ripe_mambaspike.data.augment.relabel import Relabels, relabel
 from ripe_mambaspike.data.augment.settings import (
     BENCHMARKS,
     Augmentation,
     augment_clips,
     augment_labelled,
     augmentation_for,
+    label_tables,
     mix,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "HorizontalFlip",
     "Mixup",
     "PolarityFlip",
+    "Relabels",
     "TimeReversal",
     "affine",
     "apply_draw",
@@ -56,10 +58,10 @@ __all__ = [
     "draws_for",
     "flip_horizontal",
     "flip_polarity",
+    "label_tables",
     "mix",
     "mixup",
     "relabel",
-    "relabels",
     "reverse_time",
     "roll",
     "rotations",

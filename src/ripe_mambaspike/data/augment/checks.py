@@ -28,6 +28,11 @@ def check_flag(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value!r}; true or false is wanted")
 
 
+def check_texts(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+        raise ConfigError(f"{name}: expected texts, got {value!r}", field=name)
+
+
 def check_clips(x: Tensor) -> None:
     """Clips are [B, T, 2, H, W] and floating: mixing makes fractions, and the network wants floats anyway."""
     if x.ndim != 5 or x.shape[2] != 2 or 0 in x.shape:

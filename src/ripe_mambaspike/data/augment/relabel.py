@@ -1,12 +1,13 @@
-"""What a clip shows once it is mirrored or played backwards, read off the names of its classes.
+"""What a clip shows once it is mirrored or played backwards: declared by the recipe, or told by the classes' names.
 
-In a mirror a right arm that turns clockwise is a left arm that turns counter-clockwise. Played backwards it is a right
-arm that turns counter-clockwise.
+In a mirror a right arm that turns clockwise is a left arm that turns counter-clockwise; played backwards it is a right
+arm that turns counter-clockwise. Names tell no more than that: `swipe_left` backwards is `swipe_right` and
+`left_hand_wave` backwards is itself, `push` backwards is `pull` and `clap` is itself. So every class that its name does
+not settle has to be declared, and one that is not is refused.
 """
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -15,22 +16,35 @@ from ripe_mambaspike.errors import ConfigError
 
 TURN = r"(?:counter|anti)[_ -]?clockwise"
 WORDS = re.compile(rf"(?<![a-z])(?:{TURN}|clockwise|left|right)(?![a-z])", re.IGNORECASE)
+SIDES = re.compile(r"(?<![a-z])(?:left|right)(?![a-z])", re.IGNORECASE)
+# Words of a name that say that its mirror image, or the clip played backwards, is likely to show something else.
+SIDED = r"(?:left|right)(?:wards?)?|(?:counter|anti)?clockwise|c?cw"
+MOVING = (
+    rf"{SIDED}|(?:up|down|in|out|for|back)wards?|up|down|in|out|open(?:ing)?|clos(?:e|ing)|push(?:ing)?|pull(?:ing)?|"
+    r"rais(?:e|ing)|ris(?:e|ing)|lower(?:ing)?|fall(?:ing)?|enter(?:ing)?|exit|leav(?:e|ing)|approach(?:ing)?|retreat|"
+    r"grab|release|pick|put|drop|throw|catch|zoom"
+)
+
+
+class Change(NamedTuple):
+    """One way to change a clip, and the fields of a recipe that speak of it."""
+
+    what: str  # as a sentence says it
+    probability: str
+    pairs: str
+    sides_turn: bool  # whether left and right change places
+    words: str  # a pattern of words
+
+
+MIRROR = Change("in a mirror", "augmentation.horizontal_flip", "augmentation.mirror_pairs", True, SIDED)
+REVERSE = Change("played backwards", "augmentation.time_reversal", "augmentation.reverse_pairs", False, MOVING)
 
 
 class Relabels(NamedTuple):
-    """The class of every class's clips, changed: label → label."""
+    """The class of every class's clips, changed: label → label; None where clips are not changed so."""
 
-    mirrored: tuple[int, ...]
-    backwards: tuple[int, ...]
-
-
-@lru_cache(maxsize=64)
-def relabels(classes: tuple[str, ...]) -> Relabels:
-    """From the names: left ↔ right and clockwise ↔ counter-clockwise in a mirror, the latter alone backwards.
-
-    A name without such a word keeps its label. One whose opposite is no class of the set is an error.
-    """
-    return Relabels(_labels(classes, "a mirror", sides=True), _labels(classes, "reverse", sides=False))
+    mirrored: tuple[int, ...] | None
+    backwards: tuple[int, ...] | None
 
 
 def relabel(labels: Tensor, chosen: Tensor, table: Sequence[int]) -> Tensor:
@@ -38,27 +52,98 @@ def relabel(labels: Tensor, chosen: Tensor, table: Sequence[int]) -> Tensor:
     return labels.where(~chosen.to(labels.device), labels.new_tensor(table)[labels])
 
 
-def _labels(classes: tuple[str, ...], how: str, *, sides: bool) -> tuple[int, ...]:
-    numbers = {_plain(name): number for number, name in enumerate(classes)}
-    found = []
-    for name in classes:
-        opposite = WORDS.sub(lambda match: _opposite(match[0], sides), name)
-        if _plain(opposite) not in numbers:
+def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change) -> tuple[int, ...]:
+    """Label → label of the changed clip. A class that is neither declared in `pairs` nor told by its name is refused.
+
+    A pair is `A=B`, where clips of A show B and those of B show A, or `A`, where they still show A. Names tell left ↔
+    right and clockwise ↔ counter-clockwise in a mirror, and a turn alone (without left or right) backwards.
+    """
+    declared, strange = _declared(classes, pairs, change)
+    table = tuple(declared[name] if name in declared else _by_name(name, classes, change) for name in classes)
+    if strange:
+        raise ConfigError(
+            f"{change.pairs}: expected classes of this set, as A=B or A, got '{strange[0]}'", field=change.pairs
+        )
+    for label, other in enumerate(table):
+        if table[other] != label:
             raise ConfigError(
-                f"augmentation.relabel is true, and in {how} class '{name}' shows '{opposite}', which is no class of "
-                "this set; false is wanted, with horizontal_flip and time_reversal at 0"
+                f"{change.pairs}: expected pairs, got '{classes[label]}' → '{classes[other]}' → "
+                f"'{classes[table[other]]}'; declare '{classes[label]}' too",
+                field=change.pairs,
             )
-        found.append(numbers[_plain(opposite)])
-    return tuple(found)
+    return table
 
 
-def _opposite(word: str, sides: bool) -> str:
+def check_names(classes: Iterable[str], change: Change, probability: float) -> None:
+    """Refuse clips that are changed and keep their labels where a class's name says that it then shows another."""
+    for name in classes:
+        if any(re.fullmatch(change.words, word) for word in _words(name)):
+            raise ConfigError(
+                f"{change.probability}: expected 0 for the class '{name}', whose clips may show another class "
+                f"{change.what}, got {probability:g}; set it to 0, or set augmentation.relabel=true and {change.pairs}",
+                field=change.probability,
+            )
+
+
+def _declared(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change) -> tuple[dict[str, int], list[str]]:
+    """Class → label by the declarations, and declarations that name no classes of the set."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    declared: dict[str, int] = {}
+    strange = []
+    for pair in pairs:
+        found = _split(pair, numbers)
+        if found is None:
+            strange.append(pair)
+            continue
+        if twice := [name for name in found if name in declared]:
+            raise ConfigError(f"{change.pairs}: expected every class once, got '{twice[0]}' twice", field=change.pairs)
+        declared |= {found[0]: numbers[found[1]], found[1]: numbers[found[0]]}
+    return declared, strange
+
+
+def _split(pair: str, numbers: dict[str, int]) -> tuple[str, str] | None:
+    """The two classes of a pair, which may have an = in their names; one class twice where it stays what it is."""
+    if pair in numbers:
+        return pair, pair
+    parts = pair.split("=")
+    for at in range(1, len(parts)):
+        first, second = "=".join(parts[:at]).strip(), "=".join(parts[at:]).strip()
+        if first in numbers and second in numbers:
+            return first, second
+    return None
+
+
+def _by_name(name: str, classes: tuple[str, ...], change: Change) -> int:
+    """The label that the name tells, or an error."""
+    if not WORDS.search(name) or (not change.sides_turn and SIDES.search(name)):
+        raise ConfigError(
+            f"{change.pairs}: expected '{name}=B', or '{name}' where it still shows that, got neither, and its name "
+            f"does not tell what it shows {change.what}; declare it, or set {change.probability}=0",
+            field=change.pairs,
+        )
+    opposite = WORDS.sub(lambda match: _opposite(match[0]), name)
+    numbers = {_plain(other): number for number, other in enumerate(classes)}
+    if _plain(opposite) not in numbers:
+        raise ConfigError(
+            f"{change.pairs}: expected what '{name}' shows {change.what}, got '{opposite}' by its name, which is no "
+            f"class of this set; set {change.probability}=0",
+            field=change.pairs,
+        )
+    return numbers[_plain(opposite)]
+
+
+def _opposite(word: str) -> str:
     small = word.lower()
     if small in ("left", "right"):
-        return {"left": "right", "right": "left"}[small] if sides else small
+        return "right" if small == "left" else "left"
     return "counter_clockwise" if small == "clockwise" else "clockwise"
 
 
 def _plain(name: str) -> str:
     """All ways to write a turn are one."""
     return re.sub(TURN, "counter_clockwise", name.lower())
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in small letters: swipe_left, SwipeLeft and swipe-left have the same."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]

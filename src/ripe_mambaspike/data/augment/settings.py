@@ -2,15 +2,16 @@
 
 import difflib
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number
+from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number, check_texts
 from ripe_mambaspike.data.augment.flips import HorizontalFlip, PolarityFlip, TimeReversal
 from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA
-from ripe_mambaspike.data.augment.relabel import relabel, relabels
+from ripe_mambaspike.data.augment.relabel import MIRROR, REVERSE, Relabels, check_names, label_table, relabel
 from ripe_mambaspike.errors import ConfigError
 
 
@@ -31,13 +32,17 @@ class Augmentation:
     cutmix_alpha: float = 0.0  # EventCutMix's λ ~ Beta(α, α)
     cutmix_probability: float = 0.5  # probability that EventCutMix hits a batch; the paper is silent, our choice
     label_smoothing: float = 0.1  # share of a target spread over all classes
-    relabel: bool = False  # whether a mirrored or reversed sample is labelled as what it then shows, by class names
+    relabel: bool = False  # whether a mirrored or reversed sample is labelled as what it then shows
+    mirror_pairs: tuple[str, ...] = ()  # what classes show in a mirror: A=B, or A where it stays A; others by name
+    reverse_pairs: tuple[str, ...] = ()  # what classes show played backwards, likewise
 
     def __post_init__(self) -> None:
         self.clip_transforms()  # each checks its own settings
         self.mixers()
         check_number("label_smoothing", self.label_smoothing)
         check_flag("relabel", self.relabel)
+        check_texts("mirror_pairs", self.mirror_pairs)
+        check_texts("reverse_pairs", self.reverse_pairs)
 
     def clip_transforms(self) -> tuple[NDA, HorizontalFlip, PolarityFlip, TimeReversal]:
         """What changes a clip on its own, in order."""
@@ -107,20 +112,37 @@ def augment_clips(x: Tensor, settings: Augmentation, generator: torch.Generator)
     return x
 
 
+@lru_cache(maxsize=64)
+def label_tables(settings: Augmentation, classes: tuple[str, ...]) -> Relabels:
+    """What clips of every class show once changed; settings under which clips would get wrong labels are refused.
+
+    Without `relabel` nothing is looked up, and classes whose names say that they change are refused.
+    """
+    tables = []
+    for change, probability, pairs in (
+        (MIRROR, settings.horizontal_flip, settings.mirror_pairs),
+        (REVERSE, settings.time_reversal, settings.reverse_pairs),
+    ):
+        if probability and not settings.relabel:
+            check_names(classes, change, probability)
+        tables.append(label_table(classes, pairs, change) if probability and settings.relabel else None)
+    return Relabels(*tables)
+
+
 def augment_labelled(
     x: Tensor, labels: Tensor, settings: Augmentation, generator: torch.Generator, classes: tuple[str, ...]
 ) -> tuple[Tensor, Tensor]:
-    """`augment_clips` with the labels [B]: with `relabel`, those of mirrored and reversed clips follow the names."""
+    """`augment_clips` with the labels [B]: with `relabel`, those of mirrored and reversed clips by `label_tables`."""
+    tables = label_tables(settings, classes)
     if not settings.relabel:
         return augment_clips(x, settings, generator), labels
-    tables = relabels(classes)
     check_clips(x)
     check_generator(generator)
     for transform in settings.clip_transforms():
         if isinstance(transform, HorizontalFlip | TimeReversal):
             x, chosen = transform.choose(x, generator)
             table = tables.mirrored if isinstance(transform, HorizontalFlip) else tables.backwards
-            labels = relabel(labels, chosen, table)
+            labels = labels if table is None else relabel(labels, chosen, table)
         else:
             x = transform(x, generator)
     return x, labels

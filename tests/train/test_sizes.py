@@ -1,0 +1,79 @@
+"""Sizes that a recipe leaves to the data."""
+
+import json
+
+import pytest
+import yaml
+
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.train.network import make_network
+from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
+from ripe_mambaspike.train.seeds import SeedRun
+from ripe_mambaspike.train.seeds import finished as finished_run
+from ripe_mambaspike.train.sizes import grid_for, with_sizes_of
+
+
+@pytest.mark.parametrize(
+    ("sensor_size", "grid"),
+    [
+        ((34, 34), (34, 34)),
+        ((64, 64), (64, 64)),
+        ((65, 64), (63, 64)),
+        ((128, 128), (64, 64)),
+        ((240, 180), (48, 64)),
+        ((180, 240), (64, 48)),
+        ((304, 240), (51, 64)),
+        ((346, 260), (48, 64)),
+        ((640, 480), (48, 64)),
+        ((1280, 720), (36, 64)),
+        ((4, 3), (8, 8)),  # the network takes no less
+        ((1280, 16), (8, 64)),
+    ],
+)
+def test_the_grid_of_a_sensor(sensor_size, grid):
+    """(width, height) → (height, width)"""
+    assert grid_for(sensor_size) == grid
+
+
+def test_a_run_without_a_grid_has_the_sensors_and_writes_it_down(tiny, go, watching, tmp_path, outcome):
+    watcher = watching()
+    given = tiny("data.grid=null")
+    go(given, tmp_path / "run", watcher)
+    assert watcher.learner.model.config.resolution == (16, 16)
+    assert [line for line in watcher.lines if "data.grid" in line and "16×16" in line]
+    assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["data"]["grid"] == [16, 16]
+    assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["data"]["grid"] == [16, 16]
+    go(tiny("data.grid=16"), tmp_path / "same")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "same")
+
+
+def test_it_goes_on_with_the_sizes_that_it_had(tiny, go, watching, finished, tmp_path):
+    """A recipe that leaves the grid to the data is the same one as that with the grid it led to."""
+    watcher = watching()
+    go(tiny("data.grid=null"), finished, watcher, resume=True)
+    assert "had ended" in watcher.lines[-1]
+    go(tiny("data.grid=16"), finished, resume=True)
+    with pytest.raises(ConfigError, match=r"data\.grid"):
+        go(tiny("data.grid=18"), finished, resume=True)
+    with pytest.raises(ConfigError, match=r"data\.steps"):
+        go(tiny("data.grid=null", "data.steps=5"), finished, resume=True)
+
+
+def test_a_group_of_seeds_knows_its_finished_runs(tiny, finished):
+    assert finished_run(SeedRun(0, None, finished), tiny("data.grid=null")) is not None
+
+
+def test_a_recipe_that_leaves_its_sizes_to_the_data_reads_back(tmp_path):
+    recipe = load_recipe("folder")
+    assert recipe.data.grid is None
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+    set_by_hand = with_settings(recipe, ["data.grid=48"])
+    assert with_sizes_of(recipe, set_by_hand) == set_by_hand
+    assert with_sizes_of(set_by_hand, recipe) == set_by_hand
+
+
+def test_a_network_needs_a_grid():
+    with pytest.raises(ConfigError) as caught:
+        make_network(load_recipe("folder"), ("a", "b"))
+    assert caught.value.field == "data.grid"
