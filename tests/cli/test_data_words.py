@@ -10,7 +10,7 @@ from ripe_mambaspike.cli.data import COMMANDS
 from ripe_mambaspike.events import Recording, make_events, write
 
 EVENTS = make_events([1, 2, 3, 30], [1, 2, 3, 29], [50, 60, 70, 90], [1, 0, 1, 1])
-LISTED = "one of info, view, convert, sets, download, prepare, verify is wanted"
+LISTED = "one of info, view, convert, sets, download, prepare, list, verify is wanted"
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,17 @@ def test_the_runs_of_a_group_share_one_store(ripe, refused, prepared_again, tmp_
 # The command of the sets
 
 
+def test_another_preparation_is_told(ripe, tmp_path):
+    made = ["sim", "make", "synthgesture", "--out", tmp_path, "--train", 11, "--val", 11, "--test", 11, "--size", 16]
+    first = ripe(*made, "--json", "--workers", 1)
+    key = json.loads(first.out)["key"]
+    assert key not in first.err
+    second = ripe(*made, "--json", "--workers", 1, "--seed", 4)
+    assert key in second.err
+    assert json.loads(second.out)["others"] == [key]
+    assert key not in ripe(*made, "--json", "--workers", 1, "--seed", 4).err
+
+
 def test_the_list_of_preparations(ripe, refused, prepared_again, tmp_path):
     root, _, first, second = prepared_again
     document = json.loads(ripe("data", "list", "--root", root, "--json").out)

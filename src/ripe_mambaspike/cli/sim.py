@@ -7,7 +7,15 @@ from typing import Annotated
 import tyro
 
 from ripe_mambaspike.cli.calibrate import Calibrate
-from ripe_mambaspike.cli.data.sets import bar, count_workers, show_store, speak_notes, store_document
+from ripe_mambaspike.cli.data.sets import (
+    bar,
+    count_workers,
+    show_store,
+    speak_notes,
+    speak_of_current,
+    store_document,
+    stores_of,
+)
 from ripe_mambaspike.cli.show import print_json
 
 Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
@@ -46,7 +54,9 @@ class Make:
 
     def run(self) -> int:
         from ripe_mambaspike.data.simulated import make_set
+        from ripe_mambaspike.data.store import current_key
 
+        before = current_key(stores_of(self.out, None) / self.name)
         with bar(self.name) as report:
             made = make_set(
                 self.name,
@@ -64,6 +74,7 @@ class Make:
                 progress=report,
             )
         speak_notes(made)
+        speak_of_current(before, made)
         document = {**store_document(made), "simulated": True, "recipe": made.index["recipe"]}
         print_json(document) if self.json else show_store(document)
         return 0

@@ -165,8 +165,7 @@ class Prepare:
         if made.cuts == ("unsplit",):
             warning = "the store has no split, so nothing can be trained on it or reported; --test-share gives it one"
             print(f"ripe: warning: {warning}", file=sys.stderr)
-        if before not in (None, made.key):
-            print(f"ripe: note: {made.key} is current now; {before} stays for runs trained on it", file=sys.stderr)
+        speak_of_current(before, made)
         document = store_document(made)
         print_json(document) if self.json else show_store(document)
         return 0
@@ -231,6 +230,12 @@ def stores_of(root: Path, store: Path | None) -> Path:
 def speak_notes(store: "EventStore") -> None:
     for sentence in store.index["notes"]:
         print(f"ripe: note: {sentence}", file=sys.stderr)
+
+
+def speak_of_current(before: str | None, made: "EventStore") -> None:
+    """That another store of the set is current now."""
+    if before not in (None, made.key):
+        print(f"ripe: note: {made.key} is current now; {before} stays for runs trained on it", file=sys.stderr)
 
 
 def count_workers(asked: int | None) -> int:
