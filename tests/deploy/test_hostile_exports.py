@@ -191,6 +191,15 @@ def test_logits_of_another_shape(folder):
     assert (caught.value.field, caught.value.path) == ("logits", folder)
 
 
+def test_logits_that_are_no_numbers(folder):
+    parts = members(folder / "clip.pt2")
+    weights = {name: b"\xff" * len(data) for name, data in parts.items() if "weights/weight_" in name}  # NaN in float32
+    write(folder / "clip.pt2", {**parts, **weights})
+    with pytest.raises(WeightsError) as caught:
+        load_exported(describe_again(folder))(X)
+    assert caught.value.field == "logits"
+
+
 def test_a_step_graph_that_gives_something_else(folder):
     def change(document):
         clip = document["graphs"][0]
@@ -273,6 +282,18 @@ def test_operators_that_are_not_onnx_s(onnx_graph):
         with pytest.raises(InputError) as caught:
             load(make(change))
         assert caught.value.field == "domain"
+
+
+def test_a_graph_that_the_runtime_refuses(onnx_graph, capfd):
+    """In one sentence of ours, and none of the runtime's on standard output."""
+    make, load = onnx_graph
+
+    def of_no_kind(model):
+        model.graph.node[0].op_type = "NoSuchOperator"
+
+    with pytest.raises(InputError):
+        load(make(of_no_kind))
+    assert capfd.readouterr() == ("", "")
 
 
 # NIR

@@ -98,6 +98,8 @@ class Exported:
         logits = torch.cat(list(parts))
         if len(logits) != len(x):
             raise self._odd("logits", f"those of {len(x)} clips", tuple(logits.shape))
+        if not logits.isfinite().all():
+            raise self._odd("logits", "finite numbers", "some that are not")
         return logits
 
     def _odd(self, field: str, expected: str, given: object) -> WeightsError:

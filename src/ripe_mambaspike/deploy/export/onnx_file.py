@@ -105,9 +105,9 @@ def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Calla
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is raised, and told here
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # onnxruntime has a class of its own for each reason
         raise InputError(f"{path} cannot be run by onnxruntime ({reason_of(error)}); {WANTED}", path=path) from error
     names = [one.name for one in session.get_inputs()]
