@@ -6,6 +6,7 @@ continued by the packet's overflow count. Everything is little-endian; the origi
 """
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source
+from ripe_mambaspike.events.source import MAX_TIME, Options, Source
+from ripe_mambaspike.files import read_regular
 
 FORMAT = "aedat3"
 MAGIC = b"#!AER-DAT3.1"
 END = b"#!END-HEADER"
 LONGEST_HEADER = 1 << 20
+MAX_LABELS = 1 << 22  # bytes of the csv beside a recording
 PACKET = np.dtype(
     {
         "names": ["type", "source", "size", "time_at", "overflow", "capacity", "number", "valid"],
@@ -71,19 +74,19 @@ def read_labels(path: Path) -> list[Label]:
     """A csv of class, start and end in µs, as DVS-Gesture has one beside every recording."""
     labels = []
     try:
-        with path.open(newline="") as file:
-            for number, row in enumerate(csv.reader(file), 1):
-                if not row or (number == 1 and not row[0].strip().isdigit()):
-                    continue
-                try:
-                    label, start, stop = (int(cell) for cell in row)
-                except ValueError as error:
-                    raise ReadError(
-                        f"{path} line {number} is '{','.join(row)[:60]}'; class,start,end in whole numbers is wanted"
-                    ) from error
-                if not 0 <= start < stop:
-                    raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
-                labels.append(Label(label, start, stop))
+        text = read_regular(path, MAX_LABELS).decode()
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+            if not row or (number == 1 and not row[0].strip().isdigit()):
+                continue
+            try:
+                label, start, stop = (int(cell) for cell in row)
+            except ValueError as error:
+                raise ReadError(
+                    f"{path} line {number} is '{','.join(row)[:60]}'; class,start,end in whole numbers is wanted"
+                ) from error
+            if not 0 <= start < stop < MAX_TIME:
+                raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
+            labels.append(Label(label, start, stop))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReadError(f"{path} cannot be read as a csv of labels ({error})") from error
     return labels
