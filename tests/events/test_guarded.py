@@ -199,7 +199,9 @@ def test_packed_events_are_read(saved):
     assert not recording["t"].any()
 
 
-@pytest.mark.parametrize("packets", [[60_000_000], [7_000_000] * 5], ids=["one", "many"])
+@pytest.mark.parametrize(
+    "packets", [[60_000_000], pytest.param([7_000_000] * 3, marks=pytest.mark.slow)], ids=["one", "many"]
+)
 def test_few_bytes_that_unpack_to_gigabytes(saved, packets):
     pytest.importorskip("aedat")
     path = saved(compressed(*((0, packed(events)) for events in packets)), "a.aedat4")
