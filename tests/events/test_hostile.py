@@ -326,6 +326,19 @@ def test_a_line_without_an_end(saved):
     assert refused(saved(b"1 " * (1 << 20), "b.txt")).field == "line"
 
 
+# Headers
+
+
+@pytest.mark.parametrize("line", [b"#\n", b"# a\r\n"])
+def test_a_header_of_very_many_lines(saved, line):
+    assert refused(saved(b"#!AER-DAT2.0\r\n" + line * 200_000 + bytes(80), "a.aedat")).field == "header"
+
+
+def test_a_header_of_very_many_names(saved):
+    lines = b"".join(b"%% n%d\n" % number for number in range(20_000))
+    assert refused(saved(b"% evt 3.0\n" + lines + bytes(80), "a.raw")).field == "header"
+
+
 # Times
 
 

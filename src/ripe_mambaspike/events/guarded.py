@@ -25,6 +25,7 @@ from ripe_mambaspike.events.source import Options, Source
 MAX_WAIT = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
 MAX_FACTS = 1 << 22  # bytes of one answer, without the events
 MAX_EVENTS = 1 << 20  # of one answer
+PIPE_BYTES = 1 << 20
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,6 +42,10 @@ class GuardedReader:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **one_thread, "PYTHONPATH": searched, "RUST_BACKTRACE": "0"},
         )  # fmt: skip
+        with suppress(ImportError, AttributeError, OSError):  # a block of events in one go, where that is allowed
+            import fcntl
+
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
 
     def ask(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None

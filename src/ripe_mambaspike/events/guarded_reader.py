@@ -12,13 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.formats import aedat4, hdf5
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import BLOCK, Options, Source
+from ripe_mambaspike.events.source import BLOCK, Options, Source, no_events
 
 FORMATS = {module.FORMAT: module for module in (aedat4, hdf5)}
 MAX_MEMORY = 3 << 28  # bytes of address space on top of what it has when a file is opened
+MAX_SILENCE = 5.0  # seconds, while there is something to say
 MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many more as it has megabytes
 
 
@@ -44,10 +47,7 @@ def serve(request: dict[str, Any], out: IO[bytes]) -> None:
         bound_seconds(until)
         source = module.open_here(path, Options(size and (size[0], size[1]), request["time_unit"]))
         if request["read"]:
-            for piece in source.pieces():
-                for at in range(0, max(1, len(piece)), BLOCK):
-                    _say(out, source, piece[at : at + BLOCK])
-                bound_seconds(until)
+            _say_pieces(out, source, until)
         _say(out, source, ended=True)
         return
     except RipeError as error:
@@ -59,6 +59,29 @@ def serve(request: dict[str, Any], out: IO[bytes]) -> None:
     except Exception as error:  # a decoder that stumbled over damage it did not foresee
         said, field = f"{path} is damaged ({type(error).__name__}: {error})", None
     _write(out, {"error": str(ReadError(said)), "field": field})
+
+
+def _say_pieces(out: IO[bytes], source: Source, until: float) -> None:
+    """A block of events at a time; what there is at least every few seconds, and before an error."""
+    waiting: list[Events] = [no_events()]
+    said, count = time.monotonic(), 0
+    try:
+        for piece in source.pieces():
+            waiting.append(piece)
+            count += len(piece)
+            bound_seconds(until)
+            if count >= BLOCK or time.monotonic() - said > MAX_SILENCE:
+                _say_waiting(out, source, waiting)
+                said, count = time.monotonic(), 0
+    finally:
+        _say_waiting(out, source, waiting)
+
+
+def _say_waiting(out: IO[bytes], source: Source, waiting: list[Events]) -> None:
+    events = np.concatenate(waiting)
+    waiting[:] = [no_events()]
+    for at in range(0, max(1, len(events)), BLOCK):
+        _say(out, source, events[at : at + BLOCK])
 
 
 def _say(out: IO[bytes], source: Source, events: Events | None = None, ended: bool = False) -> None:
