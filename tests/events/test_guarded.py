@@ -1,10 +1,12 @@
 """Decoders in a process of their own: what becomes of the reader when that process dies, waits or is abandoned."""
 
+import base64
 import os
 import signal
 import subprocess
 import sys
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -149,6 +151,30 @@ def test_the_process_has_only_so_much_memory():
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
 def test_the_process_has_only_so_much_time():
     assert ends("g.bound_seconds(time.process_time() + 0.1); [None for _ in iter(int, 1)]").returncode < 0
+
+
+# What ends the process that reads HDF5
+
+# Found by mutation: the library (2.0.0, of h5py 3.16) reads memory that is not its own.
+CRASHING = zlib.decompress(
+    base64.b85decode(
+        "c-rlmF;Buk6vwYus%MD-"
+        ";zHDcMZ;tq7~CudNGCPu;Ao;G4u)tXMoml{@tZjNDV+TT#!umf9QUs6C2bYc5Rm_m;c@i!4(=XzzreHKXf3;|E|Unsa;(Ur42ajQ"
+        "upPaA%F?lh4@sHYCF;LV?H8`%al6@MlpDu~qoQD79`T#?Lm5w~t*i8nn|YnvPPccHR!QTLRKLEh+8566>UT$&?;Ff_{Z=XV9W(Ea"
+        ";yuM4#jBtm$Kz=Kpdo8m@0%4HYw@>zV8K`bi*^LdGWQ1^ZF*L!6d0#(zUwfzK-"
+        "V2w5pMHQ2YKeH{`7wKD28JsFP5FKlL#8u=KN_%y_A!~gc)8Y^P%c0$12p`+epvX^YXryo~P@yx|p7)KmAu}w(Cls8$oRW00000Or"
+        "_86lB0R7mS?qrJu#mZE1}PdtbG<91^@s6fLZ12Tw073Yj&p5Ma@fIDh9WRz`dfsHcO+kVvO$cA<5|2Pe%8-"
+        "9vWR_C_mE~(Pn4<Z}}gM9smFU0F&XmJHBsKN2z75ZYhe;yIOVaET%D;XS<ilSs(GR_GYYyZNs+!0000m6?_9!d^=?"
+    )
+)
+
+
+def test_a_file_that_crashes_the_library_does_not_end_the_program(saved, small_file):
+    path = saved(CRASHING, "a.h5")
+    with pytest.raises(ReadError) as caught:
+        read(path)
+    assert caught.value.path == path
+    np.testing.assert_array_equal(read(small_file).events, EVENTS)
 
 
 # What aborts, or takes the memory of, the process that reads AEDAT4

@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 import zipfile
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from makers import (
     EVENTS,
     aedat4,
     aedat4_events,
-    columns,
     dvs128,
     evt2_event,
     evt2_time,
@@ -25,6 +23,7 @@ from makers import (
     packet,
     polarity,
     prophesee,
+    refused,
     small,
     words,
 )
@@ -32,22 +31,8 @@ from makers import (
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_chunks, source
 from ripe_mambaspike.events.formats import aedat3
-from ripe_mambaspike.events.formats import hdf5 as hdf5_format
 
-needs_h5py = pytest.mark.skipif(find_spec("h5py") is None, reason="h5py is not installed (the extra data)")
 FIELDS = [("x", "<i8"), ("y", "<i8"), ("t", "<i8"), ("p", "<i8")]
-
-
-def refused(path, **options):
-    """The error; the same one however the file is read."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RecordingWarning)
-        with pytest.raises(ReadError) as caught:
-            read(path, **options)
-        with pytest.raises(ReadError):
-            list(read_chunks(path, events=100_000, **options))
-    assert caught.value.path == path
-    return caught.value
 
 
 def array_header(descr, shape):
@@ -129,188 +114,6 @@ def test_names_in_an_archive_that_are_no_text(saved):
 def test_more_in_a_member_than_its_header_says(saved):
     path = saved(archive(x=npy(EVENTS["x"]) + b"more"), "a.npz")
     assert refused(path).field == "x.npy"
-
-
-# HDF5
-
-
-def put(**how):
-    def fill(file):
-        for name, column in columns(EVENTS).items():
-            file.create_dataset(f"events/{name}", data=column, **how)
-
-    return fill
-
-
-def elsewhere(kind, secret):
-    import h5py
-
-    def fill(file):
-        if kind == "external link":
-            file["events"] = h5py.ExternalLink(str(secret), "/events")
-        elif kind == "link to an external link":
-            file["other"] = h5py.ExternalLink(str(secret), "/")
-            file["events"] = h5py.SoftLink("/other/events")
-        elif kind == "external member":
-            put()(file)
-            del file["events/t"]
-            file["events/t"] = h5py.ExternalLink(str(secret), "/events/t")
-        elif kind == "external offset":
-            put()(file)
-            file["t_offset"] = h5py.ExternalLink(str(secret), "/events/t")
-        elif kind == "external storage":
-            for name in "xytp":
-                file.create_dataset(f"events/{name}", (8,), "u1", external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
-        else:
-            layout = h5py.VirtualLayout((len(EVENTS),), "<u2")
-            layout[:] = h5py.VirtualSource(str(secret), "events/x", (len(EVENTS),))
-            for name in "xytp":
-                file.create_virtual_dataset(f"events/{name}", layout)
-
-    return fill
-
-
-@needs_h5py
-@pytest.mark.parametrize(
-    "kind",
-    ["external link", "link to an external link", "external member", "external offset", "external storage", "virtual"],
-)
-def test_another_files_contents_are_not_read(saved, kind):
-    secret = saved(hdf5(put()), "secret.h5")
-    assert len(read(secret)) == len(EVENTS)
-    error = refused(saved(hdf5(elsewhere(kind, secret)), "sent.h5"))
-    assert error.field in ("events", "events/t", "t_offset", "/events/x")
-
-
-@needs_h5py
-def test_links_within_a_file_are_followed(saved):
-    import h5py
-
-    def fill(file):
-        for name, column in columns(EVENTS).items():
-            file[f"kept/{name}s"] = column
-        file["between"] = h5py.SoftLink("kept")
-        file["events"] = h5py.SoftLink("/between")
-
-    np.testing.assert_array_equal(read(saved(hdf5(fill), "a.h5")).events, EVENTS)
-
-
-@needs_h5py
-def test_links_in_a_circle(saved):
-    import h5py
-
-    def fill(file):
-        file["events"] = h5py.SoftLink("/other")
-        file["other"] = h5py.SoftLink("events")
-
-    assert refused(saved(hdf5(fill), "a.h5")).field == "events"
-
-
-@needs_h5py
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"shape": (1 << 29,), "dtype": "<i8", "chunks": (1 << 16,)},
-        {"shape": (1 << 29,), "dtype": "<i8"},
-        {"data": [1, 2]},
-        {"data": 1.5},
-        {"data": "five"},
-    ],
-)
-def test_an_offset_that_is_no_number(saved, how):
-    def fill(file):
-        put()(file)
-        file.create_dataset("t_offset", **how)
-
-    assert refused(saved(hdf5(fill), "a.h5")).field == "t_offset"
-
-
-@needs_h5py
-def test_a_resolution_of_many_entries_is_not_read(saved):
-    def fill(file):
-        put()(file)
-        file.attrs["resolution"] = np.zeros(8000, np.int64)
-
-    assert read(saved(hdf5(fill), "a.h5")).sensor_size == (128, 128)
-
-
-def zeros_of(count, chunk):
-    def fill(file):
-        for name in "xytp":
-            made = file.create_dataset(f"events/{name}", (count,), "u1", chunks=(chunk,), compression="gzip")
-            for at in range(0, count, chunk):
-                made[at : at + chunk] = 0
-
-    return fill
-
-
-@needs_h5py
-def test_zeros_packed_into_chunks(saved):
-    path = saved(hdf5(zeros_of(30_000_000, 10_000_000)), "a.h5")
-    assert path.stat().st_size < 200_000
-    assert refused(path).field == "events"
-
-
-@needs_h5py
-def test_a_chunk_that_is_too_large(saved):
-    path = saved(hdf5(put(chunks=True, maxshape=(None,))), "a.h5")
-    assert len(read(path)) == len(EVENTS)
-
-    def fill(file):
-        put()(file)
-        del file["events/t"]
-        size = hdf5_format.MAX_CHUNK // 8 + 1
-        file.create_dataset("events/t", data=EVENTS["t"], chunks=(size,), maxshape=(None,), compression="gzip")
-
-    assert refused(saved(hdf5(fill), "b.h5")).field == "/events/t"
-
-
-@needs_h5py
-def test_a_chunk_is_unpacked_once(saved, in_process, monkeypatch):
-    """By a cache that holds it; the library unpacks a larger one again for every part of it that is read."""
-    import h5py
-
-    opened = []
-    real = h5py.File
-
-    class Spied(real):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            opened.append(self)
-            self.cache = self.id.get_access_plist().get_cache()[2]
-
-    monkeypatch.setattr(h5py, "File", Spied)
-    path = saved(b"", "a.h5")
-    with real(path, "w") as file:
-        zeros_of(3_000_000, 3_000_000)(file)
-    assert len(read(path)) == 3_000_000
-    assert opened[-1].cache > 3_000_000
-
-
-@needs_h5py
-@pytest.mark.parametrize("filters", [{"scaleoffset": 8}], ids=["scale and offset"])
-def test_a_filter_that_no_recording_has(saved, filters):
-    path = saved(hdf5(put(chunks=(8,), **filters)), "a.h5")
-    assert refused(path).field == "/events/x"
-
-
-@needs_h5py
-def test_rows_of_huge_items(saved):
-    def fill(file):
-        made = np.zeros(3, [("x", "u2"), ("y", "u2"), ("t", "i8"), ("p", "u1"), ("more", "V100000")])
-        file["CD/events"] = made
-
-    assert refused(saved(hdf5(fill), "a.h5")).field == "/CD/events"
-
-
-@needs_h5py
-def test_a_group_with_very_many_members_is_not_opened_one_by_one(saved):
-    def fill(file):
-        group = file.create_group("events")
-        for number in range(hdf5_format.MAX_MEMBERS + 1):
-            group[f"n{number}"] = group
-
-    assert refused(saved(hdf5(fill), "a.h5")).field == "events"
 
 
 # Text
@@ -398,6 +201,15 @@ def test_the_largest_times_that_are_read(saved, dtype):
     made["t"] = [0, most]
     recording = read(saved(npy(made), "a.npy"))
     assert recording.duration_us == int(made["t"][1])
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "?", "u1", "<u8", "<i2"])
+def test_coordinates_of_any_type_are_compared_without_a_warning(saved, dtype):
+    made = np.zeros(3, [("x", dtype), ("y", dtype), ("t", "<i8"), ("p", dtype)])
+    made["x"], made["t"] = [1, 0, 1], [1, 2, 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read(saved(npy(made), "a.npy"))["x"].tolist() == [1, 0, 1]
 
 
 # The last piece

@@ -85,6 +85,8 @@ class Columns:
     ) -> NDArray[Any]:
         if column.dtype.kind not in "iufb":
             raise ReadError(f"{self.origin} has {name} of the type {column.dtype}; numbers are wanted")
+        if column.dtype == np.float16:  # which has no 65535 to compare with
+            column = column.astype(np.float32)
         bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
         if column.dtype.kind == "f":
             bad |= (column != np.floor(column)) | np.isinf(column)
