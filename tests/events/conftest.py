@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike.events import read, source
-from ripe_mambaspike.events.formats import arrays, hdf5, text
+from ripe_mambaspike.events.formats import aedat4, arrays, hdf5, text
 
 BLOCKS = source.blocks
 
@@ -27,10 +27,18 @@ def saved(tmp_path):
 
 
 @pytest.fixture
-def block_size(monkeypatch):
+def in_process(monkeypatch):
+    """Read AEDAT4 and HDF5 in the test's own process, where a test can change what they find."""
+    for module in (aedat4, hdf5):
+        monkeypatch.setattr(module, "open_source", module.open_here)
+
+
+@pytest.fixture
+def block_size(monkeypatch, request):
     """Set how many words, rows or lines a reader takes at a time."""
 
     def set_size(count):
+        request.getfixturevalue("in_process")
         monkeypatch.setattr(source, "blocks", partial(BLOCKS, count=count))
         monkeypatch.setattr(arrays, "BLOCK", count)
         monkeypatch.setattr(hdf5, "BLOCK", count)

@@ -2,12 +2,13 @@
 
 import io
 import struct
+import warnings
 
 import numpy as np
 import pytest
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import EVENT, make_events, read
+from ripe_mambaspike.events import EVENT, RecordingWarning, make_events, read, read_chunks
 
 AEDAT2 = b"#!AER-DAT2.0\r\n# This is a raw AE data file - do not edit\r\n"
 AEDAT3 = b"#!AER-DAT3.1\r\n#Format: RAW\r\n#Source 1: DVS128\r\n#Start-Time: 2017-01-01 10:00:00\r\n#!END-HEADER\r\n"
@@ -32,6 +33,18 @@ def read_or_not(path):
         return read(path), None
     except ReadError as error:
         return None, str(error)
+
+
+def refused(path, **options):
+    """The error; the same one however the file is read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordingWarning)
+        with pytest.raises(ReadError) as caught:
+            read(path, **options)
+        with pytest.raises(ReadError):
+            list(read_chunks(path, events=100_000, **options))
+    assert caught.value.path == path
+    return caught.value
 
 
 def atis(x, y, t, p):

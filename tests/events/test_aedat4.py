@@ -9,7 +9,7 @@ import pytest
 from makers import EVENTS, aedat4, aedat4_events, read_or_not
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import read, read_chunks
+from ripe_mambaspike.events import formats, read, read_chunks
 
 EMPTY = aedat4()
 THEIRS = [("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")]
@@ -44,6 +44,7 @@ PACKET = {"stream_id": 0, "events": np.array([(5, 1, 2, True), (9, 3, 4, False)]
 
 
 def read_with(monkeypatch, path, packets, streams=STREAMS):
+    monkeypatch.setattr(formats.aedat4, "open_source", formats.aedat4.open_here)
     monkeypatch.setitem(sys.modules, "aedat", package(packets, streams))
     return read(path)
 
@@ -86,7 +87,7 @@ def test_a_file_without_events(saved, monkeypatch, packets, streams, message):
         read_with(monkeypatch, saved(EMPTY), packets, streams)
 
 
-def test_without_the_package(saved, monkeypatch):
+def test_without_the_package(saved, monkeypatch, in_process):
     monkeypatch.setitem(sys.modules, "aedat", None)
     with pytest.raises(ReadError, match=r"needs the package aedat; install ripe-mambaspike\[data\]"):
         read(saved(EMPTY))

@@ -194,11 +194,11 @@ def with_member(name, data, method=zipfile.ZIP_STORED):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), r"x\.npy cut off after 8 events"),
+        (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), "columns of different lengths"),
         (with_member("x", npy(EVENTS["x"][:5])), "columns of (different lengths|the shapes)"),
-        (with_member("t", npy(np.eye(3))), "columns of the shapes"),
+        (with_member("t", npy(np.eye(3))), r"t\.npy: expected a column"),
         (with_member("t", b"nonsense"), "damaged array header"),
-        (with_member("t", npy(np.array(["a"] * 24))), "times of the type <U1; numbers are wanted"),
+        (with_member("t", npy(np.array(["a"] * 24))), r"t\.npy: expected a column"),
         (with_member("x", npy(EVENTS["x"]), zipfile.ZIP_LZMA), "compressed in another way"),
         (npz(x=EVENTS["x"]), "holds uint16 of shape .24,.; the fields x, y, t, p or four columns are wanted"),
         (npz(x=EVENTS["x"], y=EVENTS["y"]), "holds the arrays x, y; the arrays x, y, t, p are wanted"),

@@ -120,7 +120,7 @@ def table(data):
         (named(x=[1, 2], y=[2], t=[1], p=[0]), "columns of the shapes"),
         (named(x=[[1]], y=[[1]], t=[[1]], p=[[1]]), "columns of the shapes"),
         (named(x=[], y=[], t=[], p=[]), "holds no events"),
-        (named(x=["a"], y=[1], t=[1], p=[1]), "numbers are wanted"),
+        (named(x=["a"], y=[1], t=[1], p=[1]), "expected numbers"),
         (named(x=[70000], y=[1], t=[1], p=[1]), "coordinate below 0 or above 65535"),
         (table(np.full((3, 4), b"abc")), "holds events; datasets"),
         (table(np.full((3, 4), 7)), "whose order its values do not tell"),
@@ -148,7 +148,7 @@ def test_a_cut_file(saved):
         read(saved(data[: len(data) // 2], "a.h5"))
 
 
-def test_without_the_package(saved, monkeypatch):
+def test_without_the_package(saved, monkeypatch, in_process):
     path = saved(hdf5(dsec), "a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ReadError, match=r"needs the package h5py; install ripe-mambaspike\[data\]"):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import TIME_UNITS, Source
+from ripe_mambaspike.events.source import MAX_TIME, TIME_UNITS, Source
 
 MOST = 65535
 OFF_ANY_SENSOR = "had a coordinate below 0 or above 65535"
@@ -85,6 +85,8 @@ class Columns:
     ) -> NDArray[Any]:
         if column.dtype.kind not in "iufb":
             raise ReadError(f"{self.origin} has {name} of the type {column.dtype}; numbers are wanted")
+        if column.dtype == np.float16:  # which has no 65535 to compare with
+            column = column.astype(np.float32)
         bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
         if column.dtype.kind == "f":
             bad |= (column != np.floor(column)) | np.isinf(column)
@@ -99,16 +101,20 @@ class Columns:
             raise ReadError(f"{self.origin} has times of the type {column.dtype}; numbers are wanted")
         if self.time_unit is None:
             self.time_unit = _likely_unit(column)
+        self.source.metadata["time_unit"] = self.time_unit
         scale = TIME_UNITS[self.time_unit]
         if column.dtype.kind in "iu" and scale == 1.0:
-            bad = column > np.iinfo(np.int64).max if column.dtype.kind == "u" else np.zeros(len(column), bool)
+            bad = (column >= MAX_TIME) | (column <= -MAX_TIME) if column.dtype.itemsize == 8 else np.zeros(0, bool)
             times: NDArray[Any] = column
         else:
             times = np.rint(column.astype(np.float64) * scale)
-            bad = ~(np.abs(times) < 2.0**62)
+            bad = ~(np.abs(times) < MAX_TIME)
         if bad.any():
             at = int(np.argmax(bad))
-            raise ReadError(f"{self.origin} has the time {column[at]} in event {start + at}; a number is wanted")
+            raise ReadError(
+                f"{self.origin} has the time {column[at]} in event {start + at}; a number within ±2⁶² µs is wanted",
+                field="t",
+            )
         return times.astype(np.int64)
 
 

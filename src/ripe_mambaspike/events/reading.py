@@ -1,9 +1,11 @@
 """Opening any recording: the format is found by content, the events are checked on the way.
 
 What is wrong with a file is an error that names file, byte and reason. Times that run back and events outside the
-sensor are counted and warned of, and refused with `strict`.
+sensor are counted and warned of, and so are times before 0; `strict` refuses them. A file whose events would take far
+more memory than the file has bytes is refused: it was packed to do harm, or has holes.
 """
 
+import errno
 import os
 import stat
 import warnings
@@ -14,11 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from ripe_mambaspike.errors import InputError, ReadError
+from ripe_mambaspike.errors import InputError, ReadError, one_line
 from ripe_mambaspike.events.formats import aedat2, aedat3, aedat4, arrays, atis, dat, evt2, evt3, evt21, hdf5, text
 from ripe_mambaspike.events.recording import Events, Recording, RecordingWarning
 from ripe_mambaspike.events.sensors import SIZES, likely_size
-from ripe_mambaspike.events.source import Options, Source, no_events
+from ripe_mambaspike.events.source import (
+    FREE_BYTES,
+    MAX_EXPANSION,
+    MAX_TIME,
+    Options,
+    Source,
+    check_expansion,
+    no_events,
+)
 
 # Those with a magic first, then those recognised by what they look like.
 FORMATS: tuple[ModuleType, ...] = (aedat2, aedat3, aedat4, evt2, evt21, evt3, dat, hdf5, arrays, text, atis)
@@ -26,6 +36,8 @@ HEAD = 1 << 13
 KNOWN = "AEDAT 2.0, 3.1 or 4, EVT 2.0, 2.1 or 3.0, DAT, HDF5, npy, npz, text or 40-bit ATIS is wanted"
 OUTSIDE = "outside"
 BACKWARDS = "backwards"
+NEGATIVE = "negative"
+MAX_METADATA = 500  # characters of one entry, of which a header can have any number
 
 
 def read(
@@ -53,7 +65,8 @@ def read_chunks(
 ) -> Iterator[Recording]:
     """The recording in pieces of so many events (the last may have fewer), for one that is larger than memory.
 
-    Where the format does not give the sensor's size, a piece's is the likely one by the events so far.
+    Where the format does not give the sensor's size, a piece's is the likely one by the events so far. The last piece
+    has the warnings and the metadata of the whole.
     """
     if not isinstance(events, int | np.integer) or events < 1:
         raise InputError(f"events is {events!r}; a whole number of at least 1 is wanted")
@@ -67,12 +80,12 @@ def _chunks(opened: "OpenRecording", size: int) -> Iterator[Recording]:
     for piece in opened.pieces():
         waiting.append(piece)
         count += len(piece)
-        while count >= size:
+        while count > size:  # the last one waits until all is known
             joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
             yield opened.recording(joined[:size].copy())
             waiting, count = [joined[size:]], count - size
     if count:
-        yield opened.recording(np.concatenate(waiting))
+        yield opened.recording(np.concatenate(waiting))  # a copy
     opened.warn()
 
 
@@ -89,10 +102,13 @@ def open_recording(
         raise InputError(f"the path is {path!r}; the name of a file is wanted")
     path = Path(path)
     try:
-        head = _head(path)
+        head, size = _head(path)
         for module in FORMATS:
             if module.recognises(head, path):
-                return OpenRecording(path, module.open_source(path, options), options, strict)
+                return OpenRecording(path, module.open_source(path, options), options, strict, size)
+    except ReadError as error:
+        error.path = error.path or path
+        raise
     except OSError as error:
         raise ReadError(f"{path} cannot be read ({error.strerror or error})") from error
     start = " ".join(f"{byte:02x}" for byte in head[:8])
@@ -102,14 +118,15 @@ def open_recording(
 class OpenRecording:
     """A recording whose events are read once, piece by piece, and checked on the way."""
 
-    def __init__(self, path: Path, source: Source, options: Options, strict: bool) -> None:
+    def __init__(self, path: Path, source: Source, options: Options, strict: bool, size: int) -> None:
         self.path = path
+        self.size = size  # bytes of the file
         self.format = source.format
         self.strict = strict
         self.declared_size = options.sensor_size or source.sensor_size
         self.size_from = "the caller" if options.sensor_size else "the file" if source.sensor_size else "the events"
         self.events = 0  # read so far
-        self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0}
+        self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0, NEGATIVE: 0}
         self._source = source
         self._last: int | None = None
         if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
@@ -125,8 +142,12 @@ class OpenRecording:
                 seen += len(piece)
                 kept = self._check(piece, seen - len(piece))
                 self.events += len(kept)
+                check_expansion(self.path, seen, self.size)
                 if len(kept):
                     yield kept
+        except ReadError as error:
+            error.path = error.path or self.path
+            raise
         except OSError as error:
             raise ReadError(f"{self.path} cannot be read ({error.strerror or error})") from error
         if self.strict and self.warnings:
@@ -146,9 +167,13 @@ class OpenRecording:
 
     @property
     def metadata(self) -> dict[str, Any]:
+        said = {
+            name: one_line(value, MAX_METADATA) if isinstance(value, str) else value
+            for name, value in self._source.metadata.items()
+        }
         named = self._source.sensor_size  # what was given goes before it
         overruled = {"sensor_size_in_file": list(named)} if named and named != self.declared_size else {}
-        return {**self._source.metadata, "sensor_size_from": self.size_from, **overruled}
+        return {**said, "sensor_size_from": self.size_from, **overruled}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -159,18 +184,29 @@ class OpenRecording:
             said.append(f"{_events(count)} outside the {width}×{height} sensor left out")
         if count := self.trouble[BACKWARDS]:
             said.append(f"times run backwards at {_events(count)}")
+        if count := self.trouble[NEGATIVE]:
+            said.append(f"times before 0 at {_events(count)}")
         said += [f"{_events(count)} that {why} left out" for why, count in self._source.left_out.items()]
         return tuple(said)
 
     def warn(self) -> None:
         for sentence in self.warnings:
-            warnings.warn(f"{self.path}: {sentence}", RecordingWarning, stacklevel=3)
+            warnings.warn(one_line(f"{self.path}: {sentence}"), RecordingWarning, stacklevel=3)
 
     def _check(self, piece: Events, before: int) -> Events:
         if not len(piece):
             return piece
-        times = piece["t"]
-        back = int((times[1:] < times[:-1]).sum())
+        times = np.ascontiguousarray(piece["t"])
+        back = int(np.count_nonzero(times[1:] < times[:-1]))
+        low, high = (int(times.min()), int(times.max())) if back else (int(times[0]), int(times[-1]))
+        if not -MAX_TIME < low <= high < MAX_TIME:
+            raise ReadError(
+                f"{self.path}: t: expected times between −2⁶² and 2⁶² µs, got {low if low <= -MAX_TIME else high}",
+                field="t",
+                path=self.path,
+            )
+        if low < 0:
+            self.trouble[NEGATIVE] += int(np.count_nonzero(times < 0))
         if self._last is not None and times[0] < self._last:
             back += 1
         self._last = int(times[-1])
@@ -191,13 +227,38 @@ def _events(count: int) -> str:
     return f"{count:,} event" if count == 1 else f"{count:,} events"
 
 
-def _head(path: Path) -> bytes:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
-        raise ReadError(f"{path} is {kind}; a recording is wanted")
-    with path.open("rb") as file:
-        head = file.read(HEAD)
+def _head(path: Path) -> tuple[bytes, int]:
+    """The first bytes of a plain file, and how many it has. A pipe is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            kind = "a folder" if stat.S_ISDIR(facts.st_mode) else "no plain file"
+            raise ReadError(f"{path} is {kind}; a recording is wanted")
+        head = os.read(descriptor, HEAD)
+        _check_holes(descriptor, facts.st_size, path)
+    finally:
+        os.close(descriptor)
     if not head:
         raise ReadError(f"{path} is empty (0 bytes); a recording is wanted")
-    return head
+    return head, facts.st_size
+
+
+def _check_holes(descriptor: int, size: int, path: Path) -> None:
+    """A file can have any size without a byte written: its holes would be read as zeros for hours."""
+    if size <= FREE_BYTES or not hasattr(os, "SEEK_HOLE"):
+        return
+    written = at = 0
+    try:
+        while written * MAX_EXPANSION < size:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+            at = os.lseek(descriptor, start, os.SEEK_HOLE)
+            written += at - start
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # which says that nothing but a hole comes
+            return
+        raise ReadError(
+            f"{path}: size: expected bytes that were written, got {written:,} of {size:,} and holes for the rest",
+            field="size",
+            path=path,
+        ) from error

@@ -12,6 +12,10 @@ from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
 
 BLOCK = 1 << 16  # words decoded at a time: what is computed on the way stays in the cache
+MAX_ROW_BYTES = 1 << 10  # of one event, with whatever else its author keeps beside it
+MAX_TIME = 1 << 62  # µs from 0, either way: two times that differ by more than int64 holds are none
+FREE_BYTES = 1 << 28  # of events that any file may hold, however small it is
+MAX_EXPANSION = 200  # bytes of events for a byte of the file, beyond that; a camera's busiest words have 78
 TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 State = TypeVar("State")
@@ -73,6 +77,17 @@ def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> 
         file.seek(start)
         while got := file.readinto(view):
             yield buffer[: got // dtype.itemsize]
+
+
+def check_expansion(path: Path, events: int, size: int) -> None:
+    """A file of so many bytes may hold so many events. One that is packed, or has holes, can claim any number."""
+    most = max(FREE_BYTES, MAX_EXPANSION * size) // EVENT.itemsize
+    if events > most:
+        raise ReadError(
+            f"{path}: events: expected at most {most:,} in a file of {size:,} bytes, got {events:,} or more",
+            field="events",
+            path=path,
+        )
 
 
 def decode_blocks(

@@ -17,16 +17,11 @@ from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.live.reading import bound_memory
 
-HDF5 = b"\x89HDF\r\n\x1a\n"
-
 
 def read_bounded(
     path: Path, most_events: int, most_seconds: int, sensor_size: tuple[int, int] | None = None
 ) -> Recording:
     """The recording by order of time, refused as soon as it is known to be larger or longer than allowed."""
-    with path.open("rb") as file:
-        if file.read(len(HDF5)) == HDF5:
-            refuse_links(path)
     opened = open_recording(path, sensor_size=sensor_size)
     pieces: list[Events] = []
     count = 0
@@ -40,30 +35,6 @@ def read_bounded(
         lasts = recording.duration_us / 1e6
         raise ReadError(f"{path} lasts {lasts:,.0f} s; at most {most_seconds:,} s are wanted")
     return recording
-
-
-def refuse_links(path: Path) -> None:
-    """An HDF5 file can name other files, which reading it would open: such a one is refused."""
-    try:
-        import h5py
-    except ImportError:  # it cannot be read at all, which the reader says
-        return
-
-    # What a visit hands back ends it; nothing is raised through the library.
-    def named(name: str, link: Any) -> str | None:
-        return name if isinstance(link, h5py.ExternalLink) else None
-
-    def kept(name: str, thing: Any) -> str | None:
-        return name if isinstance(thing, h5py.Dataset) and (thing.external or thing.is_virtual) else None
-
-    try:
-        with h5py.File(path, "r") as file:
-            elsewhere = file.visititems_links(named) or file.visititems(kept)
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
-        raise ReadError(f"{path} is damaged HDF5: {error}") from error
-    if elsewhere:
-        what = str(elsewhere)[:80]
-        raise ReadError(f"{path} takes '{what}' from another file; a file that holds its own events is wanted")
 
 
 def main(words: list[str]) -> int:

@@ -31,7 +31,7 @@ async def read_apart(
     made = folder / f"{os.urandom(12).hex()}.events"
     words = [str(path), str(made), str(limits.events), str(limits.seconds), *map(str, sensor_size or ())]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ripe_mambaspike.live.reader", *words,
+        sys.executable, "-P", "-m", "ripe_mambaspike.live.reader", *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:

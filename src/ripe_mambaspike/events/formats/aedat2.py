@@ -24,6 +24,7 @@ FORMAT = "aedat2"
 MAGIC = b"#!AER-DAT2"
 WORD = np.dtype([("address", ">u4"), ("time", ">i4")])
 LONGEST_HEADER = 1 << 24
+MAX_LINES = 100_000  # of a header; jAER keeps its settings there
 END = "#End Of ASCII Header"
 PERIOD = 1 << 32
 CHIPS = {  # by the end of the AEChip's class name
@@ -93,6 +94,10 @@ def read_header(path: Path) -> tuple[list[str], int]:
             lines.append(text)
             if text.startswith(END):
                 break
+            if len(lines) > MAX_LINES:
+                raise ReadError(
+                    f"{path}: header: expected at most {MAX_LINES:,} lines, got more", field="header", path=path
+                )
     return lines, start
 
 

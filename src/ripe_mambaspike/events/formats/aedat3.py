@@ -6,7 +6,9 @@ continued by the packet's overflow count. Everything is little-endian; the origi
 """
 
 import csv
+import io
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +17,15 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source
+from ripe_mambaspike.events.source import MAX_TIME, Options, Source
+from ripe_mambaspike.files import read_regular
 
 FORMAT = "aedat3"
 MAGIC = b"#!AER-DAT3.1"
 END = b"#!END-HEADER"
 LONGEST_HEADER = 1 << 20
-PACKET = np.dtype(
-    {
-        "names": ["type", "source", "size", "time_at", "overflow", "capacity", "number", "valid"],
-        "formats": ["<i2", "<i2", "<i4", "<i4", "<i4", "<i4", "<i4", "<i4"],
-    }
-)
+MAX_LABELS = 1 << 22  # bytes of the csv beside a recording
+PACKET = struct.Struct("<2h6i")  # type, source, size of an event, place of its time, overflow, capacity, number, valid
 POLARITY = np.dtype([("data", "<u4"), ("time", "<i4")])
 POLARITY_TYPE = 1
 SIZES = {"DVS128": (128, 128), "DAVIS128": (128, 128), "DAVIS208": (208, 192), "DAVIS240": (240, 180)}
@@ -71,19 +70,19 @@ def read_labels(path: Path) -> list[Label]:
     """A csv of class, start and end in µs, as DVS-Gesture has one beside every recording."""
     labels = []
     try:
-        with path.open(newline="") as file:
-            for number, row in enumerate(csv.reader(file), 1):
-                if not row or (number == 1 and not row[0].strip().isdigit()):
-                    continue
-                try:
-                    label, start, stop = (int(cell) for cell in row)
-                except ValueError as error:
-                    raise ReadError(
-                        f"{path} line {number} is '{','.join(row)[:60]}'; class,start,end in whole numbers is wanted"
-                    ) from error
-                if not 0 <= start < stop:
-                    raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
-                labels.append(Label(label, start, stop))
+        text = read_regular(path, MAX_LABELS).decode()
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+            if not row or (number == 1 and not row[0].strip().isdigit()):
+                continue
+            try:
+                label, start, stop = (int(cell) for cell in row)
+            except ValueError as error:
+                raise ReadError(
+                    f"{path} line {number} is '{','.join(row)[:60]}'; class,start,end in whole numbers is wanted"
+                ) from error
+            if not 0 <= start < stop < MAX_TIME:
+                raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
+            labels.append(Label(label, start, stop))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReadError(f"{path} cannot be read as a csv of labels ({error})") from error
     return labels
@@ -109,27 +108,25 @@ def _packets(path: Path, start: int, source: Source) -> Iterator[Events]:
     with path.open("rb") as file:
         while at < size:
             file.seek(at)
-            head = file.read(PACKET.itemsize)
-            if len(head) < PACKET.itemsize:
+            head = file.read(PACKET.size)
+            if len(head) < PACKET.size:
                 raise ReadError(f"{path} is cut off at byte {size}: a packet starts at byte {at} and needs 28 bytes")
-            packet = np.frombuffer(head, PACKET)[0]
-            length = int(packet["size"]) * int(packet["number"])
-            if packet["size"] < 0 or packet["number"] < 0 or packet["number"] > packet["capacity"]:
-                raise ReadError(
-                    f"{path} has a damaged packet at byte {at}: {packet['number']} events of {packet['size']} B"
-                )
-            if at + PACKET.itemsize + length > size:
+            kind, _, width, _, overflow, capacity, number, _ = PACKET.unpack(head)
+            length = width * number
+            if width < 0 or not 0 <= number <= capacity:
+                raise ReadError(f"{path} has a damaged packet at byte {at}: {number} events of {width} B")
+            if at + PACKET.size + length > size:
                 raise ReadError(
                     f"{path} is cut off at byte {size}: the packet at byte {at} says it has "
-                    f"{packet['number']} events of {packet['size']} bytes"
+                    f"{number} events of {width} bytes"
                 )
-            at += PACKET.itemsize + length
-            if packet["type"] != POLARITY_TYPE:
-                source.count("other_events", int(packet["number"]))
+            at += PACKET.size + length
+            if kind != POLARITY_TYPE:
+                source.count("other_events", number)
                 continue
-            if packet["size"] != POLARITY.itemsize:
-                raise ReadError(f"{path} byte {at - length}: polarity events of {packet['size']} bytes; 8 are wanted")
-            yield _polarity(np.frombuffer(file.read(length), POLARITY), int(packet["overflow"]), source)
+            if width != POLARITY.itemsize:
+                raise ReadError(f"{path} byte {at - length}: polarity events of {width} bytes; 8 are wanted")
+            yield _polarity(np.frombuffer(file.read(length), POLARITY), overflow, source)
 
 
 def _polarity(words: np.ndarray, overflow: int, source: Source) -> Events:

@@ -1,23 +1,27 @@
 """AEDAT4 (iniVation DV), by the package `aedat`: DailyDVS-200.
 
 A line, a header with its length in front, then packets: stream, length, content. The package believes every length, up
-to 4 GiB, and ends the program when that much memory is not there: so the lengths are checked before.
+to 4 GiB, and aborts its process on some damage: so the lengths and the header are checked before, and it runs in a
+process of its own (`events/guarded.py`).
 """
 
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events import guarded
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source
+from ripe_mambaspike.events.source import Options, Source, no_events
 
 FORMAT = "aedat4"
 MAGIC = b"#!AER-DAT4.0"
 START = len(MAGIC) + 2  # the byte after the line
+MAX_HEADER = 1 << 24  # bytes
 
 
 def recognises(head: bytes, path: Path) -> bool:
@@ -25,10 +29,21 @@ def recognises(head: bytes, path: Path) -> bool:
 
 
 def open_source(path: Path, options: Options) -> Source:
+    return guarded.open_source(FORMAT, path, options)
+
+
+def load(path: Path) -> Any:
+    """The package."""
     try:
         import aedat
     except ImportError as error:
         raise ReadError(f"{path} is AEDAT4, which needs the package aedat; install ripe-mambaspike[data]") from error
+    return aedat
+
+
+def open_here(path: Path, options: Options) -> Source:
+    """The source, in this very process, which the package may end."""
+    aedat = load(path)
     check_lengths(path)
     with _blaming(path):
         decoder = aedat.Decoder(path)
@@ -49,8 +64,10 @@ def open_source(path: Path, options: Options) -> Source:
                 return
             if "events" not in packet:
                 source.count("other_packets", 1)
+                yield no_events()
             elif packet["stream_id"] != number:
                 source.leave_out(len(packet["events"]), "were of another stream")
+                yield no_events()
             else:
                 yield _events(packet["events"])
 
@@ -66,7 +83,11 @@ def check_lengths(path: Path) -> None:
         length = int.from_bytes(file.read(4), "little")
         if START + 4 + length > size:
             raise ReadError(f"{path} is damaged or cut off at byte {size}: it says its header has {length} bytes")
-        table = _table_position(file.read(length))
+        if length > MAX_HEADER:
+            raise ReadError(
+                f"{path}: header: expected at most {MAX_HEADER} bytes, got {length}", field="header", path=path
+            )
+        table = check_header(file.read(length), path)
         at = START + 4 + length
         while at < size and at != table:
             file.seek(at + 4)
@@ -78,15 +99,35 @@ def check_lengths(path: Path) -> None:
             at += 8 + length
 
 
-def _table_position(header: bytes) -> int:
-    """Where the table after the packets begins: the second field of a flatbuffer; −1 when there is none."""
+def check_header(header: bytes, path: Path) -> int:
+    """Where the table after the packets begins, −1 when there is none. The description of the streams has to be text.
+
+    The header is a flatbuffer: the first field says how packets are compressed, the second where the table is, the
+    third is the description, as XML.
+    """
     try:
         root = struct.unpack_from("<I", header)[0]
         fields = root - struct.unpack_from("<i", header, root)[0]
-        (place,) = struct.unpack_from("<H", header, fields + 6) if fields >= 0 else (0,)
-        return struct.unpack_from("<q", header, root + place)[0] if place else -1
-    except struct.error:  # the package will say what is wrong with it
-        return -1
+        (length,) = struct.unpack_from("<H", header, fields) if fields >= 0 else (0,)
+        if length < 10:
+            raise struct.error("too few fields")
+        table_at, text_at = struct.unpack_from("<2H", header, fields + 6)
+        table = struct.unpack_from("<q", header, root + table_at)[0] if table_at else -1
+        place = root + text_at
+        place += struct.unpack_from("<I", header, place)[0]
+        (length,) = struct.unpack_from("<I", header, place)
+        text = header[place + 4 : place + 4 + length]
+        if not text_at or len(text) < length:
+            raise struct.error("the description is not in it")
+        text.decode("utf-8")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ReadError(
+            f"{path} is damaged or cut off: header: expected a description of the streams as text, got one that "
+            f"cannot be read ({error})",
+            field="header",
+            path=path,
+        ) from error
+    return table
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 import io
 import itertools
+import math
+import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,12 +19,15 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.source import BLOCK, Options, Source
+from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, Options, Source, check_expansion
 
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
 WANTED = "the fields x, y, t, p or four columns are wanted"
-TROUBLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, KeyError)
+TROUBLE = (  # what an archive raises: names that are no text and numbers that are too large among them
+    zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, LookupError, ValueError,
+    OverflowError,
+)  # fmt: skip
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes
 LOOK = 4096  # rows that settle the order of unnamed columns
 
@@ -63,6 +70,11 @@ def _open_npz(path: Path, options: Options) -> Source:
         return _open_table(path, members[tables[0]], size, options)
     if named is None:
         raise ReadError(f"{path} holds the arrays {', '.join(members) or 'none'}; the arrays x, y, t, p are wanted")
+    with _open_archive(path) as archive:
+        shapes = {ours: _column_shape(archive, members[theirs], path) for ours, theirs in named.items()}
+    if len(set(shapes.values())) != 1:
+        raise ReadError(f"{path} has columns of different lengths ({shapes}); four of one length are wanted")
+    check_expansion(path, shapes["t"], path.stat().st_size)
     source = Source("npz", lambda: iter(()), size)
 
     def pieces() -> Iterator[Events]:
@@ -79,7 +91,6 @@ def _open_npz(path: Path, options: Options) -> Source:
                     raise ReadError(f"{path} has columns of different lengths; four of one length are wanted")
                 yield columns(present, at)
                 at += len(present["t"])
-        source.metadata["time_unit"] = columns.time_unit
 
     source.pieces = pieces
     return source
@@ -90,6 +101,7 @@ def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: 
     with _open_archive(path) as archive:
         shape, dtype = _member_header(archive, member, path)
     named = _fields(path, shape, dtype)
+    check_expansion(path, shape[0], path.stat().st_size)
     source = Source("npz", lambda: iter(()), size)
 
     def pieces() -> Iterator[Events]:
@@ -99,6 +111,16 @@ def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: 
 
     source.pieces = pieces
     return source
+
+
+def _column_shape(archive: zipfile.ZipFile, member: str, path: Path) -> int:
+    """The length of a column, by its header alone."""
+    shape, dtype = _member_header(archive, member, path)
+    if len(shape) != 1 or dtype.kind not in "iufb":
+        raise ReadError(
+            f"{path}: {member}: expected a column of numbers, got {dtype} of shape {shape}", field=member, path=path
+        )
+    return shape[0]
 
 
 def _fields(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, str] | None:
@@ -125,13 +147,12 @@ def _events(
         order = order or _order(rows, columns.origin)
         columns.source.metadata["columns"] = order
         yield columns({name: rows[:, order.index(name)] for name in "xytp"}, at)
-    columns.source.metadata["time_unit"] = columns.time_unit
 
 
 def _open_archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+    except TROUBLE as error:
         raise ReadError(f"{path} is a damaged archive: {error}") from error
 
 
@@ -139,15 +160,17 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, about the text of a damaged header
+            shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError, TypeError, SyntaxError, zlib.error, zipfile.BadZipFile) as error:
         raise ReadError(f"{path} has a damaged array header: {str(error)[:100]}") from error
     except Exception as error:  # the header is Python text, and can fail as such
         raise ReadError(f"{path} has a damaged array header: {type(error).__name__}") from error
     if dtype.hasobject:
         raise ReadError(f"{path} holds Python objects; {WANTED}")
-    if dtype.itemsize == 0 or any(side < 0 for side in shape):
-        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
+    if not 0 < dtype.itemsize <= MAX_ROW_BYTES or any(side < 0 for side in shape):
+        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}", field="dtype", path=path)
     return shape, dtype, fortran and len(shape) > 1
 
 
@@ -183,40 +206,51 @@ def _order(rows: NDArray[Any], path: str) -> str:
     return order
 
 
-def _member_header(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+@contextmanager
+def _open_member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[IO[bytes]]:
+    """One array of the archive, packed as NumPy does: other ways need memory that the file decides on."""
     try:
+        if archive.getinfo(name).compress_type not in METHODS:
+            raise ReadError(f"{path} has {name} compressed in another way than NumPy does", field=name, path=path)
         with archive.open(name) as file:
-            return _read_header(file, path)[:2]
+            yield file
     except TROUBLE as error:
-        raise ReadError(f"{path} has {name} damaged: {error}") from error
+        raise ReadError(f"{path} has {name} damaged: {error}", field=name, path=path) from error
+
+
+def _member_header(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    with _open_member(archive, name, path) as file:
+        return _read_header(file, path)[:2]
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[NDArray[Any]]:
     """One array of the archive, a block at a time."""
-    try:
-        if archive.getinfo(name).compress_type not in METHODS:
-            raise ReadError(f"{path} has {name} compressed in another way than NumPy does")
-        with archive.open(name) as file:
-            shape, dtype, fortran = _read_header(file, path)
-            if fortran or not shape:
-                raise ReadError(f"{path} has {name} of the shape {shape}, stored by columns; rows are wanted")
-            row = dtype.itemsize * int(np.prod(shape[1:]))
-            for at in range(0, shape[0], BLOCK):
-                count = min(BLOCK, shape[0] - at)
-                data = file.read(count * row)
-                if len(data) < count * row:
-                    raise ReadError(f"{path} has {name} cut off after {at + len(data) // max(1, row)} events")
-                yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
-    except TROUBLE as error:
-        raise ReadError(f"{path} has {name} damaged: {error}") from error
+    with _open_member(archive, name, path) as file:
+        shape, dtype, fortran = _read_header(file, path)
+        if fortran or not shape:
+            raise ReadError(f"{path} has {name} of the shape {shape}, stored by columns; rows are wanted")
+        row = dtype.itemsize * math.prod(shape[1:])
+        for at in range(0, shape[0], BLOCK):
+            count = min(BLOCK, shape[0] - at)
+            data = file.read(count * row)
+            if len(data) < count * row:
+                raise ReadError(f"{path} has {name} cut off after {at + len(data) // max(1, row)} events")
+            yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
+        if file.read(1):  # at the end, the archive compares its checksum
+            raise ReadError(f"{path}: {name}: expected {shape}, got more", field=name, path=path)
 
 
 def _read_size(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, int]:
-    for values in _member(archive, name, path):
-        if values.shape == (2,) and values.dtype.kind in "iu" and (values > 0).all() and (values <= 65536).all():
+    shape, dtype = _member_header(archive, name, path)
+    if shape == (2,) and dtype.kind in "iu":
+        (values,) = _member(archive, name, path)
+        if (values > 0).all() and (values <= 65536).all():
             return int(values[0]), int(values[1])
-        break
-    raise ReadError(f"{path} has a sensor_size that is no width and height")
+    raise ReadError(
+        f"{path} has a sensor_size that is no width and height ({dtype} of shape {shape})",
+        field="sensor_size",
+        path=path,
+    )
 
 
 def encode_npz(recording: Recording) -> Iterator[bytes]:

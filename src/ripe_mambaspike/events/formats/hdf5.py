@@ -1,5 +1,9 @@
 """HDF5, by the package `h5py`: DSEC (`events/x …`, `t_offset`), rpg (`events/xs …` in seconds), v2e (`events` [n, 4]),
-and a compound dataset with named fields."""
+and a compound dataset with named fields.
+
+An HDF5 file can name other files, claim sizes that nothing stands behind, and pack gigabytes into kilobytes. Only what
+lies in the file itself is read, within bounds, and in a process of its own (`events/guarded.py`).
+"""
 
 import math
 from collections.abc import Iterator
@@ -8,15 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
+from ripe_mambaspike.events import guarded
+from ripe_mambaspike.events.columns import NAMES, Columns, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import BLOCK, Options, Source
+from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, Options, Source, check_expansion
 
 FORMAT = "hdf5"
 MAGIC = b"\x89HDF\r\n\x1a\n"
 GROUPS = ("events", "CD/events", "dvs/events", "prophesee/left", "davis/left/events", "/")
 TROUBLE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError)  # what h5py raises
 WANTED = "datasets x, y, t, p in a group events, or a dataset events with four columns, are wanted"
+MAX_CHUNK = 1 << 26  # bytes of one chunk, unpacked; h5py makes chunks of 1 MiB at most
+MIN_CACHE = 1 << 20
+MAX_MEMBERS = 10_000  # of a group
+MAX_LINKS = 16  # followed one after another, within the file
+# Deflate, shuffle, Fletcher-32, szip, LZF; Blosc, LZ4, bitshuffle, Zstandard and Blosc 2 where `hdf5plugin` has them.
+FILTERS = frozenset({1, 2, 3, 4, 32000, 32001, 32004, 32008, 32015, 32026})
 
 
 def recognises(head: bytes, path: Path) -> bool:
@@ -24,24 +35,36 @@ def recognises(head: bytes, path: Path) -> bool:
 
 
 def open_source(path: Path, options: Options) -> Source:
+    return guarded.open_source(FORMAT, path, options)
+
+
+def load(path: Path) -> Any:
+    """The package."""
     try:
         import h5py
     except ImportError as error:
         raise ReadError(f"{path} is HDF5, which needs the package h5py; install ripe-mambaspike[data]") from error
     with suppress(ImportError):
         import hdf5plugin  # noqa: F401  (what DSEC is compressed with, where it is installed)
+    return h5py
+
+
+def open_here(path: Path, options: Options) -> Source:
+    """The source, in this very process, which the library may end."""
+    h5py = load(path)
     source = Source(FORMAT, lambda: iter(()))
     try:
         with h5py.File(path, "r") as file:
-            length = _describe(file, _find(file, h5py), source, path, h5py)
+            length, cache = _describe(file, _find(file, h5py, path), source, path, h5py)
     except TROUBLE as error:
         raise ReadError(f"{path} is damaged HDF5: {error}") from error
 
     def pieces() -> Iterator[Events]:
         columns = Columns(str(path), source, options.time_unit)
         order = ""
-        with h5py.File(path, "r") as file:
-            holder = _find(file, h5py)
+        # A chunk that the cache does not hold is unpacked again for every block of its rows.
+        with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
+            holder = _find(file, h5py, path)
             for at in range(0, length, BLOCK):
                 rows = _read(holder, slice(at, min(at + BLOCK, length)), path)
                 if not isinstance(rows, dict):
@@ -50,7 +73,6 @@ def open_source(path: Path, options: Options) -> Source:
                         raise ReadError(f"{path} has four columns without names, whose order its values do not tell")
                     rows = {name: rows[:, order.index(name)] for name in "xytp"}
                 yield columns(rows, at)
-        source.metadata["time_unit"] = columns.time_unit
 
     source.pieces = pieces
     return source
@@ -59,6 +81,9 @@ def open_source(path: Path, options: Options) -> Source:
 def _read(holder: Any, part: slice, path: Path) -> Any:
     """{x, y, t, p: column}, or rows [n, 4]."""
     try:
+        if isinstance(holder, _Fields):
+            rows = holder.dataset[part]
+            return {ours: rows[theirs] for ours, theirs in holder.names.items()}
         return {name: dataset[part] for name, dataset in holder.items()} if isinstance(holder, dict) else holder[part]
     except TROUBLE as error:
         raise ReadError(
@@ -67,64 +92,150 @@ def _read(holder: Any, part: slice, path: Path) -> Any:
         ) from error
 
 
-class _Field:
-    """One field of a compound dataset, sliced like a dataset of its own."""
+class _Fields:
+    """A compound dataset, and which of its fields are x, y, t and p."""
 
-    def __init__(self, dataset: Any, name: str) -> None:
-        self.dataset, self.name = dataset, name
-        self.shape = dataset.shape
-
-    def __getitem__(self, part: slice) -> Any:
-        return self.dataset[part][self.name]
+    def __init__(self, dataset: Any, names: dict[str, str]) -> None:
+        self.dataset, self.names = dataset, names
 
 
-def _find(file: Any, h5py: Any) -> Any:
-    """{x, y, t, p: dataset}, or a dataset [n, 4], or None."""
+def _node(file: Any, where: str, path: Path, h5py: Any) -> Any:
+    """What lies there in this file, or None. Links within the file are followed, those to another are refused."""
+    node, names, links = file, where.split("/"), 0
+    while names:
+        name = names.pop(0)
+        if name in ("", "."):
+            continue
+        link = node.get(name, getlink=True) if isinstance(node, h5py.Group) else None
+        if link is None:
+            return None
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > MAX_LINKS or len(link.path) > MAX_MEMBERS:
+                raise ReadError(f"{path}: {where}: expected data, got links in a circle", field=where, path=path)
+            node = file if link.path.startswith("/") else node
+            names = link.path.split("/") + names
+        elif isinstance(link, h5py.HardLink):
+            node = node[name]
+        else:
+            _refuse_elsewhere(where, path)
+    return node
+
+
+def _refuse_elsewhere(where: str, path: Path) -> None:
+    raise ReadError(
+        f"{path}: {where}: expected data that lies in the file itself, got what is taken from another file",
+        field=where,
+        path=path,
+    )
+
+
+def _find(file: Any, h5py: Any, path: Path) -> Any:
+    """{x, y, t, p: dataset}, or a compound dataset's fields, or a dataset [n, 4], or None."""
+    known = {spelling for spellings in NAMES.values() for spelling in spellings}
     for name in GROUPS:
-        node = file.get(name)
+        node = _node(file, name, path, h5py)
         if isinstance(node, h5py.Group):
-            named = find_columns([key for key, value in node.items() if isinstance(value, h5py.Dataset)])
+            if len(node) > MAX_MEMBERS:
+                raise ReadError(
+                    f"{path}: {name}: expected at most {MAX_MEMBERS} members, got {len(node)}", field=name, path=path
+                )
+            found = {key: _node(file, f"{name}/{key}", path, h5py) for key in node if key.strip().lower() in known}
+            found = {key: value for key, value in found.items() if isinstance(value, h5py.Dataset)}
+            named = find_columns(list(found))
             if named is not None:
-                return {ours: node[theirs] for ours, theirs in named.items()}
+                return {ours: found[theirs] for ours, theirs in named.items()}
         elif isinstance(node, h5py.Dataset) and node.dtype.names:
             named = find_columns(node.dtype.names)
             if named is not None:
-                return {ours: _Field(node, theirs) for ours, theirs in named.items()}
+                return _Fields(node, named)
         elif isinstance(node, h5py.Dataset) and node.ndim == 2 and node.shape[1] == 4:
             return node if node.dtype.kind in "iuf" else None
     return None
 
 
-def _describe(file: Any, holder: Any, source: Source, path: Path, h5py: Any) -> int:
-    """Fill in what the file says about itself; the number of events."""
+def _describe(file: Any, holder: Any, source: Source, path: Path, h5py: Any) -> tuple[int, int]:
+    """Fill in what the file says about itself; the number of events, and the bytes of the largest chunk."""
     if holder is None:
-        raise ReadError(f"{path} holds {', '.join(list(file)[:8]) or 'nothing'}; {WANTED}")
-    if isinstance(file.get("t_offset"), h5py.Dataset):
-        source.metadata["t_offset_us"] = int(file["t_offset"][()])  # DSEC: times count from here
-    attributes = {**dict(file.attrs), **dict(file["events"].attrs if "events" in file else {})}
+        names = [str(name) for _, name in zip(range(8), file, strict=False)]
+        raise ReadError(f"{path} holds {', '.join(names) or 'nothing'}; {WANTED}")
+    offset = _node(file, "t_offset", path, h5py)
+    if isinstance(offset, h5py.Dataset):
+        if offset.size != 1 or offset.dtype.kind not in "iu":
+            raise ReadError(
+                f"{path}: t_offset: expected one whole number, got {offset.dtype} of shape {offset.shape}",
+                field="t_offset",
+                path=path,
+            )
+        _check_storage(offset, path)
+        source.metadata["t_offset_us"] = int(offset[()].item())  # DSEC: times count from here
+    source.sensor_size = _resolution(file, _node(file, "events", path, h5py))
+    datasets = holder if isinstance(holder, dict) else {"events": getattr(holder, "dataset", holder)}
+    chunk = max(_check_storage(dataset, path) for dataset in datasets.values())
+    shapes = {name: tuple(dataset.shape) for name, dataset in datasets.items()}
+    shape = next(iter(shapes.values()))
+    if len(set(shapes.values())) != 1 or len(shape) != (1 if isinstance(holder, dict | _Fields) else 2):
+        raise ReadError(f"{path} has columns of the shapes {shapes}; four of one length are wanted")
+    check_expansion(path, shape[0], path.stat().st_size)
+    return int(shape[0]), max(MIN_CACHE, chunk + 1)
+
+
+def _resolution(file: Any, events: Any) -> tuple[int, int] | None:
+    attributes: dict[str, Any] = {}
+    for node in (file, events):
+        for name in ("sensor_resolution", "resolution", "width", "height"):
+            # One that claims many values is no size, and not read.
+            if node is not None and name in node.attrs and math.prod(node.attrs.get_id(name).shape or ()) <= 2:
+                attributes[name] = node.attrs[name]
     size = attributes.get("sensor_resolution", attributes.get("resolution"))
     if size is not None and len(size) == 2 and all(int(side) > 0 for side in size):
         # rpg writes (height, width); a sensor is never taller than wide in these sets.
-        source.sensor_size = (max(map(int, size)), min(map(int, size)))
-    elif {"width", "height"} <= set(attributes):
-        source.sensor_size = (int(attributes["width"]), int(attributes["height"]))
-    for dataset in holder.values() if isinstance(holder, dict) else [holder]:
-        _check_storage(getattr(dataset, "dataset", dataset), path)
-    if not isinstance(holder, dict):
-        return int(holder.shape[0])
-    shapes = {name: tuple(dataset.shape) for name, dataset in holder.items()}
-    if len(set(shapes.values())) != 1 or len(shapes["t"]) != 1:
-        raise ReadError(f"{path} has columns of the shapes {shapes}; four of one length are wanted")
-    return int(shapes["t"][0])
+        return max(map(int, size)), min(map(int, size))
+    if {"width", "height"} <= set(attributes):
+        return int(attributes["width"]), int(attributes["height"])
+    return None
 
 
-def _check_storage(dataset: Any, path: Path) -> None:
-    """A size can be claimed without a byte behind it: what was never written would be read as zeros without end."""
+def _check_storage(dataset: Any, path: Path) -> int:
+    """The bytes of a chunk, 0 for data that is not in chunks.
+
+    A size can be claimed without a byte behind it: what was never written would be read as zeros without end.
+    """
+    chunk = 0
+    if dataset.external or dataset.is_virtual:
+        _refuse_elsewhere(str(dataset.name), path)
+    if dataset.dtype.itemsize > MAX_ROW_BYTES or dataset.dtype.hasobject:
+        raise ReadError(
+            f"{path}: {dataset.name}: expected numbers, got {dataset.dtype}", field=str(dataset.name), path=path
+        )
     if dataset.chunks is None:
         there = dataset.id.get_storage_size()
         whole = there >= dataset.size * dataset.dtype.itemsize
     else:
+        chunk = _check_chunks(dataset, path)
         there = dataset.id.get_num_chunks()
         whole = there * math.prod(dataset.chunks) >= dataset.size
     if not whole:
         raise ReadError(f"{path} says {dataset.name} has the shape {dataset.shape}, of which not all was written")
+    return chunk
+
+
+def _check_chunks(dataset: Any, path: Path) -> int:
+    """The bytes of a chunk, unpacked."""
+    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    if size > MAX_CHUNK:
+        raise ReadError(
+            f"{path}: {dataset.name}: expected chunks of at most {MAX_CHUNK} bytes, got {size}",
+            field=str(dataset.name),
+            path=path,
+        )
+    plist = dataset.id.get_create_plist()
+    for number in range(plist.get_nfilters()):
+        filter_id = plist.get_filter(number)[0]
+        if filter_id not in FILTERS:
+            raise ReadError(
+                f"{path}: {dataset.name}: expected a filter of {sorted(FILTERS)}, got number {filter_id}",
+                field=str(dataset.name),
+                path=path,
+            )
+    return size

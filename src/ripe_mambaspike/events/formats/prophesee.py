@@ -11,6 +11,7 @@ from pathlib import Path
 from ripe_mambaspike.errors import ReadError
 
 LONGEST_HEADER = 1 << 20
+MAX_LINES = 10_000  # of a header; real ones have twenty
 SIZES = ((640, 480), (1280, 720))
 ENCODINGS = {"2.0": "evt2", "2": "evt2", "2.1": "evt21", "21": "evt21", "3.0": "evt3", "3": "evt3"}
 
@@ -56,7 +57,7 @@ def read_header(path: Path) -> Header:
     """A line of the header is text; what follows may start with `%` by chance and is not."""
     values: dict[str, str] = {}
     with path.open("rb") as file:
-        while True:
+        for _ in range(MAX_LINES):
             start = file.tell()
             line = file.readline(LONGEST_HEADER)
             if not line.startswith(b"%") or not line.rstrip(b"\r\n").isascii():
@@ -70,6 +71,7 @@ def read_header(path: Path) -> Header:
             if name == "end":
                 return Header(values, file.tell())
             values.setdefault(name.lower(), value.strip())
+    raise ReadError(f"{path}: header: expected at most {MAX_LINES:,} lines, got more", field="header", path=path)
 
 
 def _size(width: str, height: str) -> tuple[int, int] | None:

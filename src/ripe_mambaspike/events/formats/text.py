@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ripe_mambaspike.events.source import Options, Source
 
 FORMAT = "text"
 LINES = 1 << 16  # read at a time
+MAX_LINE = 1 << 14  # characters
 MOST_US = 1 << 53  # what a number read from text keeps exactly
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 CUT = "was cut off at the end of the file"
@@ -57,7 +59,7 @@ def _look(path: Path, source: Source) -> tuple[list[str] | None, int]:
     """(what each column is if the first line names them, the number of lines before the events)."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(itertools.islice(file, 1000)):
+            for number, line in enumerate(itertools.islice(_lines(file, path), 1000)):
                 cells = _cells(line)
                 if not cells:
                     continue
@@ -68,7 +70,15 @@ def _look(path: Path, source: Source) -> tuple[list[str] | None, int]:
                     # A table may have more columns; one without a name, as of row numbers, has an empty cell.
                     every = re.split(r"[,;]", line.strip()) if re.search(r"[,;]", line) else cells
                     back = {theirs: ours for ours, theirs in named.items()}
-                    return [back.get(cell.strip(), "") for cell in every], number + 1
+                    order = [back.get(cell.strip(), "") for cell in every]
+                    if not set(named) <= set(order):
+                        raise ReadError(
+                            f"{path} line {number + 1}: names: expected one between every two separators, "
+                            f"got '{line.strip()[:60]}'",
+                            field="names",
+                            path=path,
+                        )
+                    return order, number + 1
                 return None, number
     except UnicodeDecodeError as error:
         raise ReadError(f"{path} is no text: byte {error.start} is {error.object[error.start]}") from error
@@ -81,7 +91,7 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: Columns) ->
     width = len(order or "xytp")
     line_number = skip
     with path.open(encoding="utf-8-sig") as file:
-        lines = itertools.islice(file, skip, None)
+        lines = itertools.islice(_lines(file, path), skip, None)
         while True:
             try:
                 batch = list(itertools.islice(lines, LINES))
@@ -110,7 +120,16 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: Columns) ->
                 columns.time_unit = "us"
             yield columns({name: table[:, order.index(name)] for name in "xytp"}, at)
             at += len(table)
-    source.metadata["time_unit"] = columns.time_unit
+
+
+def _lines(file: IO[str], path: Path) -> Iterator[str]:
+    """Line by line; one without an end is not read to its end."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE and not line.endswith("\n"):
+            raise ReadError(
+                f"{path}: line: expected at most {MAX_LINE} characters, got '{line[:60]}…'", field="line", path=path
+            )
+        yield line
 
 
 def _table(lines: list[str], before: int, path: Path, width: int) -> np.ndarray:
