@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import TRUST_HINT, failed_run, graph_bytes, reason_of, write_whole
 from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
-from ripe_mambaspike.deploy.export.pt2_schema import UnknownPartError
+from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import InputError
