@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike import fuse
+from ripe_mambaspike.deploy import graph_scan
 from ripe_mambaspike.deploy.export import torch_export
+from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
 from ripe_mambaspike.deploy.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.probe import probe_events
@@ -67,3 +69,23 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
             torch_export.load(place)
     with pytest.raises(InputError, match="cannot be read"):
         torch_export.load(tmp_path / "absent.pt2")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"attention": kind} for kind in ("low-rank", "grouped", "sigmoid", "gate", "none")),
+        *({"mixer": kind} for kind in ("transformer", "gru", "conv1d", "flat")),
+        {"tokens": 3, "resolution": (18, 18)},
+        {"head_width": 16, "bridge": "stage3", "neurons": "lif", "tdm": False},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_every_kind_of_layer_is_read_without_trust(loud, tmp_path, monkeypatch, fields):
+    """Their operators are on the list of those that a file may call."""
+    monkeypatch.setattr(graph_scan, "CHUNK", 4)
+    model = fuse(loud(steps=1, **fields), quiet=True)
+    torch_export.save(clip_graph(model, 18, 18), tmp_path / "clip.pt2", dynamic=False)
+    archive, facts = rebuilt((tmp_path / "clip.pt2").read_bytes())
+    assert facts["kind"] == "clip"
+    assert len(archive) > 100_000

@@ -11,7 +11,8 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from ripe_mambaspike.deploy.export.pt2_schema import PROGRAM, SCALARS, UnknownPartError, payload
+from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
+from ripe_mambaspike.deploy.export.pt2_schema import PROGRAM, SCALARS, payload
 
 ROOT = "archive"
 FACTS = "ripe.json"

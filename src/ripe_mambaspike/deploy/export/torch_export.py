@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import TRUST_HINT, failed_run, graph_bytes, reason_of, write_whole
 from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
-from ripe_mambaspike.deploy.export.pt2_schema import UnknownPartError
+from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
 from ripe_mambaspike.deploy.graph import Graph
 from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import InputError
@@ -84,13 +84,12 @@ def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Calla
 
 
 def _program(data: bytes, extra: dict[str, str]) -> torch.export.ExportedProgram:
-    """By PyTorch's reader, without its remarks."""
-    log = logging.getLogger("torch.export")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    """By PyTorch's reader, without its remarks: what fails is raised, and told by `load`."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(data), extra_files=extra)
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
