@@ -72,7 +72,7 @@ def test_mode_and_momentum_come_back_after_an_error():
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        recalibrate(net, batches(), fail)
+        recalibrate(net, batches(), run=fail)
     assert net.first.training
     assert net.first.momentum == 0.1
 
@@ -80,7 +80,7 @@ def test_mode_and_momentum_come_back_after_an_error():
 def test_a_function_to_run_is_run():
     net = Net().double()
     seen = []
-    recalibrate(net, batches(2), lambda x: seen.append(net(x)))
+    recalibrate(net, batches(2), run=lambda x: seen.append(net(x)))
     assert len(seen) == 2
     assert not seen[0].requires_grad
 
@@ -89,7 +89,7 @@ def test_drop_path_stays_off():
     model = create_model("nmnist", stage_channels=(4, 4, 4), hierarchy_widths=(4, 8, 8), steps=3, drop_path=0.9)
     data = [probe_events(3, 18, 18, samples=4, seed=s) for s in range(2)]
     logits = []
-    recalibrate(model, data, lambda x: logits.append(model(x)))
-    recalibrate(model, data, lambda x: logits.append(model(x)))
+    recalibrate(model, data, run=lambda x: logits.append(model(x)))
+    recalibrate(model, data, run=lambda x: logits.append(model(x)))
     assert torch.equal(torch.stack(logits[:2]), torch.stack(logits[2:]))
     assert model.training

@@ -1,12 +1,15 @@
 """What every network offers, whatever it is made of."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import ModelConfig
+from ripe_mambaspike.nn.altered import Alteration, own_alteration
 
 
 class Output(NamedTuple):
@@ -24,6 +27,7 @@ class Model(nn.Module):
     config: ModelConfig
     name: str
     head: Any
+    package_methods: ClassVar[Mapping[str, Any]]  # of the package's own class, whatever a subclass has
 
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
@@ -44,6 +48,10 @@ class Model(nn.Module):
         """Parameters, learned and frozen, without buffers."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def alteration(self) -> Alteration | None:
+        """What somebody hooked, subclassed or replaced inside the network, None when all is as the package made it."""
+        raise NotImplementedError
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Class of every clip [B]: argmax of the logits' mean over the steps, taken in float32."""
@@ -54,6 +62,18 @@ class Model(nn.Module):
         from ripe_mambaspike.models.pretrained import save_pretrained
 
         return save_pretrained(self, folder)
+
+
+def refuse_altered(model: Model, what: str) -> None:
+    """Raise unless the network is as the package made it: `what` computes with its weights and calls no module."""
+    own = own_alteration(model, model.package_methods)
+    found = Alteration("", own) if own else model.alteration()
+    if found is not None:
+        raise ConfigError(
+            f"{what}: expected the package's own modules without hooks, since they are not called one by one; "
+            f"got a network where {found}",
+            field=found.name,
+        )
 
 
 def clip_logits(logits: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.config import RipeConfig
@@ -25,7 +26,7 @@ from ripe_mambaspike.nn.fast.stage import (
     run_stage,
 )
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, SharedNorm, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.together import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, precision, say
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -52,8 +53,11 @@ def kernels_cover(model: Any, x: Tensor, mode: Pass = HARD) -> bool:
     if config.form == "dual-kernel":
         say("no kernels for the dual-kernel form; the reference path takes over")
         return False
-    norms = [m.training for m in model.modules() if isinstance(m, BatchNorm | TimeBatchNorm)]
-    if len(set(norms)) > 1:
+    found = model.alteration()
+    if found is not None:
+        say(f"{found}; the reference path takes over")
+        return False
+    if config.form == "training" and len({m.training for m in model.modules() if isinstance(m, _BatchNorm)}) > 1:
         say("norms partly in training, partly in evaluation; the reference path takes over")
         return False
     return True

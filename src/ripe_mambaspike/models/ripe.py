@@ -12,8 +12,10 @@ from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
 from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.nn.altered import Alteration, altered, own_method
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
+from ripe_mambaspike.nn.fast.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.hierarchy import Hierarchy, HierarchyState, make_head
 from ripe_mambaspike.nn.neurons import NEURONS
@@ -175,11 +177,25 @@ class RipeMambaSpike(Model):
                 f"(batch {samples}, k) below {positions} are wanted"
             )
 
+    def alteration(self) -> Alteration | None:
+        own = own_method(self, {name: self.package_methods[name] for name in ("front_end", "classify", "select")})
+        if own is not None:
+            return Alteration("", own)
+        for name, kinds in PARTS.items():
+            if type(part := getattr(self, name)) not in kinds:
+                return Alteration(name, f"is a {type(part).__name__}")
+        table = WITH_DUAL_KERNELS if self.config.form == "dual-kernel" else TABLE
+        return altered(self, (self.entry, self.stages, self.bridge, self.tokens, self.hierarchy, self.head), table)
+
     def parts(self) -> dict[str, nn.Module]:
         """The network in the order an event sees it."""
         stages = {f"stage{level + 1}": stage for level, stage in enumerate(self.stages)}
         rest = {"bridge": self.bridge, "tokens": self.tokens, "hierarchy": self.hierarchy, "head": self.head}
         return {"entry": self.entry, **stages, **rest}
+
+
+_OWN = ("forward", "run", "run_passes", "run_causal", "front_end", "classify", "select")
+RipeMambaSpike.package_methods = {name: getattr(RipeMambaSpike, name) for name in _OWN}
 
 
 def _compact(state: Any) -> Any:

@@ -21,6 +21,7 @@ from ripe_mambaspike.files import atomic_write, commit
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
+from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.clip_cache import workers_explained
 from ripe_mambaspike.train.clips import Clips, TrainBatches, TrainingData, open_data
@@ -29,7 +30,6 @@ from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.history import Board, Row, write_log
 from ripe_mambaspike.train.loop import Learner
 from ripe_mambaspike.train.network import choose_device, make_network, parameters
-from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.recipe import FREE, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
 
@@ -137,7 +137,7 @@ class Run:
         average = self.learner.average
         part = self.data.test if protocol == "paper" else self.data.val
         with average.in_place() if average is not None else nullcontext():
-            recalibrate(model, self._clean())
+            recalibrate(model, self._clean(), self.device, None)
             found = None if part is None else self._evaluate(model, part)
             score: tuple[float, float] = (epoch, 0.0)  # without such a part the last epoch, the only one to come here
             if found is not None:

@@ -55,7 +55,7 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
     """
     alpha = settings.sharpness
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
-        modes = [Pass(sharpness=alpha)]
+        modes = [Pass(sharpness=alpha, warm_up=False)]  # statistics are taken anew before every evaluation
         if settings.passes == 2:
             modes.append(Pass(relaxed=True, sharpness=alpha, track_statistics=False))
         hard, *rest = model.run_passes(x, modes)
