@@ -1,7 +1,10 @@
 """What a network says about an input it cannot read."""
 
+import math
+
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.config import SMALLEST_SIDE
@@ -28,6 +31,28 @@ def check_input(x: Tensor, most_steps: int | None, dtype: torch.dtype, seen: int
         raise InputError(f"the input is {shape[3]}×{shape[4]}; three strides of two need at least 8×8")
     if x.dtype != dtype and not (torch.is_autocast_enabled(x.device.type) and x.is_floating_point()):
         raise InputError(f"the input is {_name(x.dtype)}; {_name(dtype)}, the network's own precision, is wanted")
+    refuse_not_finite(x)
+
+
+def refuse_not_finite(x: Tensor) -> None:
+    """Raise for an input with NaN or Inf, which spikes would swallow. On a CPU alone; see `poisoned`."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return
+    if not math.isfinite(x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32)).item()):
+        bad = x.detach()[~x.detach().isfinite()]
+        if len(bad):  # a sum of large numbers may overflow
+            raise InputError(f"x: expected finite numbers, got {float(bad[0])} at {len(bad)} of {x.numel()}", field="x")
+
+
+def poisoned(logits: Tensor, x: Tensor) -> Tensor:
+    """Logits [B, T, classes] that are NaN for every sample of x [B, T', 2, H, W] with NaN or Inf, as they are for others.
+
+    Where looking would wait for the device or break a graph, so that no such sample ever gets an answer.
+    """
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return logits
+    nothing = 0 * x.detach().sum((1, 2, 3, 4), dtype=torch.promote_types(x.dtype, torch.float32))
+    return logits + nothing[:, None, None].to(logits.dtype)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.checks import poisoned
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.nn.fast.bridge import BridgePlan, bridge_tokens, plan_bridge
 from ripe_mambaspike.nn.fast.hierarchy import HierarchyPlan, classify, plan_hierarchy
@@ -110,7 +111,7 @@ def run_plan(
         if token_indices is None:
             token_indices = planned.select(kept[-1].data.permute(0, 1, 4, 2, 3))
         tokens = bridge_tokens(planned.bridge, kept[-planned.scales :], attention, token_indices, mode)
-        logits = classify(planned.hierarchy, tokens).to(x.dtype)
+        logits = poisoned(classify(planned.hierarchy, tokens).to(x.dtype), x)
     measured = torch.stack(rates) if rates else logits.new_empty(0)
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
 

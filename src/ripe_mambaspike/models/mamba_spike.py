@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output
-from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.checks import check_input, poisoned
 from ripe_mambaspike.models.config import MambaSpikeConfig
 from ripe_mambaspike.nn.altered import Alteration, altered, known
 from ripe_mambaspike.nn.fast.coverage import layer_norm
@@ -102,6 +102,7 @@ class MambaSpike(Model):
     def run(self, x: Tensor) -> Output:
         """A pass with all it gives."""
         self.check(x)
+        events = x
         rates = []
         for layer in self.encoder:
             x = layer(x)
@@ -112,7 +113,8 @@ class MambaSpike(Model):
         tokens = self.input_proj(x.flatten(2))
         for block in self.blocks:
             tokens = block(tokens)
-        return Output(self.head(self.norm(tokens.mean(1, keepdim=True))), torch.stack(rates))
+        logits = self.head(self.norm(tokens.mean(1, keepdim=True)))
+        return Output(poisoned(logits, events), torch.stack(rates))
 
     def alteration(self) -> Alteration | None:
         return altered(self, self.children(), _TABLE)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output
-from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.base import Model, Output, not_called
+from ripe_mambaspike.models.checks import check_input, poisoned
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
 from ripe_mambaspike.models.memory import memory_explained
@@ -100,7 +100,7 @@ class RipeMambaSpike(Model):
             token_indices = self.select(front.stages[-1].spikes)
         logits = self.classify(front.features, front.attention, token_indices)
         rates = torch.cat([stage.rates() for stage in front.stages])
-        return Output(logits, rates, front.attention, token_indices)
+        return Output(poisoned(logits, x), rates, front.attention, token_indices)
 
     def run_passes(self, x: Tensor, modes: Sequence[Pass]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
@@ -142,11 +142,13 @@ class RipeMambaSpike(Model):
         """
         if not self.config.causal:
             raise ConfigError(f"'{self.name}' looks at whole clips; run_causal wants a network whose causal is true")
+        if (found := altered(self, (self.hierarchy,), TABLE)) is not None:
+            raise not_called(found, "run_causal")
         with memory_explained(self, x):
             front = self.front_end(x, HARD, None if state is None else state.front)
             tokens = self.bridge(front.features, front.attention)
             mixed, hierarchy = self.hierarchy.advance(tokens, None if state is None else state.hierarchy)
-            return CausalRun(self.head(mixed.mean(2)), front, CausalState(front.state, hierarchy).compact())
+            return CausalRun(poisoned(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact())
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.files import atomic_write, commit
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.labels import Labels, save_labels
+from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
@@ -145,8 +145,8 @@ class Run:
             if self.best is None or score > tuple(self.best["score"]):
                 self.best = {"epoch": epoch, "score": list(score)}
                 if self.processes.is_first:
+                    model.labels = self._labels(epoch)
                     save_pretrained(model, self.folder / BEST)
-                    save_labels(self._labels(epoch), self.folder / BEST)
         return {} if found is None else {"val_loss": found.loss, "val_top1": found.top1}
 
     def _clean(self) -> Iterator[Tensor]:

@@ -86,8 +86,8 @@ TABLE = {
     **known(
         (
             nn.Sequential, nn.ParameterList, nn.Identity, nn.Linear, nn.LayerNorm, nn.GELU, nn.GRU, nn.Conv1d,
-            *BATCH_NORMS, *AFFINES, *NEURONS, *ATTENTIONS, *MAMBAS, *MIXERS, Mamba, RepConv, FusedConv, SpikingStage, Bridge,
-            ProjectedMixture, FoldedMixture, FoldedProjection, Hierarchy, Transition, TokenSelection,
+            *BATCH_NORMS, *AFFINES, *NEURONS, *ATTENTIONS, *MAMBAS, *MIXERS, Mamba, RepConv, FusedConv, SpikingStage,
+            Bridge, ProjectedMixture, FoldedMixture, FoldedProjection, Hierarchy, Transition, TokenSelection,
         ),
         {
             TimeBatchNorm: standard_norm,
