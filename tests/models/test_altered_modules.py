@@ -92,7 +92,9 @@ def test_every_kind_of_module_can_be_replaced_by_a_subclass_or_a_method(model, x
             if way == "method":
                 module.forward = forward
             else:
-                module.__class__ = type("Mine", (type(module),), {"forward": lambda self, *a, f=forward, **o: f(*a, **o)})
+                module.__class__ = type(
+                    "Mine", (type(module),), {"forward": lambda self, *a, f=forward, **o: f(*a, **o)}
+                )
             with torch.no_grad(), kernels("plain"):
                 given = altered(x)
             assert seen, (kind, way)
@@ -146,7 +148,9 @@ def test_a_module_of_an_unknown_type_is_called(small, louder, events):
     assert not torch.equal(given, before)
 
 
-@pytest.mark.parametrize("name", ["head", "bridge.attention", "hierarchy.blocks.1.merge", "hierarchy.transitions.1.widen"])
+@pytest.mark.parametrize(
+    "name", ["head", "bridge.attention", "hierarchy.blocks.1.merge", "hierarchy.transitions.1.widen"]
+)
 @pytest.mark.parametrize("way", ["parametrized", "weight-norm", "hook-weight-norm", "no-bias"])
 def test_weights_made_on_the_way(small, louder, events, name, way):
     model = louder(small()).eval()

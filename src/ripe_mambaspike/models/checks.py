@@ -45,9 +45,9 @@ def refuse_not_finite(x: Tensor) -> None:
 
 
 def poisoned(logits: Tensor, x: Tensor) -> Tensor:
-    """Logits [B, T, classes] that are NaN for every sample of x [B, T', 2, H, W] with NaN or Inf, as they are for others.
+    """Logits [B, T, classes], NaN for every sample of x [B, T', 2, H, W] with NaN or Inf in it.
 
-    Where looking would wait for the device or break a graph, so that no such sample ever gets an answer.
+    Where looking would wait for the device or break a graph; so no such sample ever gets an answer.
     """
     if x.device.type == "cpu" and not torch.compiler.is_compiling():
         return logits

@@ -186,7 +186,9 @@ class RipeConfig(ModelConfig):
             raise ConfigError("form is 'dual-kernel' and tdm is false; two kernels need the temporal filter")
         channels, widths = self.stage_channels, self.hierarchy_widths
         self._check_size(
-            stage_channels=sum(18 * c * c + 9 * before * c for before, c in zip((2, *channels), channels, strict=False)),
+            stage_channels=sum(
+                18 * c * c + 9 * before * c for before, c in zip((2, *channels), channels, strict=False)
+            ),
             hierarchy_widths=18 * widths[0] * sum(channels) + sum(20 * width * width for width in widths),
             steps=4 * self.steps * sum(channels),
             classes=self.classes * (self.head_width or widths[-1]),

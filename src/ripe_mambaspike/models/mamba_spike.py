@@ -62,7 +62,6 @@ class PreNormMamba(nn.Module):
             plan = BlockPlan(norm, mamba.in_proj.to(dtype), inner, mamba.out_proj.to(dtype), None)
             return x + run_block(plan, x)
 
-
     def _altered(self) -> bool:
         found = altered(self, (self.norm, self.mamba), _TABLE)
         if found is not None:

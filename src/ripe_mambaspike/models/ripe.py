@@ -148,7 +148,9 @@ class RipeMambaSpike(Model):
             front = self.front_end(x, HARD, None if state is None else state.front)
             tokens = self.bridge(front.features, front.attention)
             mixed, hierarchy = self.hierarchy.advance(tokens, None if state is None else state.hierarchy)
-            return CausalRun(poisoned(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact())
+            return CausalRun(
+                poisoned(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact()
+            )
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""

@@ -16,7 +16,7 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
-SETTLED = 1000  # batches that statistics from a file stand for
+SETTLED = 10**9  # batches that statistics from a file stand for
 
 
 def check_statistics(count: int) -> None:
@@ -37,8 +37,8 @@ class _Statistics(_BatchNorm):
     """γ = 1, β = 0, running mean 0 and variance 1 of the given shape, whose last side are the channels.
 
     A `_BatchNorm` to PyTorch, so that `torch.optim.swa_utils.update_bn` finds it. How many batches were tracked is a
-    plain number that no file keeps. `momentum` None means the average over all of them; otherwise the first ones are
-    averaged until each would weigh less than the momentum, so that a short run does not remember the initial 0 and 1.
+    plain number that no file keeps. `momentum` None means the average over all of them; otherwise the later ones weigh
+    more, as ever, and none of the weight is left to the initial 0 and 1, which a short run would not forget.
     """
 
     running_mean: Tensor
@@ -80,7 +80,8 @@ class _Statistics(_BatchNorm):
         self.num_batches_tracked += first == 0  # the later steps of a recording in pieces are of the same batch
         if momentum is not None and not mode.warm_up:
             return momentum
-        return max(momentum or 0.0, 1 / max(1, self.num_batches_tracked))
+        count = max(1, self.num_batches_tracked)
+        return 1 / count if momentum is None else momentum / (1 - (1 - momentum) ** count)
 
     @torch.no_grad()
     def track(self, mean: Tensor, variance: Tensor, count: int, mode: Pass, first: int = 0) -> None:
