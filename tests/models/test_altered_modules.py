@@ -263,15 +263,12 @@ def test_run_causal_refuses_what_it_would_not_call(small, events):
 def test_on_a_gpu(small, louder, events):
     model, x = louder(small(form="deployed")).eval().cuda(), events().cuda()
     with torch.no_grad():
-        expected = model(x)
+        with kernels("off"):
+            expected = model(x)
         for kind, name in kinds(model).items():
             seen = []
             handle = model.get_submodule(name).register_forward_hook(lambda *given, seen=seen: seen.append(1))
             given = model(x)
             handle.remove()
             assert seen == [1], kind
-            assert (clip(given) == clip(expected)).all()
-
-
-def clip(logits):
-    return logits.float().mean(1).argmax(-1)
+            torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,7 @@
 """NaN and Inf in weights, statistics and inputs never end in an answer."""
 
 import hashlib
+import itertools
 import json
 
 import pytest
@@ -80,9 +81,8 @@ def test_stored_weights(small, tmp_path, kind, value):
 
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize("choice", ["off", "auto"])
-@pytest.mark.parametrize("training", [False, True])
-def test_an_input_is_refused(small, events, value, choice, training):
-    model = small().train(training)
+def test_an_input_is_refused(small, events, value, choice):
+    model = small().eval()
     whole, one = events(), events()
     whole.fill_(value)
     one[1, 4, 0, 17, 17] = value
@@ -92,6 +92,18 @@ def test_an_input_is_refused(small, events, value, choice, training):
             with kernels(choice), pytest.raises(InputError) as caught:
                 way(x)
             assert caught.value.field == "x"
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("choice", ["off", "auto"])
+def test_in_training_the_loss_is_nan(small, events, value, choice):
+    model, x = small().train(), events()
+    x[1, 4, 0, 17, 17] = value
+    with kernels(choice):
+        for logits in (model(x), model.run(x).logits, model.run_passes(x, [HARD])[0].logits):
+            assert logits[1].isnan().all()
+        with torch.no_grad(), pytest.raises(InputError):
+            model(x)
 
 
 def test_the_baseline_refuses_it(tiny_baseline, events):
@@ -111,9 +123,9 @@ def test_large_numbers_are_no_fault(small, events):
 def test_where_nobody_looks_the_logits_of_that_sample_are_nan(monkeypatch):
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)  # as in a compiled pass
     x = probe_events(3, 8, 8, samples=4)
-    logits = torch.randn(4, 3, 5)
-    for value in BAD:
-        spoiled = x.clone()
+    for value, dtype in itertools.product(BAD, (torch.float32, torch.float16)):
+        logits = torch.randn(4, 3, 5).to(dtype)
+        spoiled = (1000 * x).to(dtype)  # of which a sum in float16 would overflow
         spoiled[2, 1, 0, 3, 3] = value
         given = poisoned(logits, spoiled)
         assert given[2].isnan().all()

@@ -93,7 +93,7 @@ class MambaSpike(Model):
 
     def check(self, x: Tensor) -> None:
         """Raise unless this network can read x; without pooling its projection fits one resolution alone."""
-        check_input(x, self.config.steps, self.dtype)
+        check_input(x, self.config.steps, self.dtype, training=self.training)
         if self.config.pooled is None and tuple(x.shape[3:]) != self.config.resolution:
             given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.resolution))
             raise InputError(f"the input is {given}; this network's projection was made for {wanted}")

@@ -117,7 +117,7 @@ class RipeMambaSpike(Model):
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
-        check_input(x, self.config.most_steps, self.dtype, seen=step)
+        check_input(x, self.config.most_steps, self.dtype, seen=step, training=self.training)
         if initial_state is not None and states[0].first_input.shape != x[:, 0].shape:
             given, wanted = tuple(x[:, 0].shape), tuple(states[0].first_input.shape)
             raise InputError(f"the input's steps have shape {given}; the state it goes on from has {wanted}")
@@ -168,7 +168,7 @@ class RipeMambaSpike(Model):
         return self.tokens(spikes)
 
     def _check_pass(self, x: Tensor, indices: Tensor | None) -> None:
-        check_input(x, self.config.most_steps, self.dtype)
+        check_input(x, self.config.most_steps, self.dtype, training=self.training)
         if indices is not None and not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
             height, width = self.config.grids(*x.shape[3:])[-1]
             self._check_indices(indices, x.shape[0], height * width)
