@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.events.writing import write
     from ripe_mambaspike.models.pretrained import from_pretrained
     from ripe_mambaspike.models.registry import create_model, list_models
+    from ripe_mambaspike.nn.calibrate import recalibrate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "load_set",
     "read",
     "read_chunks",
+    "recalibrate",
     "write",
 ]
 
@@ -51,6 +53,7 @@ _HOMES = {
     "load_set": "data.loading",
     "read": "events.reading",
     "read_chunks": "events.reading",
+    "recalibrate": "nn.calibrate",
     "write": "events.writing",
 }
 

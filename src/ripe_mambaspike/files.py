@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -57,8 +57,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
-def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str] = ()) -> None:
     """Write several files of which the last one vouches for the others, by holding their checksums.
+
+    Files of an earlier save that are `stale` now are removed before anything is moved in: they would speak of others.
 
     All of them are on the disk beside their places before the first is moved in. An earlier version of each file but
     the last keeps a second name (`.NAME.xxxxxxxx.old`) until the last one is in its place. So whenever the process is
@@ -77,6 +79,8 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
             for name in others:
                 if (folder / name).is_file():
                     _second_name(folder / name, kept[name])
+            for name in stale:
+                (folder / name).unlink(missing_ok=True)
             sync_folder(folder)
             for name in others:
                 written[name][1].replace(folder / name)

@@ -221,7 +221,7 @@ def test_clips_of_several_sizes_and_shapes(trained):
         (bars(1, 0)[0], "1 calibration clip with events was given; at least 8"),
         ([], "0 calibration clips"),
         (torch.cat((bars(5, 0)[0], torch.zeros(9, 4, 2, 12, 12))), "5 calibration clips with events"),
-        (torch.full((8, 4, 2, 12, 12), torch.nan), "a number that is not finite"),
+        (torch.full((8, 4, 2, 12, 12), torch.nan), "x: expected finite numbers"),
         (torch.ones(8, 5, 2, 12, 12), "5 time steps; the network was made for at most 4"),
         (torch.ones(8, 4, 1, 12, 12), r"shape \(8, 4, 1, 12, 12\)"),
         (["clip"], "a calibration clip is a str"),

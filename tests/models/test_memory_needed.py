@@ -77,7 +77,7 @@ def fail(monkeypatch):
 
         monkeypatch.setattr("ripe_mambaspike.models.ripe.run_plan", failing)
         monkeypatch.setattr("ripe_mambaspike.deploy.capture.run_plan", failing)
-        monkeypatch.setattr("ripe_mambaspike.models.ripe.RipeMambaSpike.front_end", failing)
+        monkeypatch.setattr("ripe_mambaspike.models.ripe.FrontEnd", failing)
 
     return replace
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from ripe_mambaspike import create_model
+from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
@@ -72,7 +73,7 @@ def test_mode_and_momentum_come_back_after_an_error():
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        recalibrate(net, batches(), fail)
+        recalibrate(net, batches(), run=fail)
     assert net.first.training
     assert net.first.momentum == 0.1
 
@@ -80,7 +81,7 @@ def test_mode_and_momentum_come_back_after_an_error():
 def test_a_function_to_run_is_run():
     net = Net().double()
     seen = []
-    recalibrate(net, batches(2), lambda x: seen.append(net(x)))
+    recalibrate(net, batches(2), run=lambda x: seen.append(net(x)))
     assert len(seen) == 2
     assert not seen[0].requires_grad
 
@@ -89,7 +90,48 @@ def test_drop_path_stays_off():
     model = create_model("nmnist", stage_channels=(4, 4, 4), hierarchy_widths=(4, 8, 8), steps=3, drop_path=0.9)
     data = [probe_events(3, 18, 18, samples=4, seed=s) for s in range(2)]
     logits = []
-    recalibrate(model, data, lambda x: logits.append(model(x)))
-    recalibrate(model, data, lambda x: logits.append(model(x)))
+    recalibrate(model, data, run=lambda x: logits.append(model(x)))
+    recalibrate(model, data, run=lambda x: logits.append(model(x)))
     assert torch.equal(torch.stack(logits[:2]), torch.stack(logits[2:]))
     assert model.training
+
+
+def test_loaders_of_clips_and_labels():
+    plain, pairs, data = Net().double(), Net().double(), batches(3)
+    assert recalibrate(plain, data) == recalibrate(pairs, [(x, None) for x in data]) == 3
+    assert all(map(torch.equal, plain.state_dict().values(), pairs.state_dict().values()))
+
+
+def test_as_many_batches_as_asked_for():
+    few, first, data = Net().double(), Net().double(), batches(3)
+    assert recalibrate(few, iter(data), max_batches=2) == 2
+    recalibrate(first, data[:2])
+    assert all(map(torch.equal, few.state_dict().values(), first.state_dict().values()))
+
+
+@pytest.mark.parametrize("loader", [[], [{"clips": None}], [("text",)], [()]])
+def test_loaders_without_clips(loader):
+    with pytest.raises(InputError) as caught:
+        recalibrate(Net().double(), loader)
+    assert caught.value.field == "loader"
+
+
+def test_statistics_come_back_after_an_error():
+    net = Net().double()
+    recalibrate(net, batches(2))
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+
+    def broken():
+        yield batches(1)[0] + 7
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        recalibrate(net, broken())
+    assert all(torch.equal(net.state_dict()[name], tensor) for name, tensor in before.items())
+    assert net.first.num_batches_tracked == 2
+
+
+def test_a_network_without_statistics():
+    with pytest.raises(ConfigError) as caught:
+        recalibrate(torch.nn.Linear(2, 2), batches(1))
+    assert caught.value.field == "model"

@@ -1,10 +1,12 @@
 """The batch norm modules against PyTorch's own, one for every step."""
 
+import copy
+
 import pytest
 import torch
 
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
+from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeAffine, TimeBatchNorm
 
 STEPS, CHANNELS = 4, 3
 STATISTICS = ("running_mean", "running_var")
@@ -121,3 +123,61 @@ def test_scale_and_shift_are_computed_in_float64(randomise):
     assert scale.dtype == shift.dtype == torch.float64
     expected = norm.weight.double() / (norm.running_var.double() + 1e-5).sqrt()
     torch.testing.assert_close(scale, expected.detach(), rtol=1e-15, atol=0)
+
+
+OVER = {BatchNorm: (0, 2, 3), TimeBatchNorm: (0, 3, 4), SharedNorm: (0, 1, 3, 4)}  # what statistics are over
+
+
+@pytest.fixture(params=OVER, ids=lambda kind: kind.__name__)
+def norm(request):
+    return request.param(STEPS, CHANNELS) if request.param is TimeBatchNorm else request.param(CHANNELS)
+
+
+def batch(norm, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (4, CHANNELS, 5, 5) if isinstance(norm, BatchNorm) else (4, STEPS, CHANNELS, 5, 5)
+    return 3 + 2 * torch.randn(shape, generator=generator)
+
+
+def test_pytorch_knows_it_for_a_batch_norm(norm):
+    assert isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+    assert set(norm.state_dict()) == {"weight", "bias", "running_mean", "running_var"}
+    twin = copy.deepcopy(norm)
+    twin.load_state_dict({name: value + 1 for name, value in norm.state_dict().items()})
+    with pytest.raises(TypeError):  # it has no numbers for each step, and would be called without them
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.Sequential(norm))
+
+
+def test_running_statistics_have_nothing_of_their_start(norm):
+    norm.train()
+    weighed, total = 0.0, 0.0
+    for seed in range(4):
+        x = batch(norm, seed)
+        norm(x)
+        weighed, total = 0.9 * weighed + x.mean(OVER[type(norm)]), 0.9 * total + 1
+        torch.testing.assert_close(norm.running_mean, (weighed / total).view_as(norm.running_mean))
+    assert norm.num_batches_tracked == 4
+
+
+def test_momentum_as_it_is_for_those_who_ask(norm):
+    norm.train()
+    norm(batch(norm), Pass(warm_up=False))
+    assert float(norm.running_var.min()) > 0.9
+    before = norm.running_mean.clone()
+    norm.momentum = 0
+    norm(batch(norm))
+    assert torch.equal(norm.running_mean, before)
+    norm.momentum = 0.1
+    norm(batch(norm), Pass(track_statistics=False))
+    assert (norm.num_batches_tracked, torch.equal(norm.running_mean, before)) == (1, True)
+
+
+def test_statistics_from_a_file_are_not_forgotten_at_once(norm):
+    measured = copy.deepcopy(norm)
+    measured.load_state_dict({**norm.state_dict(), "running_mean": norm.running_mean + 5})
+    fresh = copy.deepcopy(norm)
+    fresh.load_state_dict(norm.state_dict())
+    for one in (measured, fresh):
+        one.train()(batch(norm))
+    assert float((measured.running_mean - 4.8).abs().max()) < 0.2
+    assert float((fresh.running_mean - 3).abs().max()) < 1.5

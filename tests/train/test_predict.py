@@ -170,8 +170,9 @@ def test_sizes_that_the_network_does_not_take(saved, options, named):
 
 def test_labels_of_another_network(saved):
     set_labels(saved, classes=("a", "b"))
-    with pytest.raises(WeightsError, match="2 classes"):
+    with pytest.raises(WeightsError) as caught:
         load_classifier(saved)
+    assert caught.value.field == "classes"
     set_labels(saved, steps=9)
     with pytest.raises(WeightsError, match="9 steps"):
         load_classifier(saved)
@@ -182,7 +183,8 @@ def test_labels_of_another_network(saved):
 
 def test_a_network_that_gives_no_numbers(saved, network):
     with torch.no_grad():
-        network.head.bias.fill_(float("nan"))
+        network.head.bias.fill_(3e38)  # finite, as a file's weights are; the mean of two of them is not
+        network.head.weight.fill_(0)
     network.save_pretrained(saved / "best")
     with pytest.raises(WeightsError, match="finite"):
         predict(load_classifier(saved), recording())

@@ -6,10 +6,10 @@ from safetensors.torch import load_file
 
 from ripe_mambaspike.deploy.randomise import randomise
 from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.clips import TrainBatches, open_data
-from ripe_mambaspike.train.recalibrate import recalibrate
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
 SIZES = (5, 3, 4)

@@ -93,7 +93,7 @@ EVERY_MOVE = {
         ((MOVE, 1, "before"), None),  # before anything was saved
         ((MOVE, 2, "after"), (2, 0)),  # right after a checkpoint within an epoch
         (("checkpoint:atomic_write", 1, "half"), (2, 0)),  # a checkpoint half on the disk
-        (("run:save_labels", 1, "before"), (3, 0)),  # a network without its labels in best/
+        (("run:save_pretrained", 1, "after"), (3, 0)),  # a network in best/ that no checkpoint knows
         ((LOGGED, 1, "before"), (3, 1)),  # between epochs, the log not written yet
         (("run:Run:_evaluate", 1, "before"), (6, 1)),  # in the last validation
         ((REPORT, 1, "before"), (6, 2)),  # before the test part was read

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.train import loop, run
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
 from ripe_mambaspike.train.evaluate import Evaluation
-from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimiser, split_by_decay, whole_step
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}

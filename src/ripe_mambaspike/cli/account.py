@@ -118,7 +118,7 @@ class Account:
             clip = probe_events(wanted.steps, *wanted.resolution).to(model.dtype)
             measured_on = "a synthetic clip (a sweeping bar and noise), "
         check_input(clip, model.config.most_steps, model.dtype)
-        if not saved and isinstance(model, RipeMambaSpike):
+        if not saved and isinstance(model, RipeMambaSpike) and model.config.form == "training":
             small = probe_events(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
             recalibrate(model, [small.to(model.dtype)], run=model.front_end)
         measured_on += f"weights of {self.model}" if saved else "untrained weights (seed 0)"

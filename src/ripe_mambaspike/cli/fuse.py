@@ -22,7 +22,7 @@ class Fuse:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.fuse import fuse_with_report
-        from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels, save_labels
+        from ripe_mambaspike.models.labels import find_checkpoint
         from ripe_mambaspike.models.pretrained import from_pretrained
 
         folder = find_checkpoint(self.checkpoint)
@@ -30,8 +30,6 @@ class Fuse:
         model = from_pretrained(folder)
         fused, agreement = fuse_with_report(model, quiet=True)
         fused.save_pretrained(out)
-        if (folder / LABELS_FILE).exists():
-            save_labels(read_labels(folder), out)
         before, after = model.parameter_count(), fused.parameter_count()
         if self.json:
             document = {

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, MemoryNeededError
-from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.base import Model, refuse_altered
+from ripe_mambaspike.models.checks import refuse_not_finite
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
 from ripe_mambaspike.models.memory import memory_explained
@@ -26,6 +27,7 @@ class Captured:
     """Per-step logits [B, T, classes] for inputs of one shape, precision and device."""
 
     def __init__(self, model: Model, example: Tensor, dtype: torch.dtype | None = None) -> None:
+        refuse_altered(model, "capture")
         self.example = example.clone()
         self.model = model
         self.dtype = dtype or example.dtype
@@ -44,6 +46,7 @@ class Captured:
                 f"the input is {tuple(x.shape)} {x.dtype} on {x.device}; the network was captured for "
                 f"{tuple(wanted.shape)} {wanted.dtype} on {wanted.device}"
             )
+        refuse_not_finite(x)
         if self._graph is None:
             return self._compute(x)
         if x is not self.example:

@@ -117,7 +117,7 @@ def export(
             else:
                 manifest = _write_graphs(model, wish, folder, labels, stored, say)
                 (folder / MANIFEST).write_bytes(manifest.to_json())
-            if labels is not None:
+            if labels is not None:  # as given, whatever the network says
                 save_labels(labels, folder)
             finish(folder)
     except RipeError as error:  # what names the folder it was written in names the one that was asked for

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.deploy.verify import Agreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.base import Model, refuse_altered
+from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection
@@ -50,6 +51,10 @@ def _expect(model: Any, what: str, *forms: str) -> None:
         raise ConfigError(f"{wanted}; {given} was given")
     if model.config.form not in forms:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    refuse_altered(model, what)
+    follow_head(model)
+    if (found := undescribed(model, skeleton(model))) is not None:
+        raise ConfigError(f"{wanted}; {found} in '{model.name}'", field=found.name)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
         raise ConfigError(f"{wanted} and in one precision; '{model.name}' holds {' and '.join(sorted(kinds))}")
@@ -72,6 +77,7 @@ def _in_form(model: RipeMambaSpike, form: str, dtype: torch.dtype) -> RipeMambaS
     assert isinstance(converted, RipeMambaSpike)
     tensors = {name: tensor.to(dtype, copy=True) for name, tensor in _in_float64(converted, model).items()}
     converted.load_state_dict(tensors, assign=True)
+    converted.labels = model.labels
     return converted.eval()
 
 

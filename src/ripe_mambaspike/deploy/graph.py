@@ -21,8 +21,9 @@ from torch.nn.utils import parametrize
 from ripe_mambaspike.deploy.graph_front import FrontEnd
 from ripe_mambaspike.deploy.graph_tail import Tail
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.base import Model, refuse_altered
 from ripe_mambaspike.models.config import SMALLEST_SIDE
+from ripe_mambaspike.models.described import follow_head
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 if TYPE_CHECKING:
@@ -178,6 +179,8 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
     if model.config.causal:
         raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal, and has no graph yet")
+    refuse_altered(model, "export")
+    follow_head(model)
     prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     if prepared.dtype != torch.float64:
         prepared = prepared.float()

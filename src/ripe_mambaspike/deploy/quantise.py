@@ -6,7 +6,6 @@ convolutions: every later spike hangs on them, and they are a hundredth of the n
 hang on thresholds, time constants, biases and filter coefficients, and they are few.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from torch import Tensor
 from ripe_mambaspike.deploy.quantise_moments import input_moments
 from ripe_mambaspike.deploy.quantise_rounding import ROUNDINGS, Rounded, damped, output_error, plain
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.base import Model, refuse_altered
 from ripe_mambaspike.models.checks import check_input
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, save_labels
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels
 from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_shape
@@ -148,8 +147,7 @@ def save_stored(
     if labels is not None:
         if len(labels.classes) != network.config.classes:
             raise ConfigError(f"labels names {len(labels.classes)} classes; the network has {network.config.classes}")
-        with tempfile.TemporaryDirectory() as place:  # checked and written as they always are, then moved in together
-            beside[LABELS_FILE] = save_labels(labels, place).read_bytes()
+        beside[LABELS_FILE] = packed_labels(labels, Path(folder) / LABELS_FILE)
     return save_pretrained(network, folder, stored=stored, beside=beside)
 
 
@@ -182,6 +180,7 @@ def _expect(model: Any, what: str) -> RipeMambaSpike:
         raise ConfigError(
             f"{what} wants a RIPE-MambaSpike network in its deployed or dual-kernel form; {given} was given"
         )
+    refuse_altered(model, what)
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             raise ConfigError(f"{what} wants finite weights; '{model.name}' has a number in {name} that is not")
@@ -193,8 +192,6 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
     batches: list[Tensor] = []
     for part in _parts(clips):
         check_input(part, model.config.most_steps, torch.float32)
-        if not bool(part.isfinite().all()):
-            raise InputError("a calibration clip has a number that is not finite; counts of events are wanted")
         seen = part[part.flatten(1).any(1)]
         batches.extend(piece for piece in seen.split(TOGETHER) if len(piece))
     count = sum(map(len, batches))

@@ -25,7 +25,7 @@ from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Tim
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
 from ripe_mambaspike.models.attention_map import attention_contrast
-from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.models.base import clip_logits, refuse_altered
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.predict import Classifier, check_grid
 
@@ -214,6 +214,7 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
     if not isinstance(model, RipeMambaSpike):
         name = getattr(model, "name", type(model).__name__)
         raise InputError(f"'{name}' cannot move on step by step; a RIPE-MambaSpike network that is no export is wanted")
+    refuse_altered(model, "stream")
     if classifier.by != "time":
         raise InputError(
             f"the network was trained on bins by {classifier.by}, whose ends are known when a recording is over; "

@@ -1,12 +1,16 @@
 """What every network offers, whatever it is made of."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
+from ripe_mambaspike.models.labels import Labels
+from ripe_mambaspike.nn.altered import Alteration, own_alteration
 
 
 class Output(NamedTuple):
@@ -24,6 +28,8 @@ class Model(nn.Module):
     config: ModelConfig
     name: str
     head: Any
+    labels: Labels | None = None  # class names and the binning it was trained on, where known
+    package_methods: ClassVar[Mapping[str, Any]]  # of the package's own class, whatever a subclass has
 
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
@@ -32,9 +38,19 @@ class Model(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the head's weights, and so of the input that is wanted."""
-        head: Any = self.head[-1] if isinstance(self.head, nn.Sequential) else self.head
-        dtype: torch.dtype = head.weight.dtype
-        return dtype
+        weight = getattr(self.last_layer, "weight", None)
+        return weight.dtype if isinstance(weight, Tensor) else next(self.parameters()).dtype
+
+    @property
+    def last_layer(self) -> nn.Module:
+        """The head, or what it ends in."""
+        head: nn.Module = self.head
+        return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """In the order of the outputs, None where they are not known."""
+        return None if self.labels is None else self.labels.classes
 
     def parts(self) -> dict[str, nn.Module]:
         """The network's parts in the order an event sees them."""
@@ -44,16 +60,66 @@ class Model(nn.Module):
         """Parameters, learned and frozen, without buffers."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def reset_classifier(self, num_classes: int, class_names: Sequence[str] | None = None) -> None:
+        """A head with fresh weights for other classes; the rest of the network stays.
+
+        What the old classes and their data were called is forgotten, how recordings are binned is not.
+        """
+        names = None if class_names is None else tuple(class_names)
+        if names is not None and (len(set(names)) != num_classes or len(names) != num_classes):
+            raise ConfigError(
+                f"class_names: expected {num_classes} names that differ, got {len(names)}", field="class_names"
+            )
+        labels = self.labels
+        if labels is None and names is not None:
+            labels = Labels(names, None, None, self.config.steps, self.config.resolution, "time", binary=False)
+        if labels is not None:
+            labels = labels.with_classes(num_classes, names)
+        config = self.config.replace(classes=num_classes)
+        last = self.last_layer
+        if not isinstance(last, nn.Linear):
+            raise ConfigError(f"head: expected one that ends in a Linear, got a {type(last).__name__}", field="head")
+        fresh = nn.Linear(last.in_features, num_classes, device=last.weight.device, dtype=last.weight.dtype)
+        if last is self.head:
+            self.head = fresh
+        else:
+            self.head[-1] = fresh
+        self.config, self.labels = config, labels
+
+    def alteration(self) -> Alteration | None:
+        """What somebody hooked, subclassed or replaced inside the network, None when all is as the package made it."""
+        raise NotImplementedError
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Class of every clip [B]: argmax of the logits' mean over the steps, taken in float32."""
-        return clip_logits(self(x)).argmax(-1)
+        logits = clip_logits(self(x))
+        if not bool(logits.isfinite().all()):
+            raise InputError("x: expected clips that the network has finite logits for, got some it has not", field="x")
+        return logits.argmax(-1)
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write `config.json` and `model.safetensors` into the folder; returns it."""
+        """Write `config.json`, `model.safetensors` and, where known, `labels.json` into the folder; returns it."""
         from ripe_mambaspike.models.pretrained import save_pretrained
 
         return save_pretrained(self, folder)
+
+
+def refuse_altered(model: Model, what: str) -> None:
+    """Raise unless the network is as the package made it: `what` computes with its weights and calls no module."""
+    own = own_alteration(model, model.package_methods)
+    found = Alteration("", own) if own else model.alteration()
+    if found is not None:
+        raise not_called(found, what)
+
+
+def not_called(found: Alteration, what: str) -> ConfigError:
+    """The error where an alteration would go unnoticed."""
+    return ConfigError(
+        f"{what}: expected the package's own modules without hooks, since not all are called one by one; "
+        f"got a network where {found}",
+        field=found.name,
+    )
 
 
 def clip_logits(logits: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.checks import poisoned
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.nn.fast.bridge import BridgePlan, bridge_tokens, plan_bridge
 from ripe_mambaspike.nn.fast.hierarchy import HierarchyPlan, classify, plan_hierarchy
@@ -25,7 +27,7 @@ from ripe_mambaspike.nn.fast.stage import (
     run_stage,
 )
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, SharedNorm, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.together import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, precision, say
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -52,8 +54,11 @@ def kernels_cover(model: Any, x: Tensor, mode: Pass = HARD) -> bool:
     if config.form == "dual-kernel":
         say("no kernels for the dual-kernel form; the reference path takes over")
         return False
-    norms = [m.training for m in model.modules() if isinstance(m, BatchNorm | TimeBatchNorm)]
-    if len(set(norms)) > 1:
+    found = model.alteration()
+    if found is not None:
+        say(f"{found}; the reference path takes over")
+        return False
+    if config.form == "training" and len({m.training for m in model.modules() if isinstance(m, _BatchNorm)}) > 1:
         say("norms partly in training, partly in evaluation; the reference path takes over")
         return False
     return True
@@ -106,7 +111,7 @@ def run_plan(
         if token_indices is None:
             token_indices = planned.select(kept[-1].data.permute(0, 1, 4, 2, 3))
         tokens = bridge_tokens(planned.bridge, kept[-planned.scales :], attention, token_indices, mode)
-        logits = classify(planned.hierarchy, tokens).to(x.dtype)
+        logits = poisoned(classify(planned.hierarchy, tokens).to(x.dtype), x)
     measured = torch.stack(rates) if rates else logits.new_empty(0)
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
 

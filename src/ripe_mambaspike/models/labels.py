@@ -47,6 +47,11 @@ class Labels:
     crop: tuple[int, int, int, int] | None = None  # (x, y, width, height) of the sensor that is binned; None: all of it
     duration_us: int | None = None  # the median of the training clips' durations
 
+    def with_classes(self, count: int, names: tuple[str, ...] | None) -> "Labels":
+        """For other classes: the binning stays, nothing is said of the data. Without names they are numbers."""
+        names = tuple(map(str, range(count))) if names is None else names
+        return Labels(names, None, None, self.steps, self.grid, self.by, self.binary)
+
     def to_dict(self) -> dict[str, Any]:
         data = {
             "set": self.set,
@@ -70,15 +75,20 @@ class Labels:
         }
 
 
+def packed_labels(labels: Labels, path: Path) -> bytes:
+    """What `labels.json` holds; `path` is named should it be refused."""
+    document = labels.to_dict()
+    parse_labels(document, path)  # what could not be read again is not written
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
 def save_labels(labels: Labels, folder: str | Path) -> Path:
     """Write `labels.json` into the folder, which is there; the file's path."""
     path = Path(folder) / LABELS_FILE
-    document = labels.to_dict()
-    parse_labels(document, path)  # what could not be read again is not written
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    packed = packed_labels(labels, path)
     try:
         with atomic_write(path) as file:
-            file.write(text.encode())
+            file.write(packed)
     except OSError as error:
         raise WeightsError(f"{path} cannot be written ({error.strerror or error}); a folder is wanted") from error
     return path

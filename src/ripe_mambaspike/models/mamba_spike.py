@@ -6,11 +6,13 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output
-from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.checks import check_input, poisoned
 from ripe_mambaspike.models.config import MambaSpikeConfig
+from ripe_mambaspike.nn.altered import Alteration, altered, known
+from ripe_mambaspike.nn.fast.coverage import layer_norm
 from ripe_mambaspike.nn.fast.hierarchy import run_block
 from ripe_mambaspike.nn.mamba import BlockPlan, Mamba, inner_weights
-from ripe_mambaspike.ops.backend import backend, precision
+from ripe_mambaspike.ops.backend import backend, precision, say
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.rates import windowed_rate
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -51,7 +53,7 @@ class PreNormMamba(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = precision(x)
-        if backend(x, dtype) is None:
+        if backend(x, dtype) is None or self._altered():
             return x + self.mamba(self.norm(x))[0]
         norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
         mamba = self.mamba
@@ -59,6 +61,12 @@ class PreNormMamba(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             plan = BlockPlan(norm, mamba.in_proj.to(dtype), inner, mamba.out_proj.to(dtype), None)
             return x + run_block(plan, x)
+
+    def _altered(self) -> bool:
+        found = altered(self, (self.norm, self.mamba), _TABLE)
+        if found is not None:
+            say(f"{found} in a Mamba block; the reference path takes over")
+        return found is not None
 
 
 class MambaSpike(Model):
@@ -85,7 +93,7 @@ class MambaSpike(Model):
 
     def check(self, x: Tensor) -> None:
         """Raise unless this network can read x; without pooling its projection fits one resolution alone."""
-        check_input(x, self.config.steps, self.dtype)
+        check_input(x, self.config.steps, self.dtype, training=self.training)
         if self.config.pooled is None and tuple(x.shape[3:]) != self.config.resolution:
             given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.resolution))
             raise InputError(f"the input is {given}; this network's projection was made for {wanted}")
@@ -93,6 +101,7 @@ class MambaSpike(Model):
     def run(self, x: Tensor) -> Output:
         """A pass with all it gives."""
         self.check(x)
+        events = x
         rates = []
         for layer in self.encoder:
             x = layer(x)
@@ -103,8 +112,19 @@ class MambaSpike(Model):
         tokens = self.input_proj(x.flatten(2))
         for block in self.blocks:
             tokens = block(tokens)
-        return Output(self.head(self.norm(tokens.mean(1, keepdim=True))), torch.stack(rates))
+        logits = self.head(self.norm(tokens.mean(1, keepdim=True)))
+        return Output(poisoned(logits, events), torch.stack(rates))
+
+    def alteration(self) -> Alteration | None:
+        return altered(self, self.children(), _TABLE)
 
     def parts(self) -> dict[str, nn.Module]:
         tail = nn.ModuleList((self.norm, self.head))
         return {"encoder": self.encoder, "input_proj": self.input_proj, "blocks": self.blocks, "head": tail}
+
+
+MambaSpike.package_methods = {"forward": MambaSpike.forward, "run": MambaSpike.run}
+_TABLE = known(
+    (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, Mamba, PreNormMamba, RecurrentSpikingConv),
+    {nn.LayerNorm: layer_norm},
+)

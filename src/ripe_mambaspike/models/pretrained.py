@@ -20,9 +20,11 @@ from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, WeightsError
-from ripe_mambaspike.files import earlier_versions, write_together
+from ripe_mambaspike.files import MAX_JSON, earlier_versions, read_regular, write_together
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
+from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 
@@ -30,6 +32,10 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT = "ripe-mambaspike"
 VERSION = 1
+MAX_NAME = 1000  # characters of a network's name
+PRECISIONS = ("float16", "bfloat16", "float32", "float64")
+LARGEST_ITEM = 8  # bytes a number
+HEADER_BYTES = 1024  # of a safetensors file for each tensor: its name, shape and place
 ARCHITECTURES: dict[str, type[ModelConfig]] = {c.architecture: c for c in (RipeConfig, MambaSpikeConfig)}
 
 
@@ -43,13 +49,19 @@ def save_pretrained(
     """Write the network into the folder, made when missing; files of an earlier save there are replaced.
 
     With `stored` those parameters are kept as they are stored and the others in float32. Files to lie `beside` are
-    written with the network or not at all.
+    written with the network or not at all. What `from_pretrained` would refuse, or would load as another network, is
+    refused before anything is written; a head put in by hand for another number of classes is taken over.
     """
     folder = _as_path(folder)
+    follow_head(model)
     if not stored:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     else:
         tensors = to_file(model, stored)
+    _check_loads(model, tensors, precision_of(stored) if stored else None, folder)
+    beside = dict(beside or {})
+    if model.labels is not None:
+        beside.setdefault(LABELS_FILE, packed_labels(model.labels, folder / LABELS_FILE))
     packed = pack_tensors(tensors, {"format": "pt"})
     weights = {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()}
     facts = _facts(model)
@@ -64,10 +76,10 @@ def save_pretrained(
         **facts,
         "weights": weights,
     }
-    files = {**(beside or {}), WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()}
+    files = {**beside, WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_together(folder, files)
+        write_together(folder, files, stale=() if LABELS_FILE in files else (LABELS_FILE,))
     except OSError as error:
         raise WeightsError(
             f"{folder} cannot be written ({error.strerror or error}); a folder with room for the network is wanted"
@@ -97,14 +109,21 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     weights = _member(document, "weights", dict, origin)
     if not isinstance(weights.get("sha256"), str):
         raise WeightsError(f"{origin} has no checksum of its weights; the file written by save_pretrained is wanted")
-    data = _read_weights(folder, weights["sha256"])
+    name = document.get("name", architecture)
+    if not isinstance(name, str) or len(name) > MAX_NAME:
+        raise WeightsError(
+            f"{origin}: name: expected a text of at most {MAX_NAME} characters, got {str(name)[:60]!r}",
+            field="name",
+            path=origin,
+        )
+    with torch.device("meta"):
+        model = build(config, name)
+    data = _read_weights(folder, weights["sha256"], _most_bytes(model, document.get("dtype")))
     if data is None:
         raise WeightsError(
             f"{folder / WEIGHTS_FILE} is not the file that {CONFIG_FILE} was saved with: its checksum differs, "
             "so it was damaged, cut short or exchanged"
         )
-    with torch.device("meta"):
-        model = build(config, str(document.get("name", architecture)))
     tensors = _unpack(data, folder / WEIGHTS_FILE)
     if "precision" in weights:
         tensors = from_file(tensors, weights["precision"], str(folder / WEIGHTS_FILE))
@@ -112,23 +131,85 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     for key, value in _facts(model).items():
         if document.get(key) != value:
             raise WeightsError(f"{origin} says {key} {document.get(key)!r}; the network it describes has {value!r}")
+    model.labels = _read_labels(folder, config)
     return model.eval()
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> None:
-    """Put tensors into a network of the same form; anything missing, left over or of another shape is refused."""
+    """Put tensors into a network of the same form; anything missing, left over, of another shape or not a number is
+    refused."""
+    check_weights(model, tensors, origin)
+    model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+
+
+def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Raise unless these are all tensors of this network, in one precision, and finite."""
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
-        raise WeightsError(f"{origin} does not fit {_describe(model)}: {_differences(missing, extra)}")
+        raise WeightsError(
+            f"{origin} does not fit {_describe(model)}: {_differences(missing, extra)}",
+            field=(missing or extra)[0],
+            path=origin,
+        )
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
             given, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
-            raise WeightsError(f"{origin} has {name} of shape {given}; {_describe(model)} wants {wanted}")
+            raise WeightsError(
+                f"{origin} has {name} of shape {given}; {_describe(model)} wants {wanted}", field=name, path=origin
+            )
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
     if len(dtypes) > 1 or not all(tensor.is_floating_point() for tensor in tensors.values()):
         raise WeightsError(f"{origin} holds {', '.join(sorted(dtypes))}; one floating-point precision is wanted")
-    model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()):
+            raise WeightsError(
+                f"{origin}: {name}: expected finite numbers, got {_first_bad(tensor)}", field=name, path=origin
+            )
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise WeightsError(
+                f"{origin}: {name}: expected variances of at least 0, got {float(tensor.min()):.3g}",
+                field=name,
+                path=origin,
+            )
+
+
+def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | None, folder: Path) -> None:
+    """Raise unless the network of the config with these tensors is the one at hand."""
+    built = skeleton(model)
+    origin = str(folder / WEIGHTS_FILE)
+    check_weights(built, tensors if precision is None else from_file(tensors, precision, origin), origin)
+    if (found := undescribed(model, built)) is not None:
+        raise WeightsError(
+            f"{folder} cannot keep this network: {found}; its state_dict can be saved by torch.save",
+            field=found.name,
+            path=folder,
+        )
+
+
+def _first_bad(tensor: Tensor) -> float:
+    return float(tensor[~tensor.isfinite()].flatten()[0])
+
+
+def _most_bytes(model: Model, dtype: Any) -> int:
+    """Of the weights of this network in the precision that its config says, and what describes them."""
+    width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else LARGEST_ITEM
+    tensors = model.state_dict().values()
+    return sum(tensor.numel() for tensor in tensors) * width + (len(tensors) + 1) * HEADER_BYTES
+
+
+def _read_labels(folder: Path, config: ModelConfig) -> Labels | None:
+    if not os.path.lexists(folder / LABELS_FILE):
+        return None
+    labels = read_labels(folder)
+    if len(labels.classes) != config.classes:
+        raise WeightsError(
+            f"{folder / LABELS_FILE}: classes: expected {config.classes} names for the network, got "
+            f"{len(labels.classes)}",
+            field="classes",
+            path=folder / LABELS_FILE,
+        )
+    return labels
 
 
 def _facts(model: Model) -> dict[str, Any]:
@@ -163,7 +244,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not _is_folder(folder):
         raise WeightsError(f"{folder} is not a folder; one with {CONFIG_FILE} and {WEIGHTS_FILE} is wanted")
     try:
-        document = json.loads(_read(path))
+        document = json.loads(_read(path, MAX_JSON))
     except (ValueError, RecursionError) as error:
         raise WeightsError(
             f"{path} is not valid JSON ({error}); the file written by save_pretrained is wanted"
@@ -189,19 +270,19 @@ def _unpack(data: bytes, path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path} is not a readable safetensors file ({error})") from error
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most: int) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, most)
     except OSError as error:
         raise WeightsError(
-            f"{path} cannot be read ({error.strerror}); {path.name} of a saved network is wanted"
+            f"{path} cannot be read ({error.strerror}); {path.name} of a saved network is wanted", path=path
         ) from error
 
 
-def _read_weights(folder: Path, sha256: str) -> bytes | None:
+def _read_weights(folder: Path, sha256: str, most: int) -> bytes | None:
     """The file with that checksum: in its place, or kept from a later save that was killed between its two moves."""
     for path in (folder / WEIGHTS_FILE, *earlier_versions(folder / WEIGHTS_FILE)):
-        data = _read(path)
+        data = _read(path, most)
         if hashlib.sha256(data).hexdigest() == sha256:
             return data
     return None
@@ -210,7 +291,7 @@ def _read_weights(folder: Path, sha256: str) -> bytes | None:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # a name the system cannot even look up
+    except (OSError, ValueError):  # a name the system cannot even look up
         return False
 
 

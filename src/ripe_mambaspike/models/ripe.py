@@ -7,13 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output
-from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.base import Model, Output, not_called
+from ripe_mambaspike.models.checks import check_input, poisoned
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
 from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.nn.altered import Alteration, altered, own_method
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
+from ripe_mambaspike.nn.fast.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
 from ripe_mambaspike.nn.hierarchy import Hierarchy, HierarchyState, make_head
 from ripe_mambaspike.nn.neurons import NEURONS
@@ -98,7 +100,7 @@ class RipeMambaSpike(Model):
             token_indices = self.select(front.stages[-1].spikes)
         logits = self.classify(front.features, front.attention, token_indices)
         rates = torch.cat([stage.rates() for stage in front.stages])
-        return Output(logits, rates, front.attention, token_indices)
+        return Output(poisoned(logits, x), rates, front.attention, token_indices)
 
     def run_passes(self, x: Tensor, modes: Sequence[Pass]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
@@ -115,7 +117,7 @@ class RipeMambaSpike(Model):
     def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
-        check_input(x, self.config.most_steps, self.dtype, seen=step)
+        check_input(x, self.config.most_steps, self.dtype, seen=step, training=self.training)
         if initial_state is not None and states[0].first_input.shape != x[:, 0].shape:
             given, wanted = tuple(x[:, 0].shape), tuple(states[0].first_input.shape)
             raise InputError(f"the input's steps have shape {given}; the state it goes on from has {wanted}")
@@ -140,11 +142,15 @@ class RipeMambaSpike(Model):
         """
         if not self.config.causal:
             raise ConfigError(f"'{self.name}' looks at whole clips; run_causal wants a network whose causal is true")
+        if (found := altered(self, (self.hierarchy,), TABLE)) is not None:
+            raise not_called(found, "run_causal")
         with memory_explained(self, x):
             front = self.front_end(x, HARD, None if state is None else state.front)
             tokens = self.bridge(front.features, front.attention)
             mixed, hierarchy = self.hierarchy.advance(tokens, None if state is None else state.hierarchy)
-            return CausalRun(self.head(mixed.mean(2)), front, CausalState(front.state, hierarchy).compact())
+            return CausalRun(
+                poisoned(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact()
+            )
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
@@ -162,7 +168,7 @@ class RipeMambaSpike(Model):
         return self.tokens(spikes)
 
     def _check_pass(self, x: Tensor, indices: Tensor | None) -> None:
-        check_input(x, self.config.most_steps, self.dtype)
+        check_input(x, self.config.most_steps, self.dtype, training=self.training)
         if indices is not None and not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
             height, width = self.config.grids(*x.shape[3:])[-1]
             self._check_indices(indices, x.shape[0], height * width)
@@ -175,11 +181,25 @@ class RipeMambaSpike(Model):
                 f"(batch {samples}, k) below {positions} are wanted"
             )
 
+    def alteration(self) -> Alteration | None:
+        own = own_method(self, {name: self.package_methods[name] for name in ("front_end", "classify", "select")})
+        if own is not None:
+            return Alteration("", own)
+        for name, kinds in PARTS.items():
+            if type(part := getattr(self, name)) not in kinds:
+                return Alteration(name, f"is a {type(part).__name__}")
+        table = WITH_DUAL_KERNELS if self.config.form == "dual-kernel" else TABLE
+        return altered(self, (self.entry, self.stages, self.bridge, self.tokens, self.hierarchy, self.head), table)
+
     def parts(self) -> dict[str, nn.Module]:
         """The network in the order an event sees it."""
         stages = {f"stage{level + 1}": stage for level, stage in enumerate(self.stages)}
         rest = {"bridge": self.bridge, "tokens": self.tokens, "hierarchy": self.hierarchy, "head": self.head}
         return {"entry": self.entry, **stages, **rest}
+
+
+_OWN = ("forward", "run", "run_passes", "run_causal", "front_end", "classify", "select")
+RipeMambaSpike.package_methods = {name: getattr(RipeMambaSpike, name) for name in _OWN}
 
 
 def _compact(state: Any) -> Any:

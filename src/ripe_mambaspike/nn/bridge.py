@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.altered import altered, known
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import BatchNorm
+from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
+from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.rates import LeakyState, RateState, cumulative_rates, leaky_rates
 
@@ -78,12 +80,26 @@ class RateProjection(nn.Module):
         self.norm = BatchNorm(width)
 
     def forward(self, rates: Tensor, mode: Pass) -> Tensor:
+        if rates.dtype == self.conv.weight.dtype or torch.is_autocast_enabled(rates.device.type):
+            return self.norm(self.conv(rates), mode)
         return self.norm(F.conv2d(rates, self.conv.weight.to(rates.dtype), padding=1), mode)
 
     def folded(self) -> Folded:
         """As it will be deployed: computed in float64, kept in the weights' precision."""
         scale, shift = (value.to(self.norm.weight.dtype) for value in self.norm.scale_and_shift())
         return self.conv.weight, scale, shift
+
+
+def _projects(projection: RateProjection) -> bool:
+    """Whether `folded` says all there is about its convolution."""
+    conv = projection.conv
+    return as_plain(conv) and (conv.kernel_size, conv.stride, conv.padding) == ((3, 3), (1, 1), (1, 1))
+
+
+# What a ProjectedMixture computes with one kernel for all of them.
+PROJECTIONS = known(
+    (nn.ModuleList, RateProjection, nn.Conv2d, BatchNorm), {RateProjection: _projects, BatchNorm: standard_norm}
+)
 
 
 class ProjectedMixture(Mixture):
@@ -102,7 +118,7 @@ class ProjectedMixture(Mixture):
     def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
         scales = cast("list[RateProjection]", self.scales)
         shares = self.shares(rates[0])
-        if not self.tracks_batches() and not mode.literal:
+        if not mode.literal and altered(self, self.scales, PROJECTIONS) is None and not self.tracks_batches():
             return folded_mixture(rates, shares, self.folded_scales())
         projected = [projection(r, mode) for projection, r in zip(scales, rates, strict=True)]
         return torch.stack([share * p for share, p in zip(shares, projected, strict=True)]).sum(0)
@@ -118,6 +134,9 @@ class FoldedProjection(nn.Module):
         self.shift = nn.Parameter(torch.zeros(width))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
+    def forward(self) -> Folded:
+        return self.weight, self.scale, self.shift
+
 
 class FoldedMixture(Mixture):
     """The deployed form: norms and mixing weights are folded into the kernels, all scales are one convolution."""
@@ -126,7 +145,7 @@ class FoldedMixture(Mixture):
         super().__init__(FoldedProjection(c, width) for c in channels)
 
     def folded_scales(self) -> list[Folded]:
-        return [(s.weight, s.scale, s.shift) for s in cast("list[FoldedProjection]", self.scales)]
+        return [scale() for scale in self.scales]
 
     def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
         return folded_mixture(rates, self.shares(rates[0]), self.folded_scales())

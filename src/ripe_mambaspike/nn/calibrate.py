@@ -1,38 +1,77 @@
 """Running statistics measured anew on clean data."""
 
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.nn.evaluation import evaluation
-from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
+
+MAX_BATCHES = 50
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Tensor], run: Callable[[Tensor], object] | None = None) -> None:
-    """Reset every running statistic, then make it the mean over the batches. Drop-path stays off.
+def recalibrate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    device: torch.device | str | None = None,
+    max_batches: int | None = MAX_BATCHES,
+    *,
+    run: Callable[[Tensor], object] | None = None,
+) -> int:
+    """Forget every running statistic and make it the mean over the loader's first batches; how many there were.
 
-    Every module is left in the mode it was in.
+    The loader gives clips [B, T, 2, H, W], or (clips, labels, …); they are put on `device`, the network's own unless
+    given. Every batch counts the same. Dropout and drop-path are off, nothing is learned, and every module is left in
+    the mode it was in; should it fail, the statistics are left as they were too.
     """
-    batches = iter(batches)
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    if not norms:
+        raise ConfigError("model: expected norms with running statistics (the training form), got none", field="model")
+    batches = islice(_clips(loader), max_batches)
     first = next(batches, None)
     if first is None:
-        raise InputError("recalibrate was given no batches; at least one is wanted")
-    norms = [module for module in model.modules() if isinstance(module, BatchNorm | TimeBatchNorm)]
-    momentum = [norm.momentum for norm in norms]
-    with evaluation(model):
-        for norm in norms:
-            norm.running_mean.zero_()
-            norm.running_var.fill_(1)
-            norm.train()
-        try:
-            for seen, batch in enumerate(chain((first,), batches), 1):
-                for norm in norms:
-                    norm.momentum = 1 / seen
-                (run or model)(batch)
-        finally:
-            for norm, value in zip(norms, momentum, strict=True):
-                norm.momentum = value
+        raise InputError("loader: expected at least one batch, got none", field="loader")
+    if device is None:
+        device = next((parameter.device for parameter in model.parameters()), first.device)
+    kept = [(norm.momentum, norm.num_batches_tracked, *_copies(norm)) for norm in norms]
+    count = 0
+    try:
+        with evaluation(model):
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # the average over all batches
+                norm.train()
+            for batch in chain((first,), batches):
+                (run or model)(batch.to(device))
+                count += 1
+    except BaseException:
+        for norm, (_, seen, mean, variance) in zip(norms, kept, strict=True):
+            norm.running_mean.copy_(mean)  # type: ignore[union-attr]
+            norm.running_var.copy_(variance)  # type: ignore[union-attr]
+            norm.num_batches_tracked = seen
+        raise
+    finally:
+        for norm, (momentum, *_) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+    return count
+
+
+def _clips(loader: Iterable[Any]) -> Iterator[Tensor]:
+    for batch in loader:
+        clips = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
+        if not isinstance(clips, Tensor):
+            raise InputError(
+                f"loader: expected batches of clips or of (clips, labels), got a {type(batch).__name__}", field="loader"
+            )
+        yield clips
+
+
+def _copies(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.running_mean.clone(), norm.running_var.clone()

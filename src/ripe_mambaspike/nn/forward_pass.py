@@ -15,6 +15,7 @@ class Pass:
     relaxed: bool = False
     sharpness: float = 2.0  # α of the surrogate gradient and of the relaxation
     track_statistics: bool = True  # in training, whether running statistics follow this pass
+    warm_up: bool = True  # in training, take the share of the norms' initial 0 and 1 off their running statistics
     literal: bool = False  # in evaluation, run branches and norms one by one
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.ops.fused.mamba import InnerWeights
-from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, MambaWeights, bidirectional_mamba, mamba
+from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, MambaWeights, mamba
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 STATES = 16
@@ -107,9 +107,11 @@ class BidirectionalMamba(nn.Module):
         return BlockPlan(norm, in_proj.to(dtype), inner, out.to(dtype), self.merge.bias.to(dtype))
 
     def forward(self, x: Tensor, initial_state: BidirectionalState | None = None) -> Tensor:
-        ahead, behind = self.ahead.weights(), self.behind.weights()
-        merge = (self.merge.weight, self.merge.bias)
-        return bidirectional_mamba(self.norm(x), ahead, behind, *merge, initial_state)[0]
+        x = self.norm(x)
+        state = initial_state or BidirectionalState(None, None)
+        ahead, behind = self.ahead(x, state.forward)[0], self.behind(x.flip(1), state.backward)[0]
+        merged: Tensor = self.merge(torch.cat((ahead, behind.flip(1)), -1))
+        return merged
 
 
 class CausalMamba(nn.Module):

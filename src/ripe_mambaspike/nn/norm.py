@@ -1,10 +1,12 @@
 """Batch norms that say per call whether their running statistics move, and what they deploy as."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
@@ -14,6 +16,7 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
+SETTLED = 10**9  # batches that statistics from a file stand for
 
 
 def check_statistics(count: int) -> None:
@@ -25,28 +28,66 @@ def check_statistics(count: int) -> None:
         )
 
 
-class _Statistics(nn.Module):
-    """γ = 1, β = 0, running mean 0 and variance 1 of the given shape."""
+def is_captured(x: Tensor) -> bool:
+    """Whether what is done to x now is recorded as a CUDA graph."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+class _Statistics(_BatchNorm):
+    """γ = 1, β = 0, running mean 0 and variance 1 of the given shape, whose last side are the channels.
+
+    A `_BatchNorm` to PyTorch, so that `torch.optim.swa_utils.update_bn` finds it. How many batches were tracked is a
+    plain number that no file keeps. `momentum` None means the average over all of them; otherwise the later ones weigh
+    more, as ever, and none of the weight is left to the initial 0 and 1, which a short run would not forget.
+    """
 
     running_mean: Tensor
     running_var: Tensor
+    num_batches_tracked: int  # type: ignore[assignment]
 
     def __init__(self, *shape: int) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # PyTorch's own would make vectors
+        self.num_features, self.affine, self.track_running_stats = shape[-1], True, True
+        self.eps, self.momentum = EPSILON, MOMENTUM
         self.weight = nn.Parameter(torch.ones(shape))
         self.bias = nn.Parameter(torch.zeros(shape))
         self.register_buffer("running_mean", torch.zeros(shape))
         self.register_buffer("running_var", torch.ones(shape))
-        self.momentum = MOMENTUM
+        self.num_batches_tracked = 0
 
-    def momentum_of(self, mode: Pass) -> float:
-        return self.momentum if mode.track_statistics else 0.0
+    def reset_running_stats(self) -> None:
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+        self.num_batches_tracked = 0
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *given: Any) -> None:
+        """As any module: no number of batches is wanted. Statistics that were measured count as settled."""
+        nn.Module._load_from_state_dict(self, state_dict, prefix, *given)
+        mean, variance = (state_dict.get(f"{prefix}running_{name}") for name in ("mean", "var"))
+        if mean is not None and variance is not None and not mean.is_meta:
+            self.num_batches_tracked = SETTLED if bool(mean.any()) or bool((variance != 1).any()) else 0
+
+    def next_momentum(self, mode: Pass, first: int = 0) -> float:
+        """What the statistics of the batch at hand weigh, steps from `first` on; the batch is counted.
+
+        A recorded or compiled pass is repeated as it is, and so has the momentum alone.
+        """
+        momentum = self.momentum
+        if not mode.track_statistics or momentum == 0:
+            return 0.0
+        if momentum is not None and (torch.compiler.is_compiling() or is_captured(self.running_mean)):
+            return momentum
+        self.num_batches_tracked += first == 0  # the later steps of a recording in pieces are of the same batch
+        if momentum is not None and not mode.warm_up:
+            return momentum
+        count = max(1, self.num_batches_tracked)
+        return 1 / count if momentum is None else momentum / (1 - (1 - momentum) ** count)
 
     @torch.no_grad()
     def track(self, mean: Tensor, variance: Tensor, count: int, mode: Pass, first: int = 0) -> None:
         """Move the running statistics of the first steps (or of those from `first` on) towards those of a batch of
         `count` numbers each."""
-        momentum = self.momentum_of(mode)
+        momentum = self.next_momentum(mode, first)
         if momentum > 0:
             unbiased = variance * (count / (count - 1))
             for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
@@ -55,7 +96,7 @@ class _Statistics(nn.Module):
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
         """With its statistics fixed the norm is `scale · x + shift`; computed in float64."""
         mean, variance = self.running_mean.double(), self.running_var.double()
-        scale = self.weight.double() / torch.sqrt(variance + EPSILON)
+        scale = self.weight.double() / torch.sqrt(variance + self.eps)
         return scale, self.bias.double() - mean * scale
 
     def normalise_together(self, x: Tensor, mode: Pass, first: int = 0, *, shifted: bool = True) -> Tensor:
@@ -67,7 +108,7 @@ class _Statistics(nn.Module):
         mean, variance = joint_spread(mean, variance)
         self.track(mean, variance, count, mode, first)
         weight, bias = (value[first : first + len(mean)].to(wide.dtype) for value in (self.weight, self.bias))
-        scale = weight * torch.rsqrt(variance + EPSILON)
+        scale = weight * torch.rsqrt(variance + self.eps)
         shift = bias - mean * scale if shifted else -mean * scale
         return torch.addcmul(shift[..., None, None], wide, scale[..., None, None]).to(x.dtype)
 
@@ -75,11 +116,15 @@ class _Statistics(nn.Module):
 @torch.no_grad()
 def track_together(norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: Pass) -> None:
     """`track` for several norms over the same numbers, in a few calls: means and variances [norms, C]."""
-    momentum = norms[0].momentum_of(mode)
-    if momentum > 0:
+    momenta = [norm.next_momentum(mode) for norm in norms]
+    if any(momenta):
         running = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
-        values = torch.cat((means, variances * (count / (count - 1)))).to(running[0].dtype)
-        torch._foreach_lerp_(running, list(values.unbind()), momentum)
+        values = torch.cat((means, variances * (count / (count - 1)))).to(running[0].dtype).unbind()
+        if len(set(momenta)) == 1:
+            torch._foreach_lerp_(running, list(values), momenta[0])
+        else:
+            for held, value, momentum in zip(running, values, momenta * 2, strict=True):
+                held.lerp_(value, momentum)
 
 
 class BatchNorm(_Statistics):
@@ -89,11 +134,11 @@ class BatchNorm(_Statistics):
         """Without `shifted` its bias is left to the caller."""
         if self.training and sharing() is not None:
             return self.normalise_together(x, mode, shifted=shifted)
-        momentum = self.momentum_of(mode)
+        momentum = self.next_momentum(mode) if self.training else 0.0
         tracked = not self.training or momentum > 0
         mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
         bias = self.bias if shifted else None
-        return F.batch_norm(x, mean, variance, self.weight, bias, self.training, momentum, EPSILON)
+        return F.batch_norm(x, mean, variance, self.weight, bias, self.training, momentum, self.eps)
 
 
 class TimeBatchNorm(_Statistics):
@@ -118,8 +163,8 @@ class TimeBatchNorm(_Statistics):
             self.weight[steps],
             self.bias[steps],
             training=self.training,
-            momentum=self.momentum_of(mode),
-            epsilon=EPSILON,
+            momentum=self.next_momentum(mode, first_step) if self.training else 0.0,
+            epsilon=self.eps,
         )
 
 
@@ -131,6 +176,11 @@ class SharedNorm(TimeBatchNorm):
 
     def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
         return as_one_step(super().forward, x, mode)
+
+
+def standard_norm(norm: _Statistics) -> bool:
+    """Whether it normalises as the fused operators do."""
+    return norm.eps == EPSILON and norm.affine and norm.track_running_stats
 
 
 class TimeAffine(nn.Module):

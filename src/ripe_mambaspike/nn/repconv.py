@@ -4,14 +4,15 @@ Every form reads [B, T, C_in, H, W] before the temporal filter, owns that filter
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.altered import altered, known
 from ripe_mambaspike.nn.forward_pass import HARD, Pass
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, track_together
+from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, standard_norm, track_together
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 Filtered = tuple[Tensor, Tensor]  # output, last input
@@ -137,7 +138,7 @@ class RepConv(_FilteredConv):
 
     def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
-        if not self.branches[0].norm.training and not mode.literal:
+        if not mode.literal and altered(self, self.branches, BRANCHES) is None and not self.branches[0].norm.training:
             weight, bias = (value.to(self.branches[0].norm.weight.dtype) for value in self.kernel_and_bias())
             return self.convolve(filtered, weight, bias), final_state
         return self.each_branch(filtered.flatten(0, 1), mode).unflatten(0, x.shape[:2]), final_state
@@ -188,6 +189,32 @@ class RepConv(_FilteredConv):
         scale = weight * torch.rsqrt(variances + EPSILON)
         fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], a tap's channels together
         return fused.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2), (shift - means * scale).sum(0)
+
+
+def _chain_fits(branch: Branch) -> bool:
+    """Whether `Branch.kernel` says all there is about its convolutions."""
+    convs: Any = branch.__dict__["_modules"]["convs"].__dict__["_modules"].values()
+    left = len(convs)
+    for conv in convs:
+        left -= 1
+        size, stride = conv.kernel_size, 1 if left else branch.stride
+        plain = (conv.stride, conv.padding) == ((stride, stride), (size[0] // 2, size[1] // 2)) and as_plain(conv)
+        if not plain or (left and size != (1, 1)):
+            return False
+    return True
+
+
+def as_plain(conv: nn.Conv2d) -> bool:
+    """Whether a convolution is its kernel, stride and padding alone."""
+    whole = conv.groups == 1 and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+    return whole and conv.__dict__["_parameters"]["bias"] is None
+
+
+# What a RepConv computes with one kernel for all of them.
+BRANCHES = known(
+    (nn.ModuleList, Branch, Identity, AveragePool, nn.Conv2d, BatchNorm),
+    {Branch: _chain_fits, BatchNorm: standard_norm},
+)
 
 
 def _spread(kernels: Tensor, covariance: Tensor) -> Tensor:

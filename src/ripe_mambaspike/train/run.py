@@ -22,8 +22,9 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder, atomic_write, commit
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.labels import LAST, Labels, save_labels
+from ripe_mambaspike.models.labels import LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
+from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.train.chance import chance_warning, first_check, result_warnings
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
@@ -34,7 +35,6 @@ from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.history import Board, Row, write_log
 from ripe_mambaspike.train.loop import Learner
 from ripe_mambaspike.train.network import choose_device, make_network, parameters
-from ripe_mambaspike.train.recalibrate import recalibrate
 from ripe_mambaspike.train.recipe import FREE, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
 from ripe_mambaspike.train.run_folder import ended_result, in_use
@@ -172,7 +172,7 @@ class Run:
         average = self.learner.average
         part = self.data.test if protocol == "paper" else self.data.val
         with average.in_place() if average is not None else nullcontext():
-            recalibrate(model, self._clean())
+            recalibrate(model, self._clean(), self.device, None)
             found = None if part is None else self._evaluate(model, part)
             score: tuple[float, float] = (epoch, 0.0)  # without such a part the last epoch, the only one to come here
             if found is not None:
@@ -189,8 +189,8 @@ class Run:
         place = self.folder / name
         try:
             with atomic_folder(place) as folder:
+                self.learner.model.labels = self._labels(epoch)
                 save_pretrained(self.learner.model, folder)
-                save_labels(self._labels(epoch), folder)
         except OSError as error:
             raise WeightsError(
                 f"{place} cannot be written ({error.strerror or error}); a disk with room is wanted", path=place

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.base import not_called
 from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.altered import Alteration, own_method
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.forward_pass import Pass
 from ripe_mambaspike.nn.mamba import Mamba
@@ -54,8 +56,11 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
     The relaxed pass keeps the hard one's tokens and uses batch statistics without moving the running ones.
     """
     alpha = settings.sharpness
+    own = own_method(model, {name: model.package_methods[name] for name in ("forward", "run")})
+    if own is not None:  # the passes are taken by run_passes
+        raise not_called(Alteration("", own), "training_step")
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
-        modes = [Pass(sharpness=alpha)]
+        modes = [Pass(sharpness=alpha, warm_up=False)]  # statistics are taken anew before every evaluation
         if settings.passes == 2:
             modes.append(Pass(relaxed=True, sharpness=alpha, track_statistics=False))
         hard, *rest = model.run_passes(x, modes)

@@ -18,7 +18,7 @@ Affine = tuple[Tensor, Tensor]
 
 class LevelPlan(NamedTuple):
     ratio: int  # tokens averaged into one before it
-    widen: Affine | None  # Linear, then
+    widen: tuple[Tensor, Tensor | None] | None  # Linear, then
     norm: Affine | None  # LayerNorm
     block: Callable[[Tensor], Tensor] | None
     drop_rate: float
@@ -90,8 +90,8 @@ def _apply(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda x: at_least_float32(module(x if own is None else x.to(own)))
 
 
-def _linear(module: nn.Linear, dtype: torch.dtype) -> Affine:
-    return module.weight.to(dtype), module.bias.to(dtype)
+def _linear(module: nn.Linear, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    return module.weight.to(dtype), None if module.bias is None else module.bias.to(dtype)
 
 
 def _norm(module: nn.LayerNorm) -> Affine:

@@ -1,0 +1,73 @@
+"""Is a network what its config says? What is written down or built anew is made from the config alone."""
+
+import logging
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.nn.altered import Alteration
+
+LOG = logging.getLogger("ripe_mambaspike")
+IGNORED = {"training", "momentum", "num_batches_tracked", "drop_rates"}  # of training alone
+PLAIN = (bool, int, float, str, tuple, list, FunctionType, type(None))
+
+
+def skeleton(model: Model) -> Model:
+    """The network of its config, without numbers."""
+    with torch.device("meta"):
+        return build(model.config, model.name)
+
+
+def follow_head(model: Model) -> None:
+    """Let the config, and the names of the classes, follow a head that was put in by hand."""
+    last = model.last_layer
+    count = last.out_features if isinstance(last, nn.Linear) else model.config.classes
+    if count != model.config.classes:
+        model.config = model.config.replace(classes=count)
+    if model.labels is not None and len(model.labels.classes) != count:
+        LOG.warning(
+            f"labels: expected {count} class names for the head, got {len(model.labels.classes)}; they are dropped "
+            "(reset_classifier takes new ones)"
+        )
+        model.labels = model.labels.with_classes(count, None)
+
+
+def undescribed(model: Model, built: Model) -> Alteration | None:
+    """The first module that is another one than the config builds; hooks are nobody's but the caller's."""
+    theirs = dict(built.named_modules())
+    for name, module in model.named_modules():
+        other = theirs.pop(name, None)
+        if other is None:
+            return Alteration(name, f"is a {type(module).__name__} that the config does not know")
+        if name and type(module) is not type(other):
+            return Alteration(name, f"is a {type(module).__name__}, and the config says {type(other).__name__}")
+        if "forward" in module.__dict__:
+            return Alteration(name, "has a forward of its own")
+        if differing := _first_difference(*(_shapes(one) for one in (module, other))):
+            return Alteration(".".join(filter(None, (name, differing))), "has another shape than the config says")
+        if name and (differing := _first_difference(*(_settings(one) for one in (module, other)))):
+            return Alteration(name, f"has another {differing} than the config says")
+    if theirs:
+        return Alteration(next(iter(theirs)), "is missing")
+    return None
+
+
+def _first_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    return next((name for name in sorted(ours | theirs) if ours.get(name) != theirs.get(name)), None)
+
+
+def _shapes(module: nn.Module) -> dict[str, Any]:
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {name: tensor.shape for name, tensor in own}
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in module.__dict__.items()
+        if isinstance(value, PLAIN) and name not in IGNORED and not name.startswith("_")
+    }

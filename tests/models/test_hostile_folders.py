@@ -1,0 +1,120 @@
+"""Folders of networks made to hang the reader or to fill the memory."""
+
+import json
+import os
+import time
+
+import pytest
+
+from ripe_mambaspike import create_model, from_pretrained
+from ripe_mambaspike.errors import ConfigError, RipeError, WeightsError
+from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
+
+SECONDS = 30  # far more than a refusal takes; a hang has no end
+
+
+@pytest.fixture
+def folder(small, tmp_path):
+    return small().save_pretrained(tmp_path / "net")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "labels.json"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "sparse", "folder", "socket-like"])
+def test_files_that_are_none(folder, name, kind):
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket-like":
+        path.symlink_to(folder / "nowhere")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    began = time.monotonic()
+    with pytest.raises(WeightsError) as caught:
+        from_pretrained(folder)
+    assert time.monotonic() - began < SECONDS
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_longer_than_the_network(folder):
+    path = folder / "model.safetensors"
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.truncate(4 * size + (1 << 20))
+    with pytest.raises(WeightsError) as caught:
+        from_pretrained(folder)
+    assert caught.value.path == path
+
+
+HOSTILE = [
+    ("steps", 10**9),
+    ("classes", 10**12),
+    ("classes", 2**63),
+    ("stage_channels", [16384, 16384, 16384]),
+    ("stage_channels", [32, 64, 10**9]),
+    ("hierarchy_widths", [16384, 16384, 16384]),
+    ("head_width", 10**8),
+    ("resolution", [10**6, 10**6]),
+    ("resolution", 8.5),
+    ("tokens", 10**15),
+    ("drop_path", float("nan")),
+    ("neurons", ["lif"] * 100_000),
+    ("stage_channels", "x" * 1_000_000),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), HOSTILE, ids=lambda one: str(one)[:30])
+def test_configs_beyond_reason(folder, field, value):
+    path = folder / "config.json"
+    document = json.loads(path.read_text())
+    document["config"][field] = value
+    path.write_text(json.dumps(document))
+    began = time.monotonic()
+    with pytest.raises(RipeError) as caught:
+        from_pretrained(folder)
+    assert time.monotonic() - began < SECONDS
+    assert field in str(caught.value)
+    assert len(str(caught.value)) <= 1000
+
+
+@pytest.mark.parametrize("name", [["x"], 7, "x" * 100_000])
+def test_names_beyond_reason(folder, name):
+    path = folder / "config.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "name": name}))
+    with pytest.raises(WeightsError) as caught:
+        from_pretrained(folder)
+    assert caught.value.field == "name"
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        (RipeConfig, {"stage_channels": (16384, 16384, 16384)}),
+        (RipeConfig, {"hierarchy_widths": (64, 64, 16384)}),
+        (MambaSpikeConfig, {"width": 16384, "blocks": 256}),
+        (MambaSpikeConfig, {"resolution": (4096, 4096)}),
+        (MambaSpikeConfig, {"pooled": 16384}),
+        (MambaSpikeConfig, {"blocks": 16384}),
+    ],
+)
+def test_networks_too_large_to_build(config, fields):
+    began = time.monotonic()
+    with pytest.raises(ConfigError):
+        config(**fields)
+    assert time.monotonic() - began < SECONDS
+
+
+def test_large_networks_can_be_built():
+    create_model("dailydvs200", stage_channels=(128, 256, 512), hierarchy_widths=(128, 256, 512), form="deployed")
+    MambaSpikeConfig(resolution=(480, 640))  # 630 million parameters
+
+
+def test_a_name_with_nul(tmp_path):
+    with pytest.raises(WeightsError):
+        from_pretrained(f"{tmp_path}/a\0b")

@@ -1,0 +1,173 @@
+"""NaN and Inf in weights, statistics and inputs never end in an answer."""
+
+import hashlib
+import itertools
+import json
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from ripe_mambaspike import from_pretrained, fuse
+from ripe_mambaspike.deploy.capture import capture
+from ripe_mambaspike.deploy.quantise import save_stored, to_float16, to_int8
+from ripe_mambaspike.errors import InputError, RipeError, WeightsError
+from ripe_mambaspike.models.checks import poisoned
+from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.nn.forward_pass import HARD
+from ripe_mambaspike.ops.backend import kernels
+
+BAD = [torch.nan, torch.inf, -torch.inf]
+
+
+def rewrite(folder, change):
+    """Change the tensors of a saved network; its checksum is right again."""
+    path, config = folder / "model.safetensors", folder / "config.json"
+    tensors = load(path.read_bytes())
+    change(tensors)
+    data = save(tensors, {"format": "pt"})
+    path.write_bytes(data)
+    document = json.loads(config.read_text())
+    document["weights"]["sha256"] = hashlib.sha256(data).hexdigest()
+    config.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize(
+    "name", ["head.weight", "entry.running_mean", "stages.1.first_conv.branches.2.norm.running_var", "tokens.activity"]
+)
+def test_weights_are_neither_loaded_nor_written(small, tmp_path, name, value):
+    model = small()
+    model.save_pretrained(tmp_path / "ours")
+    rewrite(tmp_path / "ours", lambda tensors: tensors[name].view(-1)[-1:].fill_(value))
+    with pytest.raises(WeightsError) as caught:
+        from_pretrained(tmp_path / "ours")
+    assert caught.value.field == name
+    model.state_dict()[name].view(-1)[0] = value
+    with pytest.raises(WeightsError) as caught:
+        model.save_pretrained(tmp_path / "new")
+    assert caught.value.field == name
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_variance_below_zero(small, tmp_path):
+    model = small()
+    model.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors["entry.running_var"].sub_(3))
+    with pytest.raises(WeightsError) as caught:
+        from_pretrained(tmp_path)
+    assert caught.value.field == "entry.running_var"
+    model.entry.running_var[2, 1] = -1e-9
+    with pytest.raises(WeightsError) as caught:
+        model.save_pretrained(tmp_path / "new")
+    assert caught.value.field == "entry.running_var"
+
+
+@pytest.mark.parametrize("value", [*BAD, 0.0, -1.0, 3e38])
+@pytest.mark.parametrize("kind", ["int8", "float16"])
+def test_stored_weights(small, tmp_path, kind, value):
+    fused = fuse(small(), quiet=True)
+    stored = to_float16(fused) if kind == "float16" else to_int8(fused, probe_events(5, 16, 16, samples=8))[0]
+    save_stored(fused, stored, tmp_path)
+    from_pretrained(tmp_path)
+    name = "hierarchy.blocks.0.merge.weight"
+    if kind == "float16" and value in (0.0, -1.0, 3e38):
+        name, value = "head.bias", torch.nan  # what is kept in float32 is looked at too
+    wanted = name + ".scale" * (kind == "int8")
+    rewrite(tmp_path, lambda tensors: tensors[wanted].view(-1)[:1].fill_(value))
+    with pytest.raises(WeightsError):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("choice", ["off", "auto"])
+def test_an_input_is_refused(small, events, value, choice):
+    model = small().eval()
+    whole, one = events(), events()
+    whole.fill_(value)
+    one[1, 4, 0, 17, 17] = value
+    run = capture(model, events())
+    for x in (whole, one):
+        for way in (model, model.run, model.predict, model.front_end, lambda x: model.run_passes(x, [HARD]), run):
+            with kernels(choice), pytest.raises(InputError) as caught:
+                way(x)
+            assert caught.value.field == "x"
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("choice", ["off", "auto"])
+def test_in_training_the_loss_is_nan(small, events, value, choice):
+    model, x = small().train(), events()
+    x[1, 4, 0, 17, 17] = value
+    with kernels(choice):
+        for logits in (model(x), model.run(x).logits, model.run_passes(x, [HARD])[0].logits):
+            assert logits[1].isnan().all()
+        with torch.no_grad(), pytest.raises(InputError):
+            model(x)
+
+
+def test_the_baseline_refuses_it(tiny_baseline, events):
+    x = events(13, 18, steps=7)
+    x[0, 0, 0, 0, 0] = torch.nan
+    with pytest.raises(InputError) as caught:
+        tiny_baseline().eval()(x)
+    assert caught.value.field == "x"
+
+
+def test_large_numbers_are_no_fault(small, events):
+    x = events()
+    x.fill_(3e38)
+    assert small().eval()(x).shape == (2, 5, 7)
+
+
+def test_where_nobody_looks_the_logits_of_that_sample_are_nan(monkeypatch):
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)  # as in a compiled pass
+    x = probe_events(3, 8, 8, samples=4)
+    for value, dtype in itertools.product(BAD, (torch.float32, torch.float16)):
+        logits = torch.randn(4, 3, 5).to(dtype)
+        spoiled = (1000 * x).to(dtype)  # of which a sum in float16 would overflow
+        spoiled[2, 1, 0, 3, 3] = value
+        given = poisoned(logits, spoiled)
+        assert given[2].isnan().all()
+        assert torch.equal(given[[0, 1, 3]], logits[[0, 1, 3]])
+
+
+@pytest.mark.slow
+def test_a_compiled_pass(small, events):
+    model = small(form="deployed").eval()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = events()
+    x[1, 0, 0, 0, 0] = torch.nan
+    with torch.no_grad():
+        logits = compiled(x)
+    assert logits[1].isnan().all()
+    assert logits[0].isfinite().all()
+
+
+def test_predict_refuses_logits_that_are_none(small, events):
+    model = small().eval()
+    with torch.no_grad():
+        model.head.bias[0] = torch.nan
+    with pytest.raises(RipeError):
+        model.predict(events())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_the_sample_s_logits_are_nan(small, events, dtype):
+    model, x = small(form="deployed").eval().cuda(), events(samples=3).cuda()
+    run = capture(model, x, dtype=dtype)
+    assert run._graph is not None
+    with torch.no_grad():
+        clean = [model(x), run(x)]
+        x[1, 2, 1, 5, 5] = torch.nan
+        with kernels("off"):
+            answers = [model(x)]
+        answers += [model(x), model.run(x).logits, run(x)]
+        for logits in answers:
+            assert logits[1].isnan().all()
+            assert logits[[0, 2]].isfinite().all()
+        assert torch.equal(answers[1][0], clean[0][0])
+        assert torch.equal(answers[3][0], clean[1][0])
+        with pytest.raises(InputError):
+            model.predict(x)
