@@ -221,11 +221,10 @@ def test_a_suffix_that_is_not_written(refused, clip, folder, tmp_path, name):
     [
         (make_events([300, 1], [1, 1], [5, 6], [1, 0]), (346, 260), ".bin"),
         (make_events([3, 1], [240, 1], [5, 6], [1, 0]), (346, 260), ".bin"),
-        (make_events([3, 1], [2, 1], [-5, 6], [1, 0]), (40, 30), ".bin"),
         (make_events([3, 2000], [2, 1], [5, 6], [1, 0]), (2048, 30), ".aedat"),
         (make_events([3, 1], [2, 1], [5, 2**60], [1, 0]), (40, 30), ".csv"),
     ],
-    ids=["too wide", "the overflow's row", "before zero", "too wide for a DAVIS", "too late for text"],
+    ids=["too wide", "the overflow's row", "too wide for a DAVIS", "too late for text"],
 )
 def test_what_a_format_cannot_hold(refused, folder, tmp_path, events, size, suffix):
     source = write(Recording(events, size), tmp_path / "clip.npz")
@@ -235,6 +234,17 @@ def test_what_a_format_cannot_hold(refused, folder, tmp_path, events, size, suff
     out.write_bytes(b"kept")
     refused(("data", "convert", source, out, "--force"))
     assert folder() == {"clip.npz": source.read_bytes(), out.name: b"kept"}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_times_before_zero_are_warned_of_and_not_written_where_the_format_has_none(ripe, folder, tmp_path, strict):
+    source = write(Recording(make_events([3, 1], [2, 1], [-5, 6], [1, 0]), (40, 30)), tmp_path / "clip.npz")
+    said = ripe("data", "convert", source, tmp_path / "out.bin", *(["--strict"] if strict else []))
+    assert (said.code, said.out) == (2, "")
+    assert [line.startswith("ripe: warning: ") for line in said.err.splitlines()] == (
+        [False] if strict else [True, False]
+    )
+    assert set(folder()) == {"clip.npz"}
 
 
 @pytest.mark.filterwarnings("ignore:.*times run backwards")
