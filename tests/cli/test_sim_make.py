@@ -23,6 +23,7 @@ KEYS = [
     "events",
     "classes",
     "sensor_size",
+    "crop",
     "cuts",
     "notes",
 ]

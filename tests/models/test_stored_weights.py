@@ -104,14 +104,14 @@ def test_nothing_stored_is_a_plain_save(network, tmp_path):
 def test_a_failing_write_leaves_the_old_folder_whole(network, stored, tmp_path, monkeypatch):
     save_pretrained(network, tmp_path, stored=stored, beside={"labels.json": b"old"})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    opened = Path.open
+    replace = Path.replace
 
-    def no_room(path, *args, **kwargs):
+    def no_room(path, target):
         if "config.json" in path.name:
             raise OSError("no space left on device")
-        return opened(path, *args, **kwargs)
+        return replace(path, target)
 
-    monkeypatch.setattr(Path, "open", no_room)
+    monkeypatch.setattr(Path, "replace", no_room)
     with pytest.raises(WeightsError, match="no space"):
         save_pretrained(network, tmp_path, beside={"labels.json": b"new"})
     monkeypatch.undo()

@@ -168,7 +168,7 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
         free_space(folder, sum(member.file_size for member in members), path.name)
         for member in members:
             place = _place(folder, member.filename)
-            if member.is_dir():
+            if member.filename.endswith("/"):  # `is_dir` stumbles over a name of nothing
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             asked = copy.copy(member)
