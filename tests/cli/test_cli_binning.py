@@ -36,7 +36,7 @@ from ripe_mambaspike.train.predict import load_classifier, predict, read_for
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16, "classes": 2}
 SETTINGS = (
-    "augmentation.horizontal_flip=0",
+    "augmentation.horizontal_flip=0", "augmentation.time_reversal=0",
     "data.set=folder", "data.steps=4", "data.grid=16", "schedule.batch_size=8", "schedule.epochs=1",
     "schedule.warmup_epochs=0", "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
     "run.device=cpu", "run.recalibrate=2",
