@@ -92,7 +92,7 @@ def main(words: list[str]) -> int:
     end = time.monotonic() + seconds
     while session.cases < cases and time.monotonic() < end:
         session.run(session.target.draw(random))
-    session.status[:] = STATUS.pack(session.cases, 0.0, STATUS.unpack(session.status[:])[2])
+    session.status[:] = STATUS.pack(session.cases, time.monotonic(), STATUS.unpack(session.status[:])[2])
     return 0
 
 

@@ -14,7 +14,7 @@ from torture.jobs import make_sources, prepare_words, store_state
 from torture.trials import Trial
 
 WORKERS = 2
-STARTING = 2.0  # seconds until workers are there
+STARTING = 1.5  # seconds that workers take to start and to work, about
 
 
 def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Trial:
@@ -63,16 +63,17 @@ def _disturb(path: Path, random: Random) -> None:
 def killed_workers(base: Path, times: int, random: Random) -> Trial:
     """One of several worker processes is killed: the command says so and exits with 2, or ends well."""
     trial = Trial("prepare", "a worker killed alone")
-    root = make_sources(base / "for-workers", each=40)
+    root = make_sources(base / "for-workers", each=200)  # more than one shard holds
     reference: dict[str, str] | None = None
     for number in range(times):
         out = base / f"workers-{number}"
         command = [sys.executable, "-m", "ripe_mambaspike", *prepare_words(root, out, WORKERS)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
-        end = time.monotonic() + random.uniform(0.3, STARTING)
-        while process.poll() is None and time.monotonic() < end:
-            time.sleep(0.01)
+        workers: list[int] = []
+        while process.poll() is None and len(workers) < WORKERS:
+            workers = _children(process.pid)
+        time.sleep(random.uniform(0, STARTING))
         workers = _children(process.pid)
         if workers:
             os.kill(random.choice(workers), signal.SIGKILL)
@@ -94,8 +95,12 @@ def killed_workers(base: Path, times: int, random: Random) -> Trial:
 
 def _children(process: int) -> list[int]:
     """Its workers; not the process that keeps track of semaphores, which Python starts beside them."""
+    return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _is_worker(one, process)]
+
+
+def _is_worker(place: Path, parent: int) -> bool:
     try:
-        every = [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-        return [one for one in every if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
-    except OSError:
-        return []
+        status, command = (place / "status").read_text(), (place / "cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
+    return f"\nPPid:\t{parent}\n" in status and b"spawn_main" in command

@@ -94,7 +94,7 @@ def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str
                 kept[name].unlink(missing_ok=True)
             raise
     sync_folder(folder)
-    for name in others:
+    for name in (*files, *stale):
         remove_leftovers(folder, re.escape(name))
 
 
@@ -114,7 +114,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     path = path.resolve()
     above = [folder for folder in path.parents if not folder.exists()]  # the nearest first
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     _recover(path)
     remove_leftovers(path.parent, re.escape(path.name))
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -192,6 +192,14 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, those above it too, and put their names on the disk."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_folder(made.parent)
 
 
 def sync_folder(folder: Path) -> None:

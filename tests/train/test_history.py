@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ripe_mambaspike.models.registry import create_model
-from ripe_mambaspike.train import loop
+from ripe_mambaspike.train import history, loop
 from ripe_mambaspike.train.history import COLUMNS, filters, write_log
 from ripe_mambaspike.train.objective import relaxed_weight
 from ripe_mambaspike.train.schedule import learning_rate, sharpness
@@ -125,3 +125,26 @@ def test_the_filters_in_order():
     assert filters(model) == {f"tdm_{layer}": float(layer) for layer in range(1, 7)}
     without = create_model("dvsgesture", seed=0, classes=11, tdm=False, **fields)
     assert filters(without) == {f"tdm_{layer}": None for layer in range(1, 7)}
+
+
+def test_a_board_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, caplog):
+    """TensorBoard is beside the run: a full disk is told once, and its thread prints no traceback."""
+    import threading
+    import types
+
+    class Writer:
+        def __init__(self, *_, **__):
+            self.calls = 0
+
+        def add_scalar(self, *_):
+            self.calls += 1
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(history.importlib, "import_module", lambda name: types.SimpleNamespace(SummaryWriter=Writer))
+    before = threading.excepthook
+    board = history.Board(tmp_path, 1)
+    for _ in range(2):
+        board.write({"epoch": 1, "loss": 0.5})
+    board.close()
+    assert threading.excepthook is before
+    assert len(caplog.records) == 1

@@ -17,7 +17,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import locked
@@ -179,7 +179,11 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
 
 def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
     """In one pass: a tar has no list of its members, so room is looked for member by member."""
-    with tarfile.open(path, "r:*", tarinfo=_BoundedMember) as archive:
+    with path.open("rb") as file:
+        head = file.read(3)
+    # Not "r:*", which also tries the old LZMA format: any bytes are a header there, and ask for gigabytes.
+    kind: Any = "r:gz" if head.startswith(b"\x1f\x8b") else "r:bz2" if head == b"BZh" else "r:"
+    with tarfile.open(path, kind, tarinfo=_BoundedMember) as archive:
         for member in archive:
             budget.spend(member.size, member.name)
             place = _place(folder, member.name)

@@ -32,7 +32,7 @@ from ripe_mambaspike.data.store import (
 from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, LETTERS, index_checksum
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, RipeError
-from ripe_mambaspike.files import atomic_write, locked
+from ripe_mambaspike.files import atomic_write, locked, make_folder, sync_folder
 
 UNFINISHED = "*.part"  # folders of stores that are being made, or were when their process was killed
 NOTE_VERSION = 2  # of what is noted of a shard; one of another version is made again
@@ -62,7 +62,7 @@ def opened_home(folder: Path, name: str) -> Iterator[Path]:
     """The folder of a set's stores, held by this process alone; what the system refuses becomes a sentence."""
     home = folder / name
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         with locked(home / "lock", f"{home} is being prepared by another process; wait for it to end") as held:
             if held:  # nobody else is writing here
                 for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED}/.*")):  # what a killed process was writing
@@ -107,6 +107,7 @@ def build(
         _finish(every, describe, building)
         shutil.rmtree(target, ignore_errors=True)  # a damaged one
         building.replace(target)
+        sync_folder(target.parent)
     return read_store(target)
 
 
@@ -211,6 +212,7 @@ def _finish(tasks: Sequence[Task], describe: Callable[[list[Note]], dict[str, An
         file.write(json.dumps(index).encode())
     for task in tasks:
         _note(task).unlink(missing_ok=True)
+    sync_folder(folder)
 
 
 def _whole(target: Path) -> bool:

@@ -20,7 +20,7 @@ from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, WeightsError
-from ripe_mambaspike.files import MAX_JSON, earlier_versions, read_regular, write_together
+from ripe_mambaspike.files import MAX_JSON, earlier_versions, make_folder, read_regular, write_together
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
@@ -78,7 +78,7 @@ def save_pretrained(
     }
     files = {**beside, WEIGHTS_FILE: packed, CONFIG_FILE: (json.dumps(document, indent=2) + "\n").encode()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_together(folder, files, stale=() if LABELS_FILE in files else (LABELS_FILE,))
     except OSError as error:
         raise WeightsError(

@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ripe_mambaspike.errors import DataError, one_line
-from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.files import atomic_write, make_folder, read_regular
 
 LOG = logging.getLogger("ripe_mambaspike")
 FORMAT = "ripe-checkpoint"
@@ -50,7 +50,7 @@ def save_checkpoint(folder: Path, place: tuple[int, int], checkpoint: Checkpoint
     text = json.dumps({"format": FORMAT, "version": VERSION, **checkpoint.document})
     packed = save(tensors, {"ripe": text, "sha256": checksum(text, tensors)})
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with atomic_write(path) as file:
             file.write(packed)
     except OSError as error:

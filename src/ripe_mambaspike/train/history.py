@@ -3,7 +3,11 @@
 import csv
 import importlib
 import io
+import logging
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import Parts
 
+LOG = logging.getLogger("ripe_mambaspike")
 Row = dict[str, float | None]
 LAYERS = 6
 COLUMNS = (
@@ -69,7 +74,10 @@ def _cell(value: float | None) -> str:
 
 
 class Board:
-    """TensorBoard's files in the run folder, where tensorboard is installed; silent where it is not."""
+    """TensorBoard's files in the run folder, where tensorboard is installed; silent where it is not.
+
+    What it cannot write is told once and ends nothing: the run's own files have the same numbers.
+    """
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
         self._writer: Any = None
@@ -77,16 +85,36 @@ class Board:
             module: Any = importlib.import_module("torch.utils.tensorboard")
         except ImportError:
             return
-        self._writer = module.SummaryWriter(str(folder), purge_step=first_epoch)
+        self._hook = threading.excepthook
+        threading.excepthook = self._thread_failed
+        with self._trying():
+            self._writer = module.SummaryWriter(str(folder), purge_step=first_epoch)
 
     def write(self, row: Row) -> None:
         if self._writer is None:
             return
-        for name, value in row.items():
-            if name != "epoch" and value is not None and math.isfinite(value):
-                self._writer.add_scalar(name, value, int(row["epoch"] or 0))
-        self._writer.flush()
+        with self._trying():
+            for name, value in row.items():
+                if name != "epoch" and value is not None and math.isfinite(value):
+                    self._writer.add_scalar(name, value, int(row["epoch"] or 0))
+            self._writer.flush()
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._trying():
+                self._writer.close()
+        if hasattr(self, "_hook"):
+            threading.excepthook = self._hook
+
+    def _thread_failed(self, what: threading.ExceptHookArgs) -> None:
+        """Its own thread fails first; the next call here raises the same."""
+        if not (isinstance(what.exc_value, OSError) and type(what.thread).__name__ == "_AsyncWriterThread"):
+            self._hook(what)
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            LOG.warning(f"TensorBoard's file cannot be written ({error.strerror or error}); the run goes on without it")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import DataError, WeightsError
-from ripe_mambaspike.files import locked, remove_leftovers
+from ripe_mambaspike.files import locked, make_folder, remove_leftovers
 from ripe_mambaspike.train.distributed import Processes
 from ripe_mambaspike.train.seeds import RESULT_FILE, read_result
 
@@ -30,7 +30,7 @@ def in_use(folder: Path, processes: Processes) -> Iterator[None]:
     not locked: a run that has ended is read there, and any other fails to write.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted", path=folder
