@@ -114,6 +114,13 @@ def test_the_baseline_refuses_it(tiny_baseline, events):
     assert caught.value.field == "x"
 
 
+def test_an_expanded_input(small, events):
+    x = events(samples=1)
+    x[0, 1, 0, 2, 2] = torch.nan
+    with torch.no_grad(), pytest.raises(InputError):
+        small().eval()(x.expand(1 << 40, -1, -1, -1, -1))
+
+
 def test_large_numbers_are_no_fault(small, events):
     x = events()
     x.fill_(3e38)
