@@ -5,10 +5,12 @@ import os
 import time
 
 import pytest
+import torch
 
 from ripe_mambaspike import create_model, from_pretrained
 from ripe_mambaspike.errors import ConfigError, RipeError, WeightsError
 from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
+from ripe_mambaspike.models.registry import build
 
 SECONDS = 30  # far more than a refusal takes; a hang has no end
 
@@ -106,13 +108,15 @@ def test_names_beyond_reason(folder, name):
 def test_networks_too_large_to_build(config, fields):
     began = time.monotonic()
     with pytest.raises(ConfigError):
-        config(**fields)
+        build(config(**fields), "large")
     assert time.monotonic() - began < SECONDS
 
 
 def test_large_networks_can_be_built():
     create_model("dailydvs200", stage_channels=(128, 256, 512), hierarchy_widths=(128, 256, 512), form="deployed")
-    MambaSpikeConfig(resolution=(480, 640))  # 630 million parameters
+    MambaSpikeConfig(resolution=(480, 640)).check_size()  # 630 million parameters
+    with torch.device("meta"):  # and counted at any size
+        assert build(MambaSpikeConfig(resolution=(720, 1280)), "wide").parameter_count() > 2**30
 
 
 def test_a_name_with_nul(tmp_path):

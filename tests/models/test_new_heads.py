@@ -1,6 +1,7 @@
 """Another head, and what the classes are called: kept, saved, loaded, never mixed up."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,6 +65,17 @@ def test_names_are_loaded_saved_and_removed_with_the_network(small, tmp_path):
     small(seed=1).save_pretrained(tmp_path)  # its classes are others, whose names nobody gave
     assert not (tmp_path / LABELS_FILE).exists()
     assert from_pretrained(tmp_path).labels is None
+
+
+def test_names_of_any_characters(small, tmp_path):
+    model = small()
+    model.labels = replace(LABELS, classes=("é", "\ud800", "\n", "\u202e", *"xyz"))
+    assert from_pretrained(model.save_pretrained(tmp_path)).labels == model.labels
+    model.labels = replace(LABELS, classes=("a", "", *"bcdef"))
+    with pytest.raises(WeightsError) as caught:
+        model.save_pretrained(tmp_path / "new")
+    assert caught.value.field == "classes"
+    assert not (tmp_path / "new").exists()
 
 
 def test_names_of_another_number_are_refused(small, tmp_path):

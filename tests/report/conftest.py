@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
+from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.calibrate import recalibrate
 
@@ -141,8 +142,10 @@ def make_run(tmp_path, network):
             (folder / "result.json").write_text(json.dumps(result))
         if model is not None:
             model.save_pretrained(folder / "best")
-            labels = {"format": "ripe-labels", "version": 1, "classes": list(names), "epoch": 2}
-            (folder / "best" / "labels.json").write_text(json.dumps(labels))
+            config = model.config
+            save_labels(
+                Labels(tuple(names), None, None, config.steps, config.resolution, "time", False, 2), folder / "best"
+            )
         return folder
 
     return make

@@ -17,7 +17,7 @@ SMALLEST_SIDE = 8  # three strides of two
 # Beyond these, a slip and not a wish.
 LARGEST = {"classes": 2**20, "steps": 4096, "resolution": 4096, "tokens": 2**20, "blocks": 256}
 LARGEST_WIDTH = 16384
-MAX_PARAMETERS = 2**30  # about; a network of more is refused before it is built
+MAX_PARAMETERS = 2**30  # about; a network of more is counted and not built
 CAUSAL_MIXERS = ("mamba", "none")  # Mamba then runs forwards alone
 SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
@@ -46,8 +46,13 @@ class ModelConfig:
         """How many steps the network can take; None for any number."""
         return self.steps
 
-    def _check_size(self, **parts: int) -> None:
-        """Refuse a network of too many parameters, about so many in each part."""
+    def parameters_about(self) -> dict[str, int]:
+        """How many parameters the network has, about, by the field that has most to do with them."""
+        raise NotImplementedError
+
+    def check_size(self) -> None:
+        """Refuse a network that no machine should try to build."""
+        parts = self.parameters_about()
         total = sum(parts.values())
         if total > MAX_PARAMETERS:
             largest = max(parts, key=lambda name: parts[name])
@@ -184,16 +189,18 @@ class RipeConfig(ModelConfig):
         self._check_causal()
         if self.form == "dual-kernel" and not self.tdm:
             raise ConfigError("form is 'dual-kernel' and tdm is false; two kernels need the temporal filter")
+
+    def parameters_about(self) -> dict[str, int]:
         channels, widths = self.stage_channels, self.hierarchy_widths
-        self._check_size(
-            stage_channels=sum(
+        return {
+            "stage_channels": sum(
                 18 * c * c + 9 * before * c for before, c in zip((2, *channels), channels, strict=False)
             ),
-            hierarchy_widths=18 * widths[0] * sum(channels) + sum(20 * width * width for width in widths),
-            steps=4 * self.steps * sum(channels),
-            classes=self.classes * (self.head_width or widths[-1]),
-            head_width=(self.head_width or 0) * widths[-1],
-        )
+            "hierarchy_widths": 18 * widths[0] * sum(channels) + sum(20 * width * width for width in widths),
+            "steps": 4 * self.steps * sum(channels),
+            "classes": self.classes * (self.head_width or widths[-1]),
+            "head_width": (self.head_width or 0) * widths[-1],
+        }
 
     def _check_divisible(self) -> None:
         if self.attention in ("low-rank", "grouped") and any(c % 4 for c in self.stage_channels):
@@ -262,13 +269,15 @@ class MambaSpikeConfig(ModelConfig):
         self._check_flag("conv_bias")
         if self.form != "training":
             raise ConfigError(f"form is {self.form!r}; Mamba-Spike has nothing to fuse, so only 'training' is known")
+
+    def parameters_about(self) -> dict[str, int]:
         height, width = self.grid()
-        self._check_size(
-            channels=sum(9 * before * c for before, c in zip((2, *self.channels), self.channels, strict=False)),
-            pooled=self.channels[-1] * height * width * self.width,
-            width=7 * self.blocks * self.width * self.width,
-            classes=self.classes * self.width,
-        )
+        return {
+            "channels": sum(9 * before * c for before, c in zip((2, *self.channels), self.channels, strict=False)),
+            "resolution" if self.pooled is None else "pooled": self.channels[-1] * height * width * self.width,
+            "width": 7 * self.blocks * self.width * self.width,
+            "classes": self.classes * self.width,
+        }
 
     def grid(self) -> tuple[int, int]:
         """Cells the projection reads."""

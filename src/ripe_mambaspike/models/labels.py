@@ -79,7 +79,10 @@ def packed_labels(labels: Labels, path: Path) -> bytes:
     """What `labels.json` holds; `path` is named should it be refused."""
     document = labels.to_dict()
     parse_labels(document, path)  # what could not be read again is not written
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    try:
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half a character, which a file may have and UTF-8 has not
+        return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def save_labels(labels: Labels, folder: str | Path) -> Path:

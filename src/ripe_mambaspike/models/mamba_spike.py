@@ -123,7 +123,7 @@ class MambaSpike(Model):
         return {"encoder": self.encoder, "input_proj": self.input_proj, "blocks": self.blocks, "head": tail}
 
 
-MambaSpike.package_methods = {"forward": MambaSpike.forward, "run": MambaSpike.run}
+MambaSpike.package_methods = {"forward": MambaSpike.forward}
 _TABLE = known(
     (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, Mamba, PreNormMamba, RecurrentSpikingConv),
     {nn.LayerNorm: layer_norm},

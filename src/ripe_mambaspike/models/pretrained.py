@@ -100,8 +100,9 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
         raise WeightsError(f"{origin} lacks the field '{missing[0]}' of its config; all fields are wanted")
     try:
         config = ARCHITECTURES[architecture].from_dict(fields, origin)
+        config.check_size()
     except ConfigError as error:
-        raise error if origin in str(error) else ConfigError(f"{origin}: {error}") from error
+        raise error if origin in str(error) else ConfigError(f"{origin}: {error}", field=error.field) from error
     if form is not None and form not in get_args(Form):
         raise ConfigError(f"form is {form!r}; one of {', '.join(get_args(Form))} is wanted")
     if form is not None and form != config.form:

@@ -50,7 +50,9 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
 
 
 def build(config: ModelConfig, name: str) -> Model:
-    """A network of this config with fresh weights from PyTorch's global generator."""
+    """A network of this config with fresh weights from PyTorch's global generator; on the meta device of any size."""
+    if isinstance(config, ModelConfig) and torch.get_default_device().type != "meta":
+        config.check_size()
     if isinstance(config, RipeConfig):
         return RipeMambaSpike(config, name)
     if isinstance(config, MambaSpikeConfig):

@@ -198,8 +198,9 @@ class RipeMambaSpike(Model):
         return {"entry": self.entry, **stages, **rest}
 
 
-_OWN = ("forward", "run", "run_passes", "run_causal", "front_end", "classify", "select")
-RipeMambaSpike.package_methods = {name: getattr(RipeMambaSpike, name) for name in _OWN}
+RipeMambaSpike.package_methods = {
+    name: getattr(RipeMambaSpike, name) for name in ("forward", "front_end", "classify", "select")
+}
 
 
 def _compact(state: Any) -> Any:

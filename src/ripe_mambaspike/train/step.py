@@ -56,7 +56,7 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
     The relaxed pass keeps the hard one's tokens and uses batch statistics without moving the running ones.
     """
     alpha = settings.sharpness
-    own = own_method(model, {name: model.package_methods[name] for name in ("forward", "run")})
+    own = own_method(model, {"forward": model.package_methods["forward"]})
     if own is not None:  # the passes are taken by run_passes
         raise not_called(Alteration("", own), "training_step")
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
