@@ -64,9 +64,14 @@ def test_every_target_takes_its_own_seeds(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, group in target_names().items() if group == "others"])
 def test_other_targets_take_their_seeds(name, tmp_path):
+    """Some are refused on purpose (links in an archive, a value of another kind), never all."""
     target = find_target(name)
+    taken = 0
     for seed in target.seeds:
-        target.run(seed, tmp_path)
+        with contextlib.suppress(*target.allowed):
+            target.run(seed, tmp_path)
+            taken += 1
+    assert taken
 
 
 @pytest.mark.slow
