@@ -135,8 +135,7 @@ def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_
     assert not parts.loss.requires_grad
     moved = torch.stack([(p.detach() - before[name]).norm() for name, p in model.named_parameters()]).norm()
     assert moved.item() == pytest.approx(1e-3, rel=1e-3)
-    mode = Pass(warm_up=False)  # as a step runs it: its bits are those of momentum alone
-    out = twin.run(x, mode)  # one pass in training: what the statistics must have followed
+    out = twin.run(x, Pass(warm_up=False))  # one pass in training: what the statistics must have followed
     for (name, ours), theirs in zip(model.named_buffers(), twin.buffers(), strict=True):
         assert torch.equal(ours, theirs), name
     assert parts.rate.item() == pytest.approx(out.rates.mean().item())
