@@ -170,6 +170,7 @@ def test_a_reader_that_dies_or_hangs_is_no_harm(serve, packed, clip, monkeypatch
     assert (status, said["error"]) == (422, "slow.npz was not read within 1 s; a smaller recording is wanted")
     assert left(running) == []
     monkeypatch.undo()
+    running.service.library.limits = Limits()
     assert running.upload(packed(clip.events), "good.npz")[0] == 200
 
 
