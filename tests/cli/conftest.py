@@ -22,10 +22,22 @@ SETTINGS = (
 SMALL = ("stage_channels=[8, 12, 16]", "hierarchy_widths=[8, 16, 24]")
 
 
+STORE_DOCUMENT_KEYS = (
+    "set", "store", "key", "sha256", "current", "others", "clips", "events", "classes", "sensor_size", "crop", "cuts",
+    "notes", "warnings", "unreadable",
+)  # fmt: skip
+
+
 class Said(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture
+def store_document_keys():
+    """What `ripe data prepare` and `ripe sim make` say of a store with --json, in order."""
+    return list(STORE_DOCUMENT_KEYS)
 
 
 @pytest.fixture

@@ -12,22 +12,6 @@ from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
-KEYS = [
-    "set",
-    "store",
-    "key",
-    "sha256",
-    "current",
-    "others",
-    "clips",
-    "events",
-    "classes",
-    "sensor_size",
-    "crop",
-    "cuts",
-    "notes",
-]
-KEYS += ["warnings", "unreadable"]
 LISTED = f"one of {', '.join(COMMANDS)} is wanted"
 
 
@@ -61,7 +45,7 @@ def make(ripe, tmp_path, quick, mnist):
     return call
 
 
-def test_make_and_verify(make, ripe, tmp_path):
+def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     said = make("--json", "--seed", "3", "--variation", "0.5")
     assert said.code == 0
     assert said.err.splitlines() == [
@@ -69,7 +53,7 @@ def test_make_and_verify(make, ripe, tmp_path):
         "ripe: note: 30 pictures are there; the whole set has 70,000",
     ]
     document = json.loads(said.out)
-    assert list(document) == [*KEYS, "simulated", "recipe"]
+    assert list(document) == [*store_document_keys, "simulated", "recipe"]
     assert document["recipe"]["seed"] == 3
     assert document["recipe"]["variation"] == 0.5
     assert document["recipe"]["calibration"]["pixel"]["leak_hz"] == 5.0
@@ -78,7 +62,7 @@ def test_make_and_verify(make, ripe, tmp_path):
     verified = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out", "--json")
     assert (verified.code, verified.err) == (0, "")
     verified = json.loads(verified.out)
-    assert verified == {**{key: document[key] for key in KEYS}, "verified": True, "source": "simulated"}
+    assert verified == {**{key: document[key] for key in store_document_keys}, "verified": True, "source": "simulated"}
     assert len(load_set("sim-nmnist", tmp_path / "out", "test")) == 10
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
     assert said.out.endswith("every checksum is right; it is simulated, by its recipe\n")

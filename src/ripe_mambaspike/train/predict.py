@@ -11,7 +11,7 @@ from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, RecordingWarning
 from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, sides
 from ripe_mambaspike.events.source import Options
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint, read_labels
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,12 +103,10 @@ def load_classifier(
     folder = find_checkpoint(path)
     model = from_pretrained(folder)
     config = model.config
-    labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
+    labels = model.labels
     own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.steps, config.resolution)
     if labels is not None:
         origin = folder / LABELS_FILE
-        if len(labels.classes) != config.classes:
-            raise WeightsError(f"{origin} names {len(labels.classes)} classes; the network has {config.classes}")
         if config.most_steps is not None and own_steps > config.most_steps:
             raise WeightsError(f"{origin} says {own_steps} steps; the network was made for at most {config.steps}")
     most = config.most_steps or MOST_STEPS

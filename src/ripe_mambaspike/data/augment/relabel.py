@@ -1,4 +1,4 @@
-"""What a clip shows once it is mirrored or played backwards: declared by the recipe, or told by the classes' names.
+"""What a clip shows once it is mirrored or played backwards: declared by the recipe, or inferred from the class names.
 
 In a mirror a right arm that turns clockwise is a left arm that turns counter-clockwise; played backwards it is a right
 arm that turns counter-clockwise. Names tell no more than that: `swipe_left` backwards is `swipe_right` and
@@ -53,7 +53,7 @@ def relabel(labels: Tensor, chosen: Tensor, table: Sequence[int]) -> Tensor:
 
 
 def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change) -> tuple[int, ...]:
-    """Label → label of the changed clip. A class that is neither declared in `pairs` nor told by its name is refused.
+    """Label → label of the changed clip. A class neither declared in `pairs` nor inferred from its name is refused.
 
     A pair is `A=B`, where clips of A show B and those of B show A, or `A`, where they still show A. Names tell left ↔
     right and clockwise ↔ counter-clockwise in a mirror, and a turn alone (without left or right) backwards.
