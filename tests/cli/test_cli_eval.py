@@ -5,9 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from ripe_mambaspike.cli.evaluate import show
 from ripe_mambaspike.models.labels import read_labels, save_labels
+from ripe_mambaspike.models.pretrained import from_pretrained
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,16 @@ def test_the_folder_of_the_network_alone(ripe, finished, result, gestures, tmp_p
     shutil.copytree(finished / "best", tmp_path / "net")
     found = asked(ripe, tmp_path / "net", "--root", gestures)
     assert {name: found[name] for name in SAME} == {name: result[name] for name in SAME}
+
+
+def test_logits_that_are_not_finite_have_no_number(refused, finished, gestures, tmp_path):
+    """The weights are finite, the sums over them are not: every clip would count as the first class."""
+    model = from_pretrained(finished / "best")
+    with torch.no_grad():
+        model.head.weight.fill_(3e38)
+        model.head.bias.fill_(3e38)
+    model.save_pretrained(tmp_path / "net")
+    refused(("eval", tmp_path / "net", "--root", gestures), "logits")
 
 
 def test_a_cut_of_the_same_set(ripe, finished, result):

@@ -1,5 +1,6 @@
 """`ripe eval`: the number of a saved network on a part of a set."""
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.errors import WeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,6 +77,8 @@ class Eval:
         if note := store_note(trained, data):
             print(f"ripe: {'note' if trained else 'warning'}: {note}", file=sys.stderr)
         found = evaluate(model.to(device), shuffled(batches) if self.shuffle else batches, len(data.classes))
+        if not math.isfinite(found.loss):  # a clip without finite logits would count as its first class
+            raise WeightsError(f"{folder}: logits: expected finite numbers, got some that are not", field="logits")
         document = {
             "checkpoint": str(self.checkpoint), "form": model.config.form, "set": settings.set, "cut": data.cut,
             "store": data.store.key, "trained_on_store": trained,
