@@ -11,14 +11,14 @@ from collections.abc import Callable
 import torch
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.deploy.capture import capture
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 RECIPES = {"dvsgesture": (32, 2), "nmnist": (64, 2), "dailydvs200": (32, 1)}  # batch, passes
@@ -51,7 +51,7 @@ def peak(job: Callable[[], object]) -> int:
 @torch.inference_mode()
 def infer() -> None:
     training = create_model("dvsgesture", seed=0)
-    randomise(training, 0)
+    randomize(training, 0)
     assert isinstance(training, RipeMambaSpike)
     model = fuse(training.cuda().eval(), quiet=True)
     for dtype in (torch.bfloat16, torch.float32):
@@ -59,8 +59,8 @@ def infer() -> None:
             x = probe_events(16, 128, 128, samples=batch).cuda()
             with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
                 with kernels("off"):
-                    expected = model.run(x, Pass(relaxed=True)).logits
-                given = model.run(x, Pass(relaxed=True)).logits
+                    expected = model.run(x, ForwardMode(relaxed=True)).logits
+                given = model.run(x, ForwardMode(relaxed=True)).logits
                 error = float((given - expected).abs().max() / expected.abs().max())
                 del given, expected
                 used = peak(lambda x=x: model(x))  # type: ignore[misc]
@@ -79,18 +79,18 @@ def train() -> None:
         model = create_model(name, seed=0).cuda().train()
         assert isinstance(model, RipeMambaSpike)
         config = model.config
-        optimiser = make_optimiser(model, 1e-3, 0.05)
+        optimizer = make_optimizer(model, 1e-3, 0.05)
         x = probe_events(config.steps, *config.resolution, samples=batch).cuda()
         y = torch.arange(batch, device="cuda") % config.classes
         settings = StepSettings(passes=passes, autocast=True)  # type: ignore[arg-type]
-        arguments = (model, optimiser, x, y, settings)
+        arguments = (model, optimizer, x, y, settings)
         training_step(*arguments)
         used = peak(lambda a=arguments: training_step(*a))  # type: ignore[misc]
         eager = milliseconds(lambda a=arguments: training_step(*a), 5, 2)  # type: ignore[misc]
         step = capture_step(*arguments)
         took = milliseconds(step, 8, 2)
         print(f"training step, {name}, B {batch}: {took:.1f} ms ({eager:.1f} unrecorded), {used / 2**30:.2f} GiB")
-        del model, optimiser, step, arguments
+        del model, optimizer, step, arguments
         torch.cuda.empty_cache()
 
 

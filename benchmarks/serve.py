@@ -103,10 +103,10 @@ def make_recordings(folder: Path, count: int, seconds: float) -> int:
 def make_checkpoint(folder: Path) -> Path:
     """A network at 128×128 with weights drawn so that every stage fires; what it says means nothing."""
     from ripe_mambaspike import create_model
-    from ripe_mambaspike.deploy.randomise import randomise
+    from ripe_mambaspike.deploy.fuse.randomize import randomize
 
     model = create_model("dvsgesture", seed=0)
-    randomise(model, 0)
+    randomize(model, 0)
     return model.save_pretrained(folder / "network")
 
 

@@ -11,8 +11,8 @@ import json
 from typing import Any
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.verify import Agreement, compare, probe
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.deploy.fuse.verify import Agreement, compare, probe
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 STEPS = ("branches against one kernel", "one kernel against two")
@@ -42,7 +42,7 @@ def main() -> None:
     for seed in range(arguments.networks):
         model = create_model(arguments.model, seed=seed)
         assert isinstance(model, RipeMambaSpike)
-        randomise(model, seed)
+        randomize(model, seed)
         fused = fuse(model, quiet=True)
         dual = dual_kernel(fused, quiet=True)
         for clip_seed in range(arguments.clips):

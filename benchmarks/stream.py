@@ -21,15 +21,15 @@ import torch
 import tyro
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.fuse import fuse
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
-from ripe_mambaspike.deploy.streaming import Answer, Streamer
+from ripe_mambaspike.deploy.fuse.convert import fuse
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Events, Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.stream.run import Limits, StreamRun
+from ripe_mambaspike.inference.streamer import Answer, Streamer
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.memory import keep_freed_memory
-from ripe_mambaspike.train.predict import Classifier
 
 PACKET_US = 10_000
 LOOP = 100  # packets before the scene begins again
@@ -97,7 +97,7 @@ class SteadySource:
 
 def make_classifier(given: Arguments) -> Classifier:
     model = create_model("dvsgesture", seed=0, steps=given.steps, resolution=given.side)
-    randomise(model, 0)
+    randomize(model, 0)
     deployed = fuse(model.eval(), quiet=True)
     names = tuple(f"class {index}" for index in range(deployed.config.classes))
     return Classifier(deployed, names, given.steps, (given.side, given.side), "time", False)

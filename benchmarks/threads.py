@@ -33,7 +33,7 @@ def measure(threads: int, seconds: float, pinned: bool) -> float:
 
     from ripe_mambaspike import create_model
     from ripe_mambaspike.ops.memory import keep_freed_memory
-    from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+    from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
     keep_freed_memory()
     torch.set_num_threads(threads)
@@ -42,14 +42,14 @@ def measure(threads: int, seconds: float, pinned: bool) -> float:
     torch.manual_seed(0)
     model = create_model("dvsgesture", classes=11, steps=STEPS, resolution=(SIDE, SIDE), neurons=["lif"] * 3)
     model.train()
-    optimiser = make_optimiser(model, 1e-3, 0.05)
+    optimizer = make_optimizer(model, 1e-3, 0.05)
     clips = torch.poisson(torch.full((BATCH, STEPS, 2, SIDE, SIDE), 0.2))
     targets = torch.nn.functional.one_hot(torch.arange(BATCH) % 11, 11).float()
     settings = StepSettings(passes=1)
-    training_step(model, optimiser, clips, targets, settings)  # type: ignore[arg-type]
+    training_step(model, optimizer, clips, targets, settings)  # type: ignore[arg-type]
     began, count = time.perf_counter(), 0
     while count < 1 or time.perf_counter() - began < seconds:
-        training_step(model, optimiser, clips, targets, settings)  # type: ignore[arg-type]
+        training_step(model, optimizer, clips, targets, settings)  # type: ignore[arg-type]
         count += BATCH
     return count / (time.perf_counter() - began)
 

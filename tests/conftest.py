@@ -1,4 +1,4 @@
-"""What every test shares: one thread, a fixed seed, and a way to make uninitialised memory show.
+"""What every test shares: one thread, a fixed seed, and a way to make uninitialized memory show.
 
 Hypothesis draws the same examples in every run, so that a change is judged by what it changed. New ones are sought by
 `HYPOTHESIS_PROFILE=explore make test`; one that fails becomes a test of its own.
@@ -21,9 +21,9 @@ if not torch.cuda.is_available():  # Triton's kernels run in its interpreter, wh
 
 def pytest_sessionstart() -> None:
     """The C++ operators are built before the first test, so that none waits for them or sees the line about it."""
-    from ripe_mambaspike.ops.native.build import why_not
+    from ripe_mambaspike.ops.native.build import unavailable_reason
 
-    why_not()
+    unavailable_reason()
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def seed() -> None:
 
 @pytest.fixture
 def poisoned_empty(monkeypatch):
-    """From here to the end of the test, uninitialised floating memory is NaN."""
+    """From here to the end of the test, uninitialized floating memory is NaN."""
 
     def poisoned(allocate):
         def allocate_nan(*args, **kwargs):

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from fuzz.target import Target, WrongAnswer
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.inference.predict import Classifier
 from ripe_mambaspike.live.limits import Limits
 from ripe_mambaspike.live.network import make_network
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 from ripe_mambaspike.models.registry import create_model
-from ripe_mambaspike.train.predict import Classifier
 
 FIELDS = {"stage_channels": (4, 4, 4), "hierarchy_widths": (4, 4, 4), "steps": 2, "resolution": 8}
 LIMITS = Limits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, reading_seconds=8, uploads_a_minute=60)
@@ -51,7 +51,7 @@ def make(name: str) -> Target:
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     model = create_model("nmnist", seed=0, **FIELDS)
-    randomise(model, 0)
+    randomize(model, 0)
     names = tuple(map(str, range(10)))
     network = make_network(Classifier(model.eval(), names, 2, (8, 8), "time", False), window_ms=100, hop_ms=50)
     server = make_server(make_app(Service(network, limits=LIMITS)), LIMITS)

@@ -8,9 +8,9 @@ import numpy as np
 
 from fuzz.mutate import dump, mutate_document
 from fuzz.target import Target, WrongAnswer
-from ripe_mambaspike.deploy.stream_packets import Frame, FrameReader, read_frame, write_frame
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import make_events
+from ripe_mambaspike.inference.stream.packets import Frame, FrameReader, read_frame, write_frame
 from ripe_mambaspike.live.messages import WORDS as WISHES
 from ripe_mambaspike.live.messages import read_wish
 

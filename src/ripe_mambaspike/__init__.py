@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.loading import load_set
-    from ripe_mambaspike.deploy.fuse import dual_kernel, fuse
+    from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
     from ripe_mambaspike.errors import RipeError
     from ripe_mambaspike.events.binning import bin_events
     from ripe_mambaspike.events.reading import read, read_chunks
@@ -46,9 +46,9 @@ _HOMES = {
     "RipeError": "errors",
     "bin_events": "events.binning",
     "create_model": "models.registry",
-    "dual_kernel": "deploy.fuse",
+    "dual_kernel": "deploy.fuse.convert",
     "from_pretrained": "models.pretrained",
-    "fuse": "deploy.fuse",
+    "fuse": "deploy.fuse.convert",
     "list_models": "models.registry",
     "load_set": "data.loading",
     "read": "events.reading",

@@ -10,7 +10,7 @@ from ripe_mambaspike.account.document import account
 from ripe_mambaspike.account.energy import backbone_macs, energy_report, measure
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.measured import account_recordings, accumulator_of, measure_clip
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 
@@ -21,7 +21,7 @@ CONVS = [f"stage{stage}.{which}_conv" for stage in (1, 2, 3) for which in ("firs
 @pytest.fixture(scope="module")
 def model():
     made = create_model("nmnist", seed=0, **SMALL)
-    randomise(made, 0)
+    randomize(made, 0)
     return fuse(made, quiet=True)
 
 

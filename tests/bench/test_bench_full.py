@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike.bench import machine, train
 from ripe_mambaspike.bench import measure as measuring
 from ripe_mambaspike.bench.measure import Failed, Measured, Subject, measure
-from ripe_mambaspike.bench.memory import Memory, told_when_full
+from ripe_mambaspike.bench.memory import Memory, explain_out_of_memory
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -23,7 +23,10 @@ def full(*_, **__):
 
 
 def test_what_a_network_says_goes_through():
-    with pytest.raises(MemoryNeededError, match=r"about 7\.00 GiB"), told_when_full(torch.device("cpu"), "batch 9"):
+    with (
+        pytest.raises(MemoryNeededError, match=r"about 7\.00 GiB"),
+        explain_out_of_memory(torch.device("cpu"), "batch 9"),
+    ):
         full()
 
 

@@ -6,7 +6,7 @@ import torch
 from ripe_mambaspike.bench import memory
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
 from ripe_mambaspike.bench.machine import choose_device, commit, describe, measure_memory_rate, measure_product
-from ripe_mambaspike.bench.memory import bytes_of, expect_memory, free_memory, measure_memory, told_when_full
+from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory, free_memory, measure_memory
 from ripe_mambaspike.bench.sweep import fit_line
 from ripe_mambaspike.bench.timing import Times
 from ripe_mambaspike.errors import InputError
@@ -57,12 +57,12 @@ def test_too_little_memory_is_said_before_and_after(monkeypatch):
         expect_memory(4 << 30, CPU, "batch 9")
     with (
         pytest.raises(InputError, match=r"batch 9 ran out .* 20.50 GiB more .* 3.00 GiB free"),
-        told_when_full(CPU, "batch 9"),
+        explain_out_of_memory(CPU, "batch 9"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity …")
-    with pytest.raises(InputError, match=r"2.00 GiB more"), told_when_full(CPU, "batch 9"):
+    with pytest.raises(InputError, match=r"2.00 GiB more"), explain_out_of_memory(CPU, "batch 9"):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes.")
-    with pytest.raises(RuntimeError, match="another"), told_when_full(CPU, "batch 9"):
+    with pytest.raises(RuntimeError, match="another"), explain_out_of_memory(CPU, "batch 9"):
         raise RuntimeError("another error")
 
 

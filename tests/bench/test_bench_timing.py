@@ -6,7 +6,7 @@ import torch
 from ripe_mambaspike.bench import timing
 from ripe_mambaspike.bench.measure import Failed, Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import Memory
-from ripe_mambaspike.bench.timing import Times, summarise, time_jobs
+from ripe_mambaspike.bench.timing import Times, summarize, time_jobs
 
 CPU = torch.device("cpu")
 
@@ -29,9 +29,9 @@ class Clock:
 
 
 def test_median_and_p95():
-    assert summarise([3.0, 1.0, 2.0]) == Times(2.0, 3.0, 3)
-    assert summarise([float(n) for n in range(1, 101)]) == Times(50.5, 95.0, 100)
-    assert summarise([4.0]) == Times(4.0, 4.0, 1)
+    assert summarize([3.0, 1.0, 2.0]) == Times(2.0, 3.0, 3)
+    assert summarize([float(n) for n in range(1, 101)]) == Times(50.5, 95.0, 100)
+    assert summarize([4.0]) == Times(4.0, 4.0, 1)
 
 
 def test_the_first_calls_do_not_count(monkeypatch):

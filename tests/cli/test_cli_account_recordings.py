@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import create_model, dual_kernel, fuse, write
-from ripe_mambaspike.deploy.accumulate import Accumulator
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.models.labels import Labels, save_labels
@@ -25,7 +25,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def network():
     model = create_model("nmnist", seed=0, **FIELDS)
-    randomise(model, 0)
+    randomize(model, 0)
     return model
 
 
@@ -153,7 +153,7 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
 @pytest.mark.skipif(not (SHARED / "nmnist-real").is_dir(), reason="the shared recordings are not there")
 def test_real_recordings(ripe, tmp_path):
     model = create_model("nmnist", seed=0, **{**FIELDS, "resolution": 34})
-    randomise(model, 0)
+    randomize(model, 0)
     paths = sorted((SHARED / "nmnist-real").rglob("*.bin"))[::200]
     labels = Labels(tuple("0123"), "nmnist", None, 5, (34, 34), "time", False, sensor_size=(34, 34))
     folder = model.save_pretrained(tmp_path / "net")

@@ -15,15 +15,16 @@ import torch
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.exported import load_exported_classifier, read_manifest
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.stream_packets import write_frame
-from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
-from ripe_mambaspike.deploy.stream_sources import PipeSource
-from ripe_mambaspike.deploy.streaming import Streamer, check_stream
+from ripe_mambaspike.deploy.export.exported import load_exported_classifier, read_manifest
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import load_classifier, predict, read_for
+from ripe_mambaspike.inference.stream.packets import write_frame
+from ripe_mambaspike.inference.stream.run import Limits, StreamRun
+from ripe_mambaspike.inference.stream.sources import PipeSource
+from ripe_mambaspike.inference.streamer import Streamer, check_stream
 from ripe_mambaspike.live.engine import Engine
 from ripe_mambaspike.live.library import Library
 from ripe_mambaspike.live.limits import Limits as LiveLimits
@@ -32,7 +33,6 @@ from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.train.checkpoint_data import open_for, settings_of
-from ripe_mambaspike.train.predict import load_classifier, predict, read_for
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16, "classes": 2}
 SETTINGS = (
@@ -276,7 +276,7 @@ def test_the_window_is_as_long_as_the_training_clips(ripe, trained):
 def network(tmp_path):
     """Trained on a 128×128 sensor, as it says."""
     model = create_model("nmnist", seed=0, **FIELDS)
-    randomise(model, 0)
+    randomize(model, 0)
     folder = model.save_pretrained(tmp_path / "net")
     labels = Labels(
         ("left", "right"), "mine", None, 4, (16, 16), "time", False, sensor_size=(128, 128), duration_us=80_000

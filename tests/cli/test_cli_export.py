@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from ripe_mambaspike.deploy import graph_scan
-from ripe_mambaspike.deploy.exported import load_exported
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.exported import load_exported
 from ripe_mambaspike.events.recording import EVENT, Recording
 from ripe_mambaspike.events.writing import write
 from ripe_mambaspike.models.pretrained import from_pretrained

@@ -8,12 +8,12 @@ import tyro
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.cli.predict import Predict
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import load_classifier
+from ripe_mambaspike.inference.predict import predict as predict_one
 from ripe_mambaspike.models.labels import Labels, save_labels
-from ripe_mambaspike.train.predict import load_classifier
-from ripe_mambaspike.train.predict import predict as predict_one
 
 NAMES = ("clap", "wave [both]", "roll", "drums")
 CONFIG = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
@@ -39,7 +39,7 @@ def predict(capsys):
 def network(tmp_path):
     fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 30, "resolution": 16}
     model = create_model("nmnist", seed=0, classes=4, **fields)
-    randomise(model, 0)
+    randomize(model, 0)
     folder = model.save_pretrained(tmp_path / "run" / "best")
     save_labels(Labels(NAMES, "x", None, 24, (16, 16), "time", False, 3, "validation"), folder)
     return tmp_path / "run"

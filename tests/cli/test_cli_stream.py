@@ -14,13 +14,13 @@ import torch
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.stream_packets import write_frame
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import load_classifier, predict
+from ripe_mambaspike.inference.stream.packets import write_frame
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, save_labels
-from ripe_mambaspike.train.predict import load_classifier, predict
 
 NAMES = ("clap", "wave [both]", "roll")
 SENSOR = (20, 18)
@@ -30,7 +30,7 @@ SENSOR = (20, 18)
 def network(tmp_path_factory):
     fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
     model = create_model("nmnist", seed=0, classes=3, **fields)
-    randomise(model, 0)
+    randomize(model, 0)
     folder = model.save_pretrained(tmp_path_factory.mktemp("net"))
     save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "time", False, 1, "validation"), folder)
     return folder

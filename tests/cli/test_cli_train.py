@@ -24,7 +24,7 @@ FIELDS = {
     "model.fields": "{stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
     "schedule.batch_size": "4",
     "schedule.epochs": "2",
-    "optimiser.lr_min": "1e-4",
+    "optimizer.lr_min": "1e-4",
     "run.recalibrate": "2",
     "run.device": "cpu",
 }
@@ -207,7 +207,7 @@ def test_a_second_run_is_refused(refused, words, whole):
 
 def test_another_recipe_is_refused(refused, words, whole):
     before = digests(whole)
-    refused(words(whole, "--resume", "auto", optimiser__lr="0.5"), whole, "optimiser.lr differs")
+    refused(words(whole, "--resume", "auto", optimiser__lr="0.5"), whole, "optimizer.lr differs")
     assert digests(whole) == before
 
 

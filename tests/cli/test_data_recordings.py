@@ -249,7 +249,7 @@ def test_times_before_zero_are_warned_of_and_not_written_where_the_format_has_no
 
 @pytest.mark.filterwarnings("ignore:.*times run backwards")
 def test_a_file_that_would_not_read_back(ripe, refused, folder, tmp_path, monkeypatch):
-    """Times that jump about are not recognised in the 40-bit format; nor is a writer trusted that mixes up events."""
+    """Times that jump about are not recognized in the 40-bit format; nor is a writer trusted that mixes up events."""
     times = np.random.default_rng(0).integers(0, 8_000_000, 50)
     source = tmp_path / "clip.npy"
     np.save(source, make_events(EVENTS["x"], EVENTS["y"], times, EVENTS["p"]))

@@ -5,7 +5,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
@@ -60,7 +60,7 @@ def outputs(model, x):
 
     The pass is literal: a training network runs every branch and norm, not the kernels it will be deployed with.
     """
-    model, mode = model.to(x.dtype).eval(), Pass(literal=True)
+    model, mode = model.to(x.dtype).eval(), ForwardMode(literal=True)
     front = model.front_end(x, mode)
     seen = {"bridge": front.features, "logits": model.run(x, mode).logits}
     for level, stage in enumerate(front.stages, 1):

@@ -10,28 +10,28 @@ import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.account.energy import measure
-from ripe_mambaspike.deploy.accumulate import (
+from ripe_mambaspike.deploy.fuse.accumulate import (
     AccumulatingConv,
     Accumulator,
     differing_spikes,
     grid_step,
     run_accumulating,
 )
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, accumulate_conv_by_lists, accumulate_conv_reference
 
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 SUMS = ["float64", "float32", "int8"]
 ELIGIBLE = ["stage1.second_conv", "stage2.first_conv", "stage2.second_conv", "stage3.first_conv", "stage3.second_conv"]
-WAYS = ["off"] if why_not() else ["native", "off"]
+WAYS = ["off"] if unavailable_reason() else ["native", "off"]
 
 
 SMALL = (("stage_channels", (8, 12, 16)), ("hierarchy_widths", (8, 16, 24)), ("steps", 4))
@@ -41,7 +41,7 @@ SMALL = (("stage_channels", (8, 12, 16)), ("hierarchy_widths", (8, 16, 24)), ("s
 def deployed(*fields):
     """A small network in which all layers fire, fused."""
     model = create_model("nmnist", seed=0, **dict(SMALL + fields))
-    randomise(model, 1)
+    randomize(model, 1)
     return fuse(model, quiet=True)
 
 
@@ -278,7 +278,7 @@ def test_networks_of_any_form(form):
     model, wanted, x = copy.deepcopy(deployed()), dual(), clips(1)[0]
     if form == "training":
         model = create_model("nmnist", seed=0, **dict(SMALL)).train()
-        randomise(model, 1)
+        randomize(model, 1)
     elif form == "bfloat16":
         model = model.bfloat16()
         wanted = dual_kernel(copy.deepcopy(model).float(), quiet=True)
@@ -309,6 +309,6 @@ def test_what_the_runtime_refuses():
     with pytest.raises(InputError, match="steps_at_once is 0"):
         runtime.run(x, 0)
     with pytest.raises(InputError, match="a relaxed pass has no spikes"):
-        runtime.network.front_end(x.double(), Pass(relaxed=True))
+        runtime.network.front_end(x.double(), ForwardMode(relaxed=True))
     with pytest.raises(InputError, match="5 time steps"):
         runtime.run(torch.cat((x, x[:, :1]), 1))

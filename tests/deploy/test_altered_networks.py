@@ -5,19 +5,19 @@ import torch
 from torch import nn
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.accumulate import Accumulator
-from ripe_mambaspike.deploy.capture import capture
+from ripe_mambaspike.deploy.export.graph import clip_graph
 from ripe_mambaspike.deploy.export.nir_graph import check_model
-from ripe_mambaspike.deploy.graph import clip_graph
-from ripe_mambaspike.deploy.quantise import to_float16
-from ripe_mambaspike.deploy.streaming import Streamer
+from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
+from ripe_mambaspike.deploy.quantize.convert import to_float16
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.inference.capture import capture
+from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.neurons import SiLIF
-from ripe_mambaspike.train.predict import Classifier
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 SMALL = {"stage_channels": (4, 4, 8), "hierarchy_widths": (4, 8, 8), "steps": 3, "classes": 3, "resolution": (16, 16)}
 
@@ -48,7 +48,7 @@ WAYS = {
     "capture-training": ("training", lambda model: capture(model, probe_events(3, 16, 16))),
     "graph": ("deployed", lambda model: clip_graph(model, 16, 16)),
     "nir": ("deployed", check_model),
-    "quantise": ("deployed", to_float16),
+    "quantize": ("deployed", to_float16),
     "stream": ("deployed", stream),
     "stream-training": ("training", stream),
 }
@@ -88,11 +88,11 @@ def test_fuse_refuses_what_the_config_does_not_say():
 def test_a_step_refuses_a_forward_that_it_would_not_call():
     model = network("training").train()
     x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
-    optimiser = make_optimiser(model, 1e-3, 0.0)
-    training_step(model, optimiser, x, y, StepSettings())
+    optimizer = make_optimizer(model, 1e-3, 0.0)
+    training_step(model, optimizer, x, y, StepSettings())
     model.__class__ = OtherForward
     with pytest.raises(ConfigError) as caught:
-        training_step(model, optimiser, x, y, StepSettings())
+        training_step(model, optimizer, x, y, StepSettings())
     assert caught.value.field == ""
 
 

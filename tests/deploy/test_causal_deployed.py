@@ -8,14 +8,14 @@ import torch
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.account.energy import measure
 from ripe_mambaspike.account.flops import count_flops
-from ripe_mambaspike.deploy.accumulate import Accumulator, differing_spikes
-from ripe_mambaspike.deploy.capture import capture
+from ripe_mambaspike.deploy.export.graph import clip_graph, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.nir_graph import check_model
-from ripe_mambaspike.deploy.fuse import fuse_with_report
-from ripe_mambaspike.deploy.graph import clip_graph, step_graph, tail_graph
-from ripe_mambaspike.deploy.quantise import apply_stored, save_stored, to_int8
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes
+from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.deploy.quantize.convert import apply_stored, save_stored, to_int8
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.probe import probe_events
 
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18, "causal": True}
@@ -24,7 +24,7 @@ SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps"
 @pytest.fixture(scope="module")
 def trained():
     model = create_model("nmnist", seed=0, **SMALL)
-    randomise(model, 0)
+    randomize(model, 0)
     return model.eval()
 
 

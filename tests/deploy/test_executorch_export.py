@@ -7,7 +7,7 @@ pytest.importorskip("executorch")
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.export import executorch_file
-from ripe_mambaspike.deploy.graph import clip_graph
+from ripe_mambaspike.deploy.export.graph import clip_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
@@ -121,7 +121,7 @@ def test_an_operation_without_a_kernel_is_named(model, tmp_path, monkeypatch):
 
 
 def test_without_the_package_the_sentence_says_how_to_get_it(model, tmp_path, monkeypatch):
-    assert executorch_file.why_not() is None
+    assert executorch_file.unavailable_reason() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     graph = clip_graph(model, 10, 12)
     for attempt in (

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.graph import NEXT, clip_graph, initial_states, step_graph, tail_graph
-from ripe_mambaspike.deploy.graph_scan import CHUNK, scan
-from ripe_mambaspike.deploy.graph_trace import LONGEST, check_length
+from ripe_mambaspike.deploy.export.graph import NEXT, clip_graph, initial_states, step_graph, tail_graph
+from ripe_mambaspike.deploy.export.graph_scan import CHUNK, scan
+from ripe_mambaspike.deploy.export.graph_trace import LONGEST, check_length
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore

@@ -6,15 +6,15 @@ import shutil
 import pytest
 import torch
 
-from ripe_mambaspike.deploy import graph_scan
-from ripe_mambaspike.deploy.checking import CLIP, STEPS, check_export, check_front
-from ripe_mambaspike.deploy.exported import load_exported, load_exported_classifier
-from ripe_mambaspike.deploy.exporting import Wish, deployed, export
-from ripe_mambaspike.deploy.fuse import dual_kernel, fuse
-from ripe_mambaspike.deploy.manifest import MANIFEST
-from ripe_mambaspike.deploy.parity import BOUND, Parity, check, compare
-from ripe_mambaspike.deploy.quantise import apply_stored, to_float16
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.checking import CLIP, STEPS, check_export, check_front
+from ripe_mambaspike.deploy.export.exported import load_exported, load_exported_classifier
+from ripe_mambaspike.deploy.export.folder import ExportOptions, deployed, export
+from ripe_mambaspike.deploy.export.manifest import MANIFEST
+from ripe_mambaspike.deploy.export.parity import BOUND, Parity, check, compare
+from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -33,7 +33,7 @@ def model():
     torch.manual_seed(0)
     small = {"stage_channels": [4, 8, 8], "hierarchy_widths": [4, 8, 8], "resolution": [SIDE, SIDE]}
     made = create_model("nmnist", steps=STEPS_, classes=len(NAMES), **small)
-    randomise(made, 0)
+    randomize(made, 0)
     return fuse(made.eval(), quiet=True)
 
 
@@ -53,7 +53,7 @@ def short_chunks():
 @pytest.fixture(scope="module")
 def onnx(model, tmp_path_factory):
     """Of one size: graphs of any size are traced slowly, and tested with their format."""
-    return export(model, Wish("onnx", static=True), tmp_path_factory.mktemp("made") / "onnx", LABELS)
+    return export(model, ExportOptions("onnx", static=True), tmp_path_factory.mktemp("made") / "onnx", LABELS)
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def test_a_classifier_of_an_export(onnx, clips, model):
 
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):
-    out = export(model, Wish("onnx", kinds=("step",), static=True), tmp_path / "deep" / "out", LABELS)
-    export(model, Wish("safetensors"), out, LABELS)
+    out = export(model, ExportOptions("onnx", kinds=("step",), static=True), tmp_path / "deep" / "out", LABELS)
+    export(model, ExportOptions("safetensors"), out, LABELS)
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "labels.json", "model.safetensors"]
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
@@ -116,11 +116,13 @@ def test_what_fails_at_the_end_leaves_nothing(model, tmp_path):
         raise VerificationError("it does not agree")
 
     with pytest.raises(VerificationError):
-        export(model, Wish("safetensors"), tmp_path / "out", LABELS, finish=refuse)
+        export(model, ExportOptions("safetensors"), tmp_path / "out", LABELS, finish=refuse)
     assert list(tmp_path.iterdir()) == []
-    kept = export(model, Wish("safetensors"), tmp_path / "out", None, finish=lambda made: write(made / "README.md"))
+    kept = export(
+        model, ExportOptions("safetensors"), tmp_path / "out", None, finish=lambda made: write(made / "README.md")
+    )
     with pytest.raises(VerificationError):
-        export(model, Wish("safetensors"), kept, LABELS, finish=refuse)
+        export(model, ExportOptions("safetensors"), kept, LABELS, finish=refuse)
     assert sorted(path.name for path in kept.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -135,17 +137,17 @@ def test_a_folder_that_is_no_export_is_left_alone(model, tmp_path):
         with pytest.raises(
             InputError, match="is there and is no export, or holds more than one; another --out is wanted"
         ):
-            export(model, Wish("safetensors"), tmp_path, LABELS)
+            export(model, ExportOptions("safetensors"), tmp_path, LABELS)
         (tmp_path / more).write_text("{}")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     with pytest.raises(InputError, match="cannot be looked up"):
-        export(model, Wish("safetensors"), tmp_path / ("x" * 300), LABELS)
+        export(model, ExportOptions("safetensors"), tmp_path / ("x" * 300), LABELS)
 
 
 def test_an_export_with_something_of_yours_in_it_is_left_alone(copied, model):
     (copied / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="holds more than one"):
-        export(model, Wish("safetensors"), copied, LABELS)
+        export(model, ExportOptions("safetensors"), copied, LABELS)
     assert (copied / "notes.txt").read_text() == "mine"
 
 
@@ -158,7 +160,7 @@ def test_without_a_clip_graph_the_other_two_answer(onnx, copied, clips):
 
 def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
     stored = to_float16(model)
-    out = export(model, Wish("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
+    out = export(model, ExportOptions("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
     again = from_pretrained(out)
     expected = apply_stored(model, stored)
     for name, tensor in expected.state_dict().items():
@@ -167,7 +169,7 @@ def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
 
 
 def test_a_front_end_in_nir(model, clips, tmp_path):
-    out = export(model, Wish("nir"), tmp_path / "out", LABELS)
+    out = export(model, ExportOptions("nir"), tmp_path / "out", LABELS)
     found = check_front(out / "front.nir", model, clips[:2])
     assert (found.clips, found.differing) == (2, 0)
     assert found.spikes > 100
@@ -250,7 +252,7 @@ def test_clips_that_do_not_fit(onnx):
 
 
 def test_a_graph_that_was_not_written(model, clips, tmp_path):
-    out = export(model, Wish("onnx", kinds=("step",), static=True), tmp_path / "out", None)
+    out = export(model, ExportOptions("onnx", kinds=("step",), static=True), tmp_path / "out", None)
     with pytest.raises(InputError, match="holds no clip graph; an export with --graphs clip is wanted"):
         load_exported(out)(clips)
 
@@ -273,7 +275,7 @@ def test_a_graph_that_was_not_written(model, clips, tmp_path):
 )
 def test_wishes_that_cannot_be(words, said):
     with pytest.raises(ConfigError, match=said):
-        Wish(**words)
+        ExportOptions(**words)
 
 
 def test_a_package_that_is_not_there(monkeypatch):
@@ -281,7 +283,7 @@ def test_a_package_that_is_not_there(monkeypatch):
 
     monkeypatch.setattr(onnx_file, "why_not", lambda: "ONNX needs a package that is not installed")
     with pytest.raises(ConfigError, match="ONNX needs a package that is not installed"):
-        Wish("onnx")
+        ExportOptions("onnx")
 
 
 def test_networks_that_are_not_exported(model):

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.fuse import dual_kernel_with_report, fuse_with_report
+from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.bridge import RateProjection
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import Branch, DualKernelConv, FusedConv, RepConv
 
 RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 CONVERT = {"deployed": fuse, "dual-kernel": dual_kernel}
-LITERAL = Pass(literal=True)
+LITERAL = ForwardMode(literal=True)
 FORMS = pytest.mark.parametrize("form", CONVERT)
 
 

@@ -12,8 +12,8 @@ from hostile import SAMPLES, describe_again, members, rewrite, save_folder, save
 from ripe_mambaspike import write as write_recording
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.export import aoti, executorch_file
-from ripe_mambaspike.deploy.exported import load_exported
-from ripe_mambaspike.deploy.manifest import MANIFEST, MAX_GRAPH
+from ripe_mambaspike.deploy.export.exported import load_exported
+from ripe_mambaspike.deploy.export.manifest import MANIFEST, MAX_GRAPH
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
 

@@ -11,11 +11,11 @@ import torch
 import yaml
 
 from ripe_mambaspike import create_model, write
-from ripe_mambaspike.deploy.card import CardFacts, Parity, card_text, safe, write_card
-from ripe_mambaspike.deploy.card_result import RunResult, read_result, result_of
-from ripe_mambaspike.deploy.exported import format_module
-from ripe_mambaspike.deploy.manifest import FORMATS, RUNNABLE
-from ripe_mambaspike.deploy.quantise import (
+from ripe_mambaspike.deploy.export.card import CardFacts, Parity, card_text, safe, write_card
+from ripe_mambaspike.deploy.export.card_result import RunResult, read_result, result_of
+from ripe_mambaspike.deploy.export.exported import format_module
+from ripe_mambaspike.deploy.export.manifest import FORMATS, RUNNABLE
+from ripe_mambaspike.deploy.quantize.convert import (
     AccuracyChange,
     Calibration,
     LayerError,

@@ -268,7 +268,7 @@ def test_clips_that_do_not_fit_are_refused(tmp_path):
 
 
 def test_without_the_package_the_sentence_says_how_to_get_it(tmp_path, monkeypatch):
-    assert nir_file.why_not() is None
+    assert nir_file.unavailable_reason() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for attempt in (
         lambda: nir_file.save(network(dtype=torch.float32), tmp_path / "x.nir", 16, 16),

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.deploy.graph import Graph, clip_graph, initial_states, step_graph, tail_graph
-from ripe_mambaspike.deploy.graph_scan import scan
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.export.graph import Graph, clip_graph, initial_states, step_graph, tail_graph
+from ripe_mambaspike.deploy.export.graph_scan import scan
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored
@@ -53,7 +53,7 @@ def test_the_scan_at_any_length_from_one_file(tmp_path):
 def made(tmp_path_factory):
     """(a network, its graphs, their files): the step of free size, the tail of one."""
     model = create_model("nmnist", seed=0, **SMALL)
-    randomise(model, 0)
+    randomize(model, 0)
     model = fuse(model, quiet=True)
     folder = tmp_path_factory.mktemp("onnx")
     graphs = {"step": step_graph(model, 18, 18), "tail": tail_graph(model, 18, 18)}
@@ -68,7 +68,7 @@ def made(tmp_path_factory):
 def test_one_file_serves_every_batch_and_size(tmp_path):
     """Without blocks, whose part that depends on the size is the scan above: sizes as symbols are traced slowly."""
     model = create_model("nmnist", seed=0, **{**SMALL, "mixer": "none"})
-    randomise(model, 0)
+    randomize(model, 0)
     model = fuse(model, quiet=True)
     onnx_file.save(clip_graph(model, 18, 18), tmp_path / "clip.onnx")
     run = onnx_file.load(tmp_path / "clip.onnx")
@@ -156,8 +156,8 @@ def test_inputs_of_another_size_are_refused(made):
 
 
 def test_the_missing_package_is_named(monkeypatch):
-    assert onnx_file.why_not() is None
+    assert onnx_file.unavailable_reason() is None
     monkeypatch.setattr(onnx_file, "PACKAGES", ("no_such_package",))
-    assert onnx_file.why_not() == (
+    assert onnx_file.unavailable_reason() == (
         'ONNX needs the package no_such_package, which is not installed; pip install "ripe-mambaspike[export]" adds it'
     )

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
-from ripe_mambaspike.deploy.quantise import apply_stored, compare_accuracy, save_stored, to_float16, to_int8
-from ripe_mambaspike.deploy.quantise_moments import input_moments
+from ripe_mambaspike.deploy.quantize.convert import apply_stored, compare_accuracy, save_stored, to_float16, to_int8
+from ripe_mambaspike.deploy.quantize.moments import input_moments
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, read_labels
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 
 NAMES = ("left", "right", "up", "down")
@@ -42,15 +42,15 @@ def trained():
     """A narrow network that has learned the four ways, fused."""
     fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "classes": 4}
     model = create_model("nmnist", seed=0, resolution=12, **fields).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=6e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     x, y = bars(240, 0)
     for step in range(30):
         part = slice(step % 10 * 24, step % 10 * 24 + 24)
-        logits = model.run(x[part], Pass(sharpness=2.0)).logits
+        logits = model.run(x[part], ForwardMode(sharpness=2.0)).logits
         loss = F.cross_entropy(logits.flatten(0, 1), y[part].repeat_interleave(4))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return fuse(model.eval(), quiet=True)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from packets import SENSOR, make, same
 
-from ripe_mambaspike.deploy import stream_packets
-from ripe_mambaspike.deploy.stream_packets import (
+from ripe_mambaspike.inference.stream import packets as stream_packets
+from ripe_mambaspike.inference.stream.packets import (
     AGAIN,
     FIRST_BLOCK,
     HEADER,

@@ -11,28 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.fuse import dual_kernel, fuse
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.stream_front import ClipFront, StepFront, make_front
-from ripe_mambaspike.deploy.streaming import Streamer, default_hop
+from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier, predict
+from ripe_mambaspike.inference.stream.front import ClipFront, StepFront, make_front
+from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import why_not
-from ripe_mambaspike.train.predict import Classifier, predict
+from ripe_mambaspike.ops.native.build import unavailable_reason
 
 SENSOR = (20, 18)
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16, "classes": 3}
 NAMES = ("clap", "wave", "roll")
-needs_operators = pytest.mark.skipif(why_not() is not None, reason="the C++ operators cannot be built here")
+needs_operators = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
 
 
 def network(form="deployed", **fields):
     model = create_model("nmnist", seed=0, **{**SMALL, **fields}).eval()
-    randomise(model, 0)
+    randomize(model, 0)
     return {"training": lambda m: m, "deployed": fuse, "dual-kernel": dual_kernel}[form](model)
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.streaming import Streamer
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.models.base import clip_logits
-from ripe_mambaspike.train.predict import Classifier
 
 SENSOR = (20, 18)
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16, "classes": 3}
@@ -22,7 +22,7 @@ FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps
 @pytest.fixture(scope="module")
 def classifier():
     model = create_model("nmnist", seed=0, causal=True, **FIELDS).eval()
-    randomise(model, 0)
+    randomize(model, 0)
     return Classifier(model, ("clap", "wave", "roll"), 4, (16, 16), "time", False)
 
 

@@ -5,9 +5,9 @@ import torch
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.fused.neurons import Neuron
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason="the C++ operators cannot be built here")
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
 
 BATCH, STEPS = 3, 6
 SLOTS = torch.tensor([3, 0, 4])

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import SENSOR, make, same
 
-from ripe_mambaspike.deploy.stream_latency import Latency
-from ripe_mambaspike.deploy.stream_order import Sorter
-from ripe_mambaspike.deploy.stream_packets import (
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.inference.stream.latency import Latency
+from ripe_mambaspike.inference.stream.order import Sorter
+from ripe_mambaspike.inference.stream.packet_queue import EventQueue, Packet, RateLimiter
+from ripe_mambaspike.inference.stream.packets import (
     DATAGRAM_EVENTS,
     Damage,
     Frame,
@@ -19,9 +21,7 @@ from ripe_mambaspike.deploy.stream_packets import (
     read_frame,
     write_frame,
 )
-from ripe_mambaspike.deploy.stream_queue import EventQueue, Packet, RateLimiter
-from ripe_mambaspike.deploy.stream_run import Limits
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.inference.stream.run import Limits
 
 # Frames
 

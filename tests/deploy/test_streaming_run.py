@@ -8,12 +8,12 @@ import pytest
 from packets import SENSOR, make, same
 
 from ripe_mambaspike import write
-from ripe_mambaspike.deploy.stream_packets import write_frame
-from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
-from ripe_mambaspike.deploy.stream_sources import FileSource, PipeSource, UdpSource, open_source, split
-from ripe_mambaspike.deploy.streaming import Answer
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.stream.packets import write_frame
+from ripe_mambaspike.inference.stream.run import Limits, StreamRun
+from ripe_mambaspike.inference.stream.sources import FileSource, PipeSource, UdpSource, open_source, split
+from ripe_mambaspike.inference.streamer import Answer
 
 
 class Echo:
@@ -173,7 +173,7 @@ def test_nothing_but_refusals_is_an_error(data, tmp_path):
 
 
 def test_refusals_are_told_now_and_then(monkeypatch):
-    monkeypatch.setattr("ripe_mambaspike.deploy.stream_run.TOLD_EVERY", 0.0)
+    monkeypatch.setattr("ripe_mambaspike.inference.stream.run.TOLD_EVERY", 0.0)
     source = Given([make([1]), make([2]), make([3])], live=True, pause=0.2)
     _, answers, said, run = run_with(source, tell_refusals=True)
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike import fuse
-from ripe_mambaspike.deploy import graph_scan
-from ripe_mambaspike.deploy.export import torch_export
+from ripe_mambaspike.deploy.export import graph_scan, torch_export
+from ripe_mambaspike.deploy.export.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
-from ripe_mambaspike.deploy.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored

@@ -5,7 +5,7 @@ import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy import fuse as fusing
-from ripe_mambaspike.deploy.verify import compare, probe, verify
+from ripe_mambaspike.deploy.fuse.verify import compare, probe, verify
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.nn import repconv
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm

@@ -4,22 +4,22 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import selective_scan
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-RELAXED = Pass(relaxed=True)
+RELAXED = ForwardMode(relaxed=True)
 
 
 @pytest.fixture
 def model():
     made = create_model("dvsgesture", seed=0, steps=6)
-    randomise(made, 0)
+    randomize(made, 0)
     return made
 
 

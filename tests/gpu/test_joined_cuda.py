@@ -5,13 +5,13 @@ import torch
 from comparing import relative
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.deploy.capture import capture
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture
 from ripe_mambaspike.nn.fast import bridge as fast_bridge
 from ripe_mambaspike.nn.fast.stage import Spikes
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.ops.cuda import joined as kernels_of
 from ripe_mambaspike.ops.fused import row_norm
 from ripe_mambaspike.ops.fused.joined import (
@@ -150,19 +150,19 @@ def test_the_peak_of_memory_is_lower():
 @torch.no_grad()
 def test_whole_network(monkeypatch, side, dtype, limit):
     model = create_model("dvsgesture", seed=0, steps=6)
-    randomise(model, 0)
+    randomize(model, 0)
     model, x = model.cuda().eval(), probe_events(6, side, side, samples=2).cuda()
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        given = model.run(x, Pass(relaxed=True))
+        given = model.run(x, ForwardMode(relaxed=True))
         monkeypatch.setattr(fast_bridge, "_over_spikes", lambda *_: False)
-        expected = model.run(x, Pass(relaxed=True))
+        expected = model.run(x, ForwardMode(relaxed=True))
     assert torch.equal(given.rates, expected.rates)
     assert relative(given.logits, expected.logits) < limit
 
 
 def test_captured_in_a_graph():
     model = create_model("dvsgesture", seed=0, steps=4)
-    randomise(model, 0)
+    randomize(model, 0)
     model = fuse(model.cuda().eval(), quiet=True)
     clips = [probe_events(4, 34, 34, samples=1, seed=seed).cuda() for seed in range(2)]
     run = capture(model, clips[0], torch.bfloat16)

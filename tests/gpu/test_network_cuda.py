@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.deploy.capture import capture
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-RELAXED = Pass(relaxed=True)
+RELAXED = ForwardMode(relaxed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def exact_float32(monkeypatch):
 
 def network(**fields):
     made = create_model("dvsgesture", seed=0, steps=6, **fields)
-    randomise(made, 0)
+    randomize(made, 0)
     made.hierarchy.drop_rates = [0.0] * 3
     return made.cuda()
 
@@ -102,12 +102,12 @@ def test_captured_step_is_the_step(passes):
     losses = []
     for captured in (False, True):
         model = network().train()
-        optimiser = make_optimiser(model, 1e-3, 0.05)
+        optimizer = make_optimizer(model, 1e-3, 0.05)
         if captured:
-            step = capture_step(model, optimiser, x, y, settings)
+            step = capture_step(model, optimizer, x, y, settings)
             losses.append([float(step().loss) for _ in range(4)])
         else:
-            losses.append([float(training_step(model, optimiser, x, y, settings).loss) for _ in range(4)])
+            losses.append([float(training_step(model, optimizer, x, y, settings).loss) for _ in range(4)])
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-3)
     assert losses[0][-1] == pytest.approx(losses[1][-1], rel=2e-2)
     assert losses[1][-1] < losses[1][0]

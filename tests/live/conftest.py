@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier
 from ripe_mambaspike.live.callers import Callers
 from ripe_mambaspike.live.library import list_recordings
 from ripe_mambaspike.live.limits import Limits
 from ripe_mambaspike.live.network import make_network
-from ripe_mambaspike.train.predict import Classifier
 
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
 NAMES = tuple(f"digit {number}" for number in range(10))
@@ -46,7 +46,7 @@ def save_npz(path, events, sensor=SENSOR):
 @pytest.fixture(scope="session")
 def classifier():
     model = create_model("nmnist", seed=0, **FIELDS)
-    randomise(model, 0)  # so that every stage fires
+    randomize(model, 0)  # so that every stage fires
     return Classifier(model.eval(), NAMES, 4, (16, 16), "time", False)
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.stream_packets import write_frame
-from ripe_mambaspike.deploy.stream_sources import UdpSource
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier, predict
+from ripe_mambaspike.inference.stream.packets import write_frame
+from ripe_mambaspike.inference.stream.sources import UdpSource
 from ripe_mambaspike.live.broadcast import KEPT, Broadcast
 from ripe_mambaspike.live.frames import SHOWN
 from ripe_mambaspike.live.network import make_network
 from ripe_mambaspike.live.track import Track
-from ripe_mambaspike.train.predict import Classifier, predict
 
 SENSOR = (24, 20)
 

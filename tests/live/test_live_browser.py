@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.live.library import list_recordings, shown_name
 from ripe_mambaspike.live.network import make_network
-from ripe_mambaspike.train.predict import predict
 
 connect = pytest.importorskip("websockets.sync.client", reason="websockets is not installed (the extra serve)").connect
 

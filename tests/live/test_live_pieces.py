@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ripe_mambaspike.deploy.streaming import Answer
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.events.view.frames import LEVELS
+from ripe_mambaspike.inference.streamer import Answer
 from ripe_mambaspike.live.addresses import host_allowed, known_names, origin_allowed, split_host
 from ripe_mambaspike.live.answers import Following, answers_message, attention_json, tell
 from ripe_mambaspike.live.clock import REST, Clock

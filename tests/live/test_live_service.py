@@ -9,8 +9,8 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.live.network import make_network
-from ripe_mambaspike.train.predict import predict
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -218,7 +218,7 @@ def test_a_sensor_that_is_too_small_is_one_sentence(serve, watch, tmp_path, rand
 
 
 def test_trouble_of_the_network_is_told_and_stays_one_viewers(serve, watch, monkeypatch):
-    from ripe_mambaspike.deploy.streaming import Streamer
+    from ripe_mambaspike.inference.streamer import Streamer
 
     running = serve()
     with monkeypatch.context() as patch:

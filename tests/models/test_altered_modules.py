@@ -13,7 +13,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models import fast
 from ripe_mambaspike.models.fast import kernels_cover
 from ripe_mambaspike.nn.neurons import SiLIF
-from ripe_mambaspike.ops.backend import kernels, say
+from ripe_mambaspike.ops.backend import kernels, log_once
 
 FORMS = ("training", "deployed")
 FIELDS = ({}, {"tokens": 4, "head_width": 24, "attention": "gate", "neurons": "lif"}, {"mixer": "gru"})
@@ -222,7 +222,7 @@ def test_hooks_of_the_network_itself_stay_on_the_fused_path(small, events, monke
 
 
 def test_one_line_in_the_log(small, events, caplog):
-    say.cache_clear()
+    log_once.cache_clear()
     model = small().eval()
     model.stages[0].first_neuron.register_forward_hook(lambda *given: None)
     with torch.no_grad(), caplog.at_level(logging.WARNING), kernels("plain"):

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ripe_mambaspike import create_model, from_pretrained
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm
 from ripe_mambaspike.ops.backend import kernels
 
-RELAXED = Pass(relaxed=True, sharpness=3.0)
+RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
 SMALL = {"stage_channels": (4, 6, 8), "hierarchy_widths": (4, 6, 8), "steps": 3, "classes": 5, "drop_path": 0.0}
 VARIANTS = [
     {},
@@ -33,7 +33,7 @@ VARIANTS = [
 def network(**fields):
     """A causal one in evaluation whose layers all fire, float64."""
     model = create_model("nmnist", seed=0, causal=True, **{**SMALL, **fields}).double()
-    randomise(model, 0)
+    randomize(model, 0)
     for name, parameter in model.named_parameters():
         if name.endswith(("_norm.weight", "_norm.scale")):
             parameter.mul_(4)

@@ -9,11 +9,11 @@ import torch
 
 from ripe_mambaspike.models.fast import kernels_cover
 from ripe_mambaspike.nn.fast import layers
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import RepConv
 from ripe_mambaspike.ops.backend import backend, kernels
 
-RELAXED = Pass(relaxed=True, sharpness=3.0)
+RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
 FIELDS = [
     {},
     {"neurons": "lif"},
@@ -94,7 +94,7 @@ def test_a_relaxed_pass_that_does_not_track_leaves_statistics_alone(small, loude
     model = louder(small()).double().train()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with kernels("plain"):
-        model.run(events(16, 16, samples=2, dtype=torch.float64), Pass(relaxed=True, track_statistics=False))
+        model.run(events(16, 16, samples=2, dtype=torch.float64), ForwardMode(relaxed=True, track_statistics=False))
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
@@ -112,7 +112,7 @@ def test_passes_no_kernel_covers(small, events, caplog):
     x = events(16, 16, samples=2)
     with kernels("plain"):
         assert kernels_cover(small().eval(), x)
-        assert not kernels_cover(small().eval(), x, Pass(literal=True))
+        assert not kernels_cover(small().eval(), x, ForwardMode(literal=True))
         assert not kernels_cover(small(form="dual-kernel"), x)
         mixed = small().train()
         mixed.entry.eval()
@@ -125,7 +125,7 @@ def test_passes_no_kernel_covers(small, events, caplog):
 def test_several_passes_equal_single_ones(small, louder, events, choice):
     """One plan for both passes: outputs, running statistics and the sum of the gradients are those of two runs."""
     x = events(16, 16, dtype=torch.float64)
-    modes = [Pass(sharpness=3.0), Pass(relaxed=True, track_statistics=False)]
+    modes = [ForwardMode(sharpness=3.0), ForwardMode(relaxed=True, track_statistics=False)]
     results = []
     for together in (True, False):
         model = louder(small(tokens=3)).double().train()

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 
-MODE = Pass(relaxed=True, sharpness=2.0, track_statistics=False)
+MODE = ForwardMode(relaxed=True, sharpness=2.0, track_statistics=False)
 FIELDS = {"stage_channels": (4, 4, 8), "hierarchy_widths": (4, 8, 8), "steps": 3, "classes": 3}
 TRAINING = pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 STEP = 1e-4
@@ -150,5 +150,5 @@ def test_an_untracked_pass_moves_no_statistics(small, events):
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.run(events(), MODE)
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
-    model.run(events(), Pass(relaxed=True))
+    model.run(events(), ForwardMode(relaxed=True))
     assert not any(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

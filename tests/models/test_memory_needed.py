@@ -4,19 +4,19 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.capture import capture
 from ripe_mambaspike.errors import InputError, MemoryNeededError
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models import memory
 from ripe_mambaspike.models.memory import activation_bytes, explained, free_memory, is_memory_error, memory_explained
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 MIB, GIB = 1 << 20, 1 << 30
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.00 GiB. GPU 0 has …")
 FULL_CPU = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
-MODES = [Pass(), Pass(relaxed=True, track_statistics=False)]
+MODES = [ForwardMode(), ForwardMode(relaxed=True, track_statistics=False)]
 
 
 # Peaks beyond weights and input, measured on a GPU.
@@ -76,7 +76,7 @@ def fail(monkeypatch):
             raise error
 
         monkeypatch.setattr("ripe_mambaspike.models.ripe.run_plan", failing)
-        monkeypatch.setattr("ripe_mambaspike.deploy.capture.run_plan", failing)
+        monkeypatch.setattr("ripe_mambaspike.inference.capture.run_plan", failing)
         monkeypatch.setattr("ripe_mambaspike.models.ripe.FrontEnd", failing)
 
     return replace
@@ -244,7 +244,7 @@ def test_a_training_step_whose_backward_ran_out(small, events, left, monkeypatch
     monkeypatch.setattr(torch.Tensor, "backward", failing)
     settings = StepSettings(autocast=autocast, passes=passes)
     with kernels("off"), pytest.raises(MemoryNeededError) as caught:
-        training_step(model, make_optimiser(model, 1e-3, 0.05), x, torch.tensor([0, 1]), settings)
+        training_step(model, make_optimizer(model, 1e-3, 0.05), x, torch.tensor([0, 1]), settings)
     assert caught.value.__cause__ is FULL
     needed = activation_bytes(model.config, x.shape, 2 if autocast else 4, training=True, passes=passes) / MIB
     assert f"a training pass of batch 2, 5 steps of 18×18, needs more than {needed:.1f} MiB" in str(caught.value)

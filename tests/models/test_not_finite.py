@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load, save
 
 from ripe_mambaspike import from_pretrained, fuse
-from ripe_mambaspike.deploy.capture import capture
-from ripe_mambaspike.deploy.quantise import save_stored, to_float16, to_int8
+from ripe_mambaspike.deploy.quantize.convert import save_stored, to_float16, to_int8
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.checks import poisoned
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import HARD
+from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.ops.backend import kernels
 
 BAD = [torch.nan, torch.inf, -torch.inf]

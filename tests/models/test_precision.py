@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike.models.base import Model, clip_logits
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 
-RELAXED = Pass(relaxed=True)
+RELAXED = ForwardMode(relaxed=True)
 
 
 def there_and_back(model, x, mode=HARD, seed=0):

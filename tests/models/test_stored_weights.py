@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as pack
 
 from ripe_mambaspike import create_model, from_pretrained, fuse
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import WeightsError
 from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.stored import Stored, check_stored, from_file, precision_of, restore, scale_shape, to_file
@@ -28,7 +28,7 @@ def rounded(tensor):
 def network():
     fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "classes": 7}
     model = create_model("nmnist", seed=0, **fields)
-    randomise(model, 0)
+    randomize(model, 0)
     return fuse(model, quiet=True)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 
 
 def in_pieces(model, x, sizes, mode):
@@ -37,7 +37,7 @@ def in_pieces(model, x, sizes, mode):
 def test_pieces_equal_one_call(small, louder, events, fields, sizes):
     model = louder(small(**fields)).double().eval()
     x = events(19, 15, dtype=torch.float64)
-    for mode in (HARD, Pass(relaxed=True)):
+    for mode in (HARD, ForwardMode(relaxed=True)):
         with torch.no_grad():
             whole = model.front_end(x, mode)
             features, stages, state = in_pieces(model, x, sizes, mode)

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 VARIANTS = {
     "default": {},
@@ -47,7 +47,7 @@ CANCELLED = re.compile(r"stages\.\d\.(first|second)_conv\.branches\.\d\.norm\.bi
 
 def gradients(model, x):
     """Of every learned parameter in a relaxed pass, where no layer is silent; {name: gradient or None}."""
-    logits = model.run(x, Pass(relaxed=True)).logits
+    logits = model.run(x, ForwardMode(relaxed=True)).logits
     assert logits.shape == (x.shape[0], x.shape[1], model.config.classes)
     assert logits.isfinite().all()
     (logits * torch.randn_like(logits)).sum().backward()
@@ -122,7 +122,7 @@ def test_tokens_are_shared_between_two_passes(small, louder, events):
     x = events(dtype=torch.float64)
     with torch.no_grad():
         hard = model.run(x)
-        relaxed = Pass(relaxed=True)
+        relaxed = ForwardMode(relaxed=True)
         shared = model.run(x, relaxed, hard.token_indices)
         own = model.run(x, relaxed)
         front = model.front_end(x, relaxed)

@@ -8,7 +8,7 @@ from ripe_mambaspike.nn.norm import SETTLED, BatchNorm, TimeBatchNorm
 
 
 @torch.no_grad()
-def randomise(module):
+def randomize(module):
     """Random statistics and affine in every batch norm, random temporal filters; returns the module."""
     for part in module.modules():
         if isinstance(part, BatchNorm | TimeBatchNorm):
@@ -56,9 +56,9 @@ def twin_repconv(conv):
     return twins
 
 
-@pytest.fixture(name="randomise")
+@pytest.fixture(name="randomize")
 def randomise_fixture():
-    return randomise
+    return randomize
 
 
 @pytest.fixture(name="twin_norm")

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, pooled_rates
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 
 B, T, WIDTH = 2, 4, 5
 CHANNELS = (3, 4, 6)
@@ -49,8 +49,8 @@ def test_pooling_commutes_with_rates(same, size, grid):
     same(rates, slow_rates(slow_pool(x, grid)))
 
 
-def made(randomise, channels=CHANNELS):
-    bridge = randomise(Bridge(ProjectedMixture(channels, WIDTH), CHANNELS[-1], WIDTH).double())
+def made(randomize, channels=CHANNELS):
+    bridge = randomize(Bridge(ProjectedMixture(channels, WIDTH), CHANNELS[-1], WIDTH).double())
     with torch.no_grad():
         for parameter in (bridge.norm.weight, bridge.norm.bias):
             parameter.normal_()
@@ -92,12 +92,12 @@ def slow_bridge(bridge, given, attention, grid, twin_norm):
 
 @pytest.mark.parametrize(
     ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
     ids=["training", "eval", "literal"],
 )
 @pytest.mark.parametrize("scales", [3, 1])
-def test_equals_the_specification(randomise, twin_norm, same, scales, training, mode):
-    bridge = made(randomise, CHANNELS[-scales:]).train(training)
+def test_equals_the_specification(randomize, twin_norm, same, scales, training, mode):
+    bridge = made(randomize, CHANNELS[-scales:]).train(training)
     given, attention = spikes()[-scales:], torch.randn(B, T, CHANNELS[-1], *SIZES[-1], dtype=torch.float64)
     with torch.no_grad():
         expected = slow_bridge(bridge, given, attention, SIZES[-1], twin_norm)
@@ -106,11 +106,11 @@ def test_equals_the_specification(randomise, twin_norm, same, scales, training, 
 
 
 @pytest.mark.parametrize("scales", [3, 1])
-def test_the_folded_form_is_exact(randomise, same, scales):
+def test_the_folded_form_is_exact(randomize, same, scales):
     channels = CHANNELS[-scales:]
-    bridge = made(randomise, channels).eval()
+    bridge = made(randomize, channels).eval()
     given = spikes()[-scales:]
-    features, _ = bridge.features(given, SIZES[-1], Pass(literal=True))
+    features, _ = bridge.features(given, SIZES[-1], ForwardMode(literal=True))
     deployed, _ = folded(bridge, channels).features(given, SIZES[-1])
     same(deployed, features, 1e-12)
 
@@ -122,17 +122,17 @@ def test_the_mixture_starts_even_and_one_scale_has_no_weight():
     assert count == 133_411
 
 
-def test_an_untracked_pass_leaves_the_statistics(randomise):
-    bridge = made(randomise)
+def test_an_untracked_pass_leaves_the_statistics(randomize):
+    bridge = made(randomize)
     before = [scale.norm.running_mean.clone() for scale in bridge.mixture.scales]
-    bridge.features(spikes(), SIZES[-1], Pass(track_statistics=False))
+    bridge.features(spikes(), SIZES[-1], ForwardMode(track_statistics=False))
     assert all(torch.equal(s.norm.running_mean, b) for s, b in zip(bridge.mixture.scales, before, strict=True))
     bridge.features(spikes(), SIZES[-1])
     assert not torch.equal(bridge.mixture.scales[0].norm.running_mean, before[0])
 
 
-def test_pieces_with_carried_state_equal_one_call(randomise, same):
-    bridge = made(randomise).eval()
+def test_pieces_with_carried_state_equal_one_call(randomize, same):
+    bridge = made(randomize).eval()
     given = spikes()
     whole, final = bridge.features(given, SIZES[-1])
     state, parts = None, []
@@ -143,8 +143,8 @@ def test_pieces_with_carried_state_equal_one_call(randomise, same):
     assert [s.steps for s in state] == [s.steps for s in final] == [T] * 3
 
 
-def test_kept_positions_are_those_columns_of_the_whole(randomise, same):
-    bridge = made(randomise).eval()
+def test_kept_positions_are_those_columns_of_the_whole(randomize, same):
+    bridge = made(randomize).eval()
     features, attention = torch.randn(B, T, 15, WIDTH).double(), torch.randn(B, T, CHANNELS[-1], 5, 3).double()
     indices = torch.tensor([[1, 4, 14], [0, 2, 9]])
     whole = bridge(features, attention)

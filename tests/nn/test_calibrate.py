@@ -46,8 +46,8 @@ def expected_statistics(data, weight, bias):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_statistics_are_the_mean_over_the_batches(randomise, same, count):
-    net = randomise(Net().double())
+def test_statistics_are_the_mean_over_the_batches(randomize, same, count):
+    net = randomize(Net().double())
     data = batches(count)
     recalibrate(net, data)
     expected = expected_statistics(data, net.first.weight.detach(), net.first.bias.detach())

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.neurons import NEURONS
 
 CHANNELS = 64
@@ -73,7 +73,7 @@ def drawn(kind, channels=5):
 
 
 @KINDS
-@pytest.mark.parametrize("mode", [HARD, Pass(relaxed=True, sharpness=3.5), Pass(sharpness=5.0)])
+@pytest.mark.parametrize("mode", [HARD, ForwardMode(relaxed=True, sharpness=3.5), ForwardMode(sharpness=5.0)])
 def test_equals_the_recurrence(same, kind, mode):
     neuron, x = drawn(kind)
     (spikes, potential), _ = neuron(x, mode)
@@ -88,7 +88,7 @@ def test_equals_the_recurrence(same, kind, mode):
 def test_the_passs_sharpness_is_the_surrogates(kind, sharpness):
     neuron, x = drawn(kind)
     x = x[:, :1].requires_grad_()
-    (spikes, potential), _ = neuron(x, Pass(sharpness=sharpness))
+    (spikes, potential), _ = neuron(x, ForwardMode(sharpness=sharpness))
     (actual,) = torch.autograd.grad(spikes.sum(), x, retain_graph=True)
     (inner,) = torch.autograd.grad(potential.sum(), x)
     distance = potential.detach() - getattr(neuron, "threshold", torch.ones(1)).detach()[:, None, None]

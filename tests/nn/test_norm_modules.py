@@ -5,14 +5,14 @@ import copy
 import pytest
 import torch
 
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeAffine, TimeBatchNorm
 
 STEPS, CHANNELS = 4, 3
 STATISTICS = ("running_mean", "running_var")
 WAYS = pytest.mark.parametrize(
     ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
     ids=["training", "eval", "literal"],
 )
 
@@ -27,8 +27,8 @@ def statistics(norm):
 
 
 @pytest.fixture
-def time_norm(randomise):
-    return randomise(TimeBatchNorm(STEPS, CHANNELS).double())
+def time_norm(randomize):
+    return randomize(TimeBatchNorm(STEPS, CHANNELS).double())
 
 
 @WAYS
@@ -75,23 +75,23 @@ def test_fewer_steps_touch_only_their_own_statistics(time_norm, twin_norm, same,
 
 
 @pytest.mark.parametrize("kind", ["time", "plain"])
-def test_an_untracked_pass_uses_the_batch_and_moves_nothing(randomise, same, kind):
-    norm = randomise(TimeBatchNorm(STEPS, CHANNELS) if kind == "time" else BatchNorm(CHANNELS)).double()
+def test_an_untracked_pass_uses_the_batch_and_moves_nothing(randomize, same, kind):
+    norm = randomize(TimeBatchNorm(STEPS, CHANNELS) if kind == "time" else BatchNorm(CHANNELS)).double()
     x = clip() if kind == "time" else clip().flatten(0, 1)
     before = statistics(norm)
-    untracked = norm(x, Pass(track_statistics=False))
+    untracked = norm(x, ForwardMode(track_statistics=False))
     for name in STATISTICS:
         assert torch.equal(getattr(norm, name), before[name])
     same(untracked, norm(x))
     assert not torch.equal(norm.running_mean, before["running_mean"])
     norm.eval()
-    same(norm(x, Pass(track_statistics=False)), norm(x))
+    same(norm(x, ForwardMode(track_statistics=False)), norm(x))
     assert not torch.allclose(norm(x), untracked)
 
 
 @WAYS
-def test_batch_norm_is_pytorchs(randomise, twin_norm, same, training, mode):
-    norm = randomise(BatchNorm(CHANNELS)).double().train(training)
+def test_batch_norm_is_pytorchs(randomize, twin_norm, same, training, mode):
+    norm = randomize(BatchNorm(CHANNELS)).double().train(training)
     twin = twin_norm(norm)
     for _ in range(3):
         x = clip().flatten(0, 1).requires_grad_()
@@ -106,7 +106,7 @@ def test_batch_norm_is_pytorchs(randomise, twin_norm, same, training, mode):
 
 def test_fixed_statistics_are_a_scale_and_a_shift(time_norm, same):
     time_norm.eval()
-    literal = Pass(literal=True)
+    literal = ForwardMode(literal=True)
     affine = TimeAffine(STEPS, CHANNELS).double()
     with torch.no_grad():
         for parameter, value in zip((affine.scale, affine.shift), time_norm.scale_and_shift(), strict=True):
@@ -117,8 +117,8 @@ def test_fixed_statistics_are_a_scale_and_a_shift(time_norm, same):
     same(time_norm(x[:, 1:3], first_step=1), time_norm(x, literal)[:, 1:3])
 
 
-def test_scale_and_shift_are_computed_in_float64(randomise):
-    norm = randomise(BatchNorm(CHANNELS))
+def test_scale_and_shift_are_computed_in_float64(randomize):
+    norm = randomize(BatchNorm(CHANNELS))
     scale, shift = norm.scale_and_shift()
     assert scale.dtype == shift.dtype == torch.float64
     expected = norm.weight.double() / (norm.running_var.double() + 1e-5).sqrt()
@@ -161,14 +161,14 @@ def test_running_statistics_have_nothing_of_their_start(norm):
 
 def test_momentum_as_it_is_for_those_who_ask(norm):
     norm.train()
-    norm(batch(norm), Pass(warm_up=False))
+    norm(batch(norm), ForwardMode(warm_up=False))
     assert float(norm.running_var.min()) > 0.9
     before = norm.running_mean.clone()
     norm.momentum = 0
     norm(batch(norm))
     assert torch.equal(norm.running_mean, before)
     norm.momentum = 0.1
-    norm(batch(norm), Pass(track_statistics=False))
+    norm(batch(norm), ForwardMode(track_statistics=False))
     assert (norm.num_batches_tracked, torch.equal(norm.running_mean, before)) == (1, True)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 
 SHAPES = pytest.mark.parametrize(
@@ -12,7 +12,7 @@ SHAPES = pytest.mark.parametrize(
 )
 WAYS = pytest.mark.parametrize(
     ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
     ids=["training", "eval", "literal"],
 )
 SIZES = pytest.mark.parametrize("size", [(9, 7), (8, 6), (5, 5), (1, 2)])
@@ -49,9 +49,9 @@ def test_number_of_branches_and_parameters(in_channels, channels, stride, branch
 @SIZES
 @WAYS
 def test_equals_the_sum_of_its_branches(
-    randomise, twin_repconv, same, in_channels, channels, stride, branches, size, training, mode
+    randomize, twin_repconv, same, in_channels, channels, stride, branches, size, training, mode
 ):
-    conv = randomise(RepConv(in_channels, channels, stride).double()).train(training)
+    conv = randomize(RepConv(in_channels, channels, stride).double()).train(training)
     twins = twin_repconv(conv)
     x = clip(in_channels, size).requires_grad_()
     out, state = conv(x, mode)
@@ -70,21 +70,21 @@ def test_equals_the_sum_of_its_branches(
 
 @SHAPES
 @SIZES
-def test_the_kernel_is_exact(randomise, same, in_channels, channels, stride, branches, size):
-    conv = randomise(RepConv(in_channels, channels, stride).double()).eval()
+def test_the_kernel_is_exact(randomize, same, in_channels, channels, stride, branches, size):
+    conv = randomize(RepConv(in_channels, channels, stride).double()).eval()
     kernel, bias = conv.kernel_and_bias()
     assert kernel.shape == (channels, in_channels, 3, 3)
     x = clip(in_channels, size)
     filtered = slow_tdm(x, conv.coefficient)
     same(
-        conv(x, Pass(literal=True))[0],
+        conv(x, ForwardMode(literal=True))[0],
         over_steps(filtered, lambda flat: F.conv2d(flat, kernel, bias, stride, 1)),
         1e-13,
     )
 
 
-def test_the_kernel_of_a_float32_network_is_computed_in_float64(randomise):
-    conv = randomise(RepConv(4, 4, 1))
+def test_the_kernel_of_a_float32_network_is_computed_in_float64(randomize):
+    conv = randomize(RepConv(4, 4, 1))
     kernel, bias = conv.kernel_and_bias()
     assert kernel.dtype == bias.dtype == torch.float64
     exact, exact_bias = conv.double().kernel_and_bias()
@@ -94,7 +94,7 @@ def test_the_kernel_of_a_float32_network_is_computed_in_float64(randomise):
 
 def average_branch(conv):
     """What the pooling branch alone adds for a map of ones: all the others are silenced by γ = 0."""
-    mode = Pass(literal=True)
+    mode = ForwardMode(literal=True)
     with torch.no_grad():
         for branch in list(conv.branches)[:-1]:
             branch.norm.weight.zero_()
@@ -108,8 +108,8 @@ def test_the_average_pool_counts_zeros():
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_plain_is_one_convolution_and_its_norm(randomise, twin_norm, same, stride):
-    conv = randomise(RepConv(4, 4, stride, branches=False).double())
+def test_plain_is_one_convolution_and_its_norm(randomize, twin_norm, same, stride):
+    conv = randomize(RepConv(4, 4, stride, branches=False).double())
     assert len(conv.branches) == 1
     x = clip(4, (9, 7))
     twin = twin_norm(conv.branches[0].norm)
@@ -118,17 +118,17 @@ def test_plain_is_one_convolution_and_its_norm(randomise, twin_norm, same, strid
     same(conv(x)[0], expected)
 
 
-def test_without_the_filter_there_is_no_coefficient(randomise, same):
-    conv = randomise(RepConv(4, 4, 1, tdm_enabled=False).double()).eval()
+def test_without_the_filter_there_is_no_coefficient(randomize, same):
+    conv = randomize(RepConv(4, 4, 1, tdm_enabled=False).double()).eval()
     assert conv.coefficient is None
     kernel, bias = conv.kernel_and_bias()
     x = clip(4, (5, 6))
-    same(conv(x, Pass(literal=True))[0], over_steps(x, lambda flat: F.conv2d(flat, kernel, bias, 1, 1)))
+    same(conv(x, ForwardMode(literal=True))[0], over_steps(x, lambda flat: F.conv2d(flat, kernel, bias, 1, 1)))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_two_kernels_equal_the_filter_and_one(randomise, same, stride):
-    fused = randomise(FusedConv(3, 4, stride).double())
+def test_two_kernels_equal_the_filter_and_one(randomize, same, stride):
+    fused = randomize(FusedConv(3, 4, stride).double())
     dual = DualKernelConv(3, 4, stride).double()
     with torch.no_grad():
         fused.bias.normal_()
@@ -143,9 +143,9 @@ def test_two_kernels_equal_the_filter_and_one(randomise, same, stride):
 
 
 @pytest.mark.parametrize("kind", ["rep", "fused", "dual"])
-def test_pieces_with_carried_state_equal_one_call(randomise, same, kind):
+def test_pieces_with_carried_state_equal_one_call(randomize, same, kind):
     made = {"rep": RepConv(3, 4, 2), "fused": FusedConv(3, 4, 2), "dual": DualKernelConv(3, 4, 2)}[kind]
-    conv = randomise(made.double()).eval()
+    conv = randomize(made.double()).eval()
     if kind == "dual":
         torch.nn.init.normal_(conv.weight_before)
     x = clip(3, (5, 4), steps=5)

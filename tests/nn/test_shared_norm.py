@@ -5,13 +5,13 @@ import torch
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm
 
 CHANNELS = 3
 WAYS = pytest.mark.parametrize(
     ("training", "mode"),
-    [(True, HARD), (False, HARD), (False, Pass(literal=True))],
+    [(True, HARD), (False, HARD), (False, ForwardMode(literal=True))],
     ids=["training", "eval", "literal"],
 )
 
@@ -22,8 +22,8 @@ def clip(steps=4):
 
 
 @pytest.fixture
-def norm(randomise):
-    return randomise(SharedNorm(CHANNELS).double())
+def norm(randomize):
+    return randomize(SharedNorm(CHANNELS).double())
 
 
 @WAYS
@@ -56,13 +56,13 @@ def test_deploys_as_a_scale_and_a_shift_a_channel(norm, same):
         for parameter, value in zip((affine.scale, affine.shift), norm.scale_and_shift(), strict=True):
             parameter.copy_(value)
     x = clip(7)
-    same(affine(x), norm.eval()(x, Pass(literal=True)))
+    same(affine(x), norm.eval()(x, ForwardMode(literal=True)))
     assert torch.equal(affine(x[:, 5:], first_step=5), affine(x)[:, 5:])
 
 
 def test_an_untracked_pass_moves_nothing(norm, same):
     before = norm.running_mean.clone(), norm.running_var.clone()
-    untracked = norm(clip(), Pass(track_statistics=False))
+    untracked = norm(clip(), ForwardMode(track_statistics=False))
     assert torch.equal(norm.running_mean, before[0])
     assert torch.equal(norm.running_var, before[1])
     same(untracked.mean((0, 1, 3, 4)), norm.bias[0])

@@ -5,17 +5,17 @@ import torch
 
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 
 T = 5
 
 
-def make_stage(randomise, neuron, level, attention="ds-mpa"):
+def make_stage(randomize, neuron, level, attention="ds-mpa"):
     """A stage whose six parts are all away from their start and whose neurons fire."""
     config = RipeConfig(
         steps=T, stage_channels=(6, 8, 8), hierarchy_widths=(4, 4, 4), neurons=neuron, attention=attention
     )
-    stage = randomise(RipeMambaSpike(config, "test").double()).stages[level]
+    stage = randomize(RipeMambaSpike(config, "test").double()).stages[level]
     with torch.no_grad():
         for norm in (stage.first_norm, stage.second_norm):
             norm.weight.mul_(4)
@@ -87,7 +87,9 @@ def slow_stage(stage, kind, x, mode, twin_repconv, twin_norm):
 
 
 MODES = pytest.mark.parametrize(
-    "mode", [HARD, Pass(relaxed=True, sharpness=3.0), Pass(literal=True)], ids=["hard", "relaxed", "literal"]
+    "mode",
+    [HARD, ForwardMode(relaxed=True, sharpness=3.0), ForwardMode(literal=True)],
+    ids=["hard", "relaxed", "literal"],
 )
 KINDS = pytest.mark.parametrize("kind", ["lif", "silif", "csilif"])
 
@@ -95,8 +97,8 @@ KINDS = pytest.mark.parametrize("kind", ["lif", "silif", "csilif"])
 @MODES
 @KINDS
 @pytest.mark.parametrize("level", [0, 2])
-def test_wiring(randomise, twin_repconv, twin_norm, same, kind, level, mode):
-    stage = make_stage(randomise, kind, level).eval()
+def test_wiring(randomize, twin_repconv, twin_norm, same, kind, level, mode):
+    stage = make_stage(randomize, kind, level).eval()
     x = torch.randn(2, T, stage.first_conv.in_channels, 9, 7, dtype=torch.float64)
     with torch.no_grad():
         out = stage(x, mode)
@@ -112,8 +114,8 @@ def test_wiring(randomise, twin_repconv, twin_norm, same, kind, level, mode):
 @MODES
 @pytest.mark.parametrize("attention", ["ds-mpa", "sigmoid", "gate", "none"])
 @KINDS
-def test_pieces_with_carried_state_equal_one_call(randomise, same, kind, attention, mode):
-    stage = make_stage(randomise, kind, 1, attention).eval()
+def test_pieces_with_carried_state_equal_one_call(randomize, same, kind, attention, mode):
+    stage = make_stage(randomize, kind, 1, attention).eval()
     x = (torch.rand(2, T, 6, 6, 5) < 0.5).double()
     whole = stage(x, mode)
     state, first, parts = None, 0, []
@@ -125,8 +127,8 @@ def test_pieces_with_carried_state_equal_one_call(randomise, same, kind, attenti
         same(torch.cat(part, 1), expected, 1e-11)
 
 
-def test_the_first_stages_parameters_by_name(randomise):
-    stage = make_stage(randomise, "silif", 0)
+def test_the_first_stages_parameters_by_name(randomize):
+    stage = make_stage(randomize, "silif", 0)
     sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in stage.named_children()}
     assert sizes["first_norm"] == sizes["second_norm"] == 2 * T * 6
     assert sizes["first_neuron"] == sizes["second_neuron"] == 3 * 6

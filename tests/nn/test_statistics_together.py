@@ -11,19 +11,19 @@ from torch import multiprocessing
 from ripe_mambaspike import create_model
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.fast.layers import BatchLayer
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import RepConv
-from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread, sharing, statistics_together
+from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread, sharing, sync_batch_stats
 from ripe_mambaspike.ops.backend import kernels
 
 SHARES = {"half": (2, 2), "unequal": (1, 3), "none": (0, 3)}  # clips of the two processes
 STEPS, CHANNELS, SIDE = 3, 4, 6
-RELAXED = Pass(relaxed=True, sharpness=3.0, track_statistics=False)
+RELAXED = ForwardMode(relaxed=True, sharpness=3.0, track_statistics=False)
 
 
 class Spread(torch.nn.Module):
-    """Normalises by `joint_spread`, and says what it found."""
+    """Normalizes by `joint_spread`, and says what it found."""
 
     def forward(self, x):
         self.found = joint_spread(x.mean((0, 3, 4)), x.var((0, 3, 4), correction=0))
@@ -148,7 +148,7 @@ def compare(case, shares, rank):
     wanted = [out[mine], of_input[mine], *of_parameters, *statistics]
     counted = shares[rank] > 0
     own = x[mine] if counted else torch.full_like(x[:2], 7.0)  # takes part, and must not be heard
-    with statistics_together(len(own), total, counted=counted):
+    with sync_batch_stats(len(own), total, counted=counted):
         assert joint_count(10 * len(own)) == 10 * total
         numbers = mine if counted else slice(2)
         out, of_input, of_parameters, statistics = run(made(case), own, numbers, float(counted))

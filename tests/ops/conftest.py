@@ -84,7 +84,7 @@ def agree_in_float32():
 
 @pytest.fixture
 def reproducible(request):
-    """Twice the same bits, and the same bits again, all finite, when uninitialised memory is NaN."""
+    """Twice the same bits, and the same bits again, all finite, when uninitialized memory is NaN."""
 
     def check(fn, inputs, dtype=torch.float32):
         first, second = (evaluate_in(fn, inputs, dtype) for _ in range(2))

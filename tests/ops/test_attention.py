@@ -9,7 +9,7 @@ from torch.nn.functional import elu
 from ripe_mambaspike.ops.attention import (
     convex_attention,
     ds_mpa,
-    normaliser,
+    normalizer,
     positive_feature,
     project,
     sigmoid_attention,
@@ -189,7 +189,7 @@ def extremes(kind, dtype):
 def test_stays_in_the_hull_exactly(kind, dtype):
     query, key, value = extremes(kind, dtype)
     attention = convex_attention(query, key, value)
-    weight = normaliser(query, key)
+    weight = normalizer(query, key)
     assert weight.isfinite().all()
     assert (weight > 0).all()
     assert attention.dtype == dtype

@@ -10,14 +10,14 @@ import torch
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import backend as module
-from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, precision, run, say
+from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, log_once, precision, run
 from ripe_mambaspike.ops.native import build
 
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "classes": 7, "drop_path": 0.0}
-RELAXED = Pass(relaxed=True, sharpness=3.0)
-CACHED = (module._missing, say)
+RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
+CACHED = (module._missing, log_once)
 
 
 @pytest.fixture(autouse=True)
@@ -234,7 +234,7 @@ def network():
 
 def passes_and_gradients(model, x):
     """Everything that a network gives in training and in evaluation."""
-    out = model.train().run_passes(x, [Pass(), Pass(relaxed=True, track_statistics=False)])
+    out = model.train().run_passes(x, [ForwardMode(), ForwardMode(relaxed=True, track_statistics=False)])
     sum(one.logits.square().sum() for one in out).backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     with torch.no_grad():
@@ -274,7 +274,7 @@ def test_autocast_leaves_a_float64_network_to_the_reference(said):
 
 
 def test_a_network_over_the_cpp_operators_agrees_with_the_reference(said):
-    if reason := build.why_not():
+    if reason := build.unavailable_reason():
         pytest.skip(reason)
     model, x = network()
     with torch.no_grad():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.leaky import pooled_leaky_rates
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 from ripe_mambaspike.ops.rates import LeakyState, cumulative_rates, leaky_rates
 
 SHAPE = (2, 5, 3, 5, 7)
@@ -73,7 +73,7 @@ def test_a_state_is_given_its_own_meaning():
     assert state.weight == 3.0
 
 
-CHOICES = ["plain", *([] if why_not() else ["native"])]
+CHOICES = ["plain", *([] if unavailable_reason() else ["native"])]
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -10,10 +10,10 @@ from ripe_mambaspike import from_pretrained, write
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import load_classifier, predict
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.train.predict import load_classifier, predict
 from ripe_mambaspike.train.samples import held_out
 
 FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}"

@@ -94,7 +94,7 @@ def test_chance_is_the_commonest_class_as_shown():
 def test_the_warning_names_the_numbers_and_the_causes():
     data, row = data_of([0, 1] * 40), {"epoch": 10.0, "train_top1": 0.55}
     said = chance_warning(recipe_of(), data, row)
-    for word in ("55.0 %", "50.0 %", "epoch 10 of 30", "optimiser.lr=0.001", "34×34", "data.grid", "data.steps"):
+    for word in ("55.0 %", "50.0 %", "epoch 10 of 30", "optimizer.lr=0.001", "34×34", "data.grid", "data.steps"):
         assert word in said
     assert "augmentation." not in said  # nothing is on that could change a label
     told = chance_warning(recipe_of("augmentation.polarity_flip=0.5"), data, row)

@@ -123,16 +123,16 @@ def added(found):
 
 TENSORS = {
     "a weight missing": dropped("model."),
-    "one of the optimizer missing": dropped("optimiser.3.exp_avg_sq"),
+    "one of the optimizer missing": dropped("optimizer.3.exp_avg_sq"),
     "the sums missing": dropped("sums"),
     "one too many": added,
     "NaN in a weight": filled("model.head.weight", math.nan),
-    "Inf in the optimizer": filled("optimiser.0.exp_avg", math.inf),
-    "below zero": filled("optimiser.0.exp_avg_sq", -1.0),
-    "steps below zero": filled("optimiser.0.step", -1.0),
+    "Inf in the optimizer": filled("optimizer.0.exp_avg", math.inf),
+    "below zero": filled("optimizer.0.exp_avg_sq", -1.0),
+    "steps below zero": filled("optimizer.0.step", -1.0),
     "NaN in the sums": filled("sums", math.nan),
     "another shape": reshaped("model.head.weight"),
-    "another shape in the optimizer": reshaped("optimiser.0.exp_avg"),
+    "another shape in the optimizer": reshaped("optimizer.0.exp_avg"),
     "another type": retyped("model.head.weight"),
 }
 

@@ -296,7 +296,7 @@ def test_it_opens_with_safetensors_alone(finished):
     assert b"torch._utils" not in data
     with safe_open(path, "np") as file:
         kinds = {name.split(".")[0] for name in file.keys()}  # noqa: SIM118
-    assert kinds == {"model", "optimiser", "sums"}
+    assert kinds == {"model", "optimizer", "sums"}
 
 
 def test_the_average_is_in_it(tiny, go, tmp_path):

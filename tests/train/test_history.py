@@ -59,7 +59,7 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
     recipe = tiny("schedule.batch_size=11", "schedule.epochs=3", "run.validate_every=3", *settings)
     a_pass = 2 if "schedule.batch_size=6" in settings else 1
     rates = []
-    watcher = watching(on_move=lambda learner: rates.extend({g["lr"] for g in learner.optimiser.param_groups}))
+    watcher = watching(on_move=lambda learner: rates.extend({g["lr"] for g in learner.optimizer.param_groups}))
     go(recipe, tmp_path / "run", watcher)
     rows, epochs = read_log(tmp_path / "run"), recipe.schedule.epochs
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(epochs)]
@@ -70,9 +70,9 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
 
 
 def test_filters_follow_the_schedule_at_their_own_rate(tiny, go, watching, tmp_path):
-    recipe = tiny("schedule.batch_size=11", "schedule.epochs=2", "optimiser.filters=4")
+    recipe = tiny("schedule.batch_size=11", "schedule.epochs=2", "optimizer.filters=4")
     rates = []
-    watcher = watching(on_move=lambda learner: rates.append([g["lr"] for g in learner.optimiser.param_groups]))
+    watcher = watching(on_move=lambda learner: rates.append([g["lr"] for g in learner.optimizer.param_groups]))
     go(recipe, tmp_path / "run", watcher)
     wanted = [learning_rate(recipe, move, 1, move + 1) for move in range(2)]
     assert rates == [[rate, 4 * rate, rate] for rate in wanted]
@@ -82,8 +82,8 @@ def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
     """Every number of an epoch is the mean over its clips, of which the last move has fewer."""
     found, settings_seen, real = [], [], loop.whole_step
 
-    def spy(model, optimiser, batches, settings):
-        parts = real(model, optimiser, batches, settings)
+    def spy(model, optimizer, batches, settings):
+        parts = real(model, optimizer, batches, settings)
         found.append((sum(len(x) for x, _ in batches), parts))
         settings_seen.append(settings)
         return parts

@@ -9,9 +9,9 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.objective import Weights, consistency, objective, rate_penalty, relaxed_weight, tet
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, split_by_decay, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, split_by_decay, training_step
 
 SMALL = {"stage_channels": (8, 8, 12), "hierarchy_widths": (8, 12, 16), "steps": 3, "resolution": 16, "drop_path": 0.0}
 
@@ -129,13 +129,13 @@ def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_
     model, twin = small().train(), small().train()
     x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     settings = StepSettings(clip=1e-3)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    parts = training_step(model, optimiser, x, y, settings)
+    parts = training_step(model, optimizer, x, y, settings)
     assert not parts.loss.requires_grad
     moved = torch.stack([(p.detach() - before[name]).norm() for name, p in model.named_parameters()]).norm()
     assert moved.item() == pytest.approx(1e-3, rel=1e-3)
-    out = twin.run(x, Pass(warm_up=False))  # one pass in training: what the statistics must have followed
+    out = twin.run(x, ForwardMode(warm_up=False))  # one pass in training: what the statistics must have followed
     for (name, ours), theirs in zip(model.named_buffers(), twin.buffers(), strict=True):
         assert torch.equal(ours, theirs), name
     assert parts.rate.item() == pytest.approx(out.rates.mean().item())
@@ -146,11 +146,11 @@ def test_gradients_of_an_earlier_step_are_forgotten():
     grads = []
     for stale in (False, True):
         model = small().train()
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         if stale:
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 7.0) if parameter.requires_grad else None
-        training_step(model, optimiser, x, y, StepSettings(clip=1e9))
+        training_step(model, optimizer, x, y, StepSettings(clip=1e9))
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert torch.equal(*grads)
 
@@ -158,7 +158,7 @@ def test_gradients_of_an_earlier_step_are_forgotten():
 def test_one_pass_or_two():
     x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
     one, two = (
-        training_step(m := small().train(), make_optimiser(m, 1e-3, 0.05), x, y, StepSettings(passes=passes))
+        training_step(m := small().train(), make_optimizer(m, 1e-3, 0.05), x, y, StepSettings(passes=passes))
         for passes in (1, 2)
     )
     assert one.relaxed is None
@@ -190,9 +190,9 @@ def test_the_relaxed_pass_keeps_the_hard_tokens():
 
 def test_training_lowers_the_loss():
     model = small().train()
-    optimiser = make_optimiser(model, 5e-3, 0.05)
+    optimizer = make_optimizer(model, 5e-3, 0.05)
     x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
-    losses = [training_step(model, optimiser, x, y, StepSettings()).loss.item() for _ in range(8)]
+    losses = [training_step(model, optimizer, x, y, StepSettings()).loss.item() for _ in range(8)]
     assert losses[-1] < losses[0] - 0.1
 
 
@@ -223,9 +223,9 @@ def test_what_decays():
 
 def test_the_optimiser():
     model = small()
-    optimiser = make_optimiser(model, 1e-3, 0.05)
-    first, second = optimiser.param_groups
+    optimizer = make_optimizer(model, 1e-3, 0.05)
+    first, second = optimizer.param_groups
     assert (first["weight_decay"], second["weight_decay"]) == (0.05, 0.0)
     assert first["betas"] == (0.9, 0.999)
-    count = sum(p.numel() for group in optimiser.param_groups for p in group["params"])
+    count = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     assert count == sum(p.numel() for p in model.parameters() if p.requires_grad)

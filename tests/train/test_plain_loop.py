@@ -10,7 +10,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ripe_mambaspike import create_model, from_pretrained, fuse
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
@@ -63,7 +63,7 @@ def test_the_documented_loop(blocks, tmp_path, monkeypatch):
     optimizer = torch.optim.AdamW(lagging.parameters(), lr=1e-2)
     for _ in range(2):
         for clips, labels in loader:
-            loss = F.cross_entropy(lagging.run(clips, Pass(warm_up=False)).logits.mean(1), labels)
+            loss = F.cross_entropy(lagging.run(clips, ForwardMode(warm_up=False)).logits.mean(1), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -92,6 +92,6 @@ def test_a_few_batches_leave_nothing_of_the_start(batches):
         model = make().train()
         with torch.no_grad():
             for _ in range(batches):
-                expected = model.run(clips, Pass(warm_up=warm_up)).logits
+                expected = model.run(clips, ForwardMode(warm_up=warm_up)).logits
             apart[warm_up] = float((model.eval()(clips) - expected).abs().mean())
     assert apart[True] < 0.2 * apart[False]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from ripe_mambaspike import bin_events, create_model, fuse
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import load_classifier, predict, step_edges
 from ripe_mambaspike.models.labels import Labels, save_labels
-from ripe_mambaspike.train.predict import load_classifier, predict, step_edges
 
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 18, "classes": 4}
 NAMES = ("clap", "wave", "roll", "drums")
@@ -30,7 +30,7 @@ def recording(count=4000, size=(24, 20), seed=0, start=1_000_000):
 @pytest.fixture
 def network():
     model = create_model("nmnist", seed=0, **FIELDS)
-    randomise(model, 0)
+    randomize(model, 0)
     return model.eval()
 
 

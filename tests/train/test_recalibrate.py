@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
@@ -18,7 +18,7 @@ SIZES = (5, 3, 4)
 @pytest.fixture
 def network():
     model = create_model("dvsgesture", seed=0, classes=11, drop_path=0.9, **FIELDS)
-    randomise(model, 1)
+    randomize(model, 1)
     return model
 
 
@@ -62,7 +62,7 @@ def by_hand(model, batches):
 @pytest.mark.parametrize("computed", ["off", "auto"])
 def test_statistics_are_the_plain_mean_over_the_batches(network, batches, computed):
     wanted = by_hand(network, batches)
-    randomise(network, 1)  # the pass above moved the statistics
+    randomize(network, 1)  # the pass above moved the statistics
     with kernels(computed):
         assert recalibrate(network, iter(batches)) == 3
     assert len(wanted) > 40

@@ -71,7 +71,7 @@ def test_they_ship_in_a_wheel():
 @pytest.mark.parametrize("name", PAPER)
 def test_the_papers_recipes_are_its_table(name):
     recipe = load_recipe(name)
-    rates, plan, loss = recipe.optimiser, recipe.schedule, recipe.loss
+    rates, plan, loss = recipe.optimizer, recipe.schedule, recipe.loss
     found = (
         *(rates.lr, rates.weight_decay, plan.warmup_epochs, plan.warmup_iterations, plan.epochs, plan.batch_size),
         *(plan.accumulate, plan.sharpness_end, loss.spread, loss.consistency, loss.rates, loss.passes),
@@ -135,9 +135,9 @@ def test_what_is_left_out_keeps_its_default():
 @pytest.mark.parametrize(
     ("text", "path", "value"),
     [
-        ("optimiser: {lr: 1e-3}", "optimiser.lr", 1e-3),
-        ("optimiser: {lr: 1}", "optimiser.lr", 1.0),
-        ("optimiser: {lr: 2.5e-3}", "optimiser.lr", 2.5e-3),
+        ("optimizer: {lr: 1e-3}", "optimizer.lr", 1e-3),
+        ("optimizer: {lr: 1}", "optimizer.lr", 1.0),
+        ("optimizer: {lr: 2.5e-3}", "optimizer.lr", 2.5e-3),
         ("data: {grid: 48}", "data.grid", (48, 48)),
         ("data: {grid: [34, 48]}", "data.grid", (34, 48)),
         ("data: {grid: null}", "data.grid", None),
@@ -171,13 +171,13 @@ def test_a_value_is_read_by_its_type(text, path, value):
         ("schedule: {epochs: 3.0}", ["here: schedule.epochs is 3.0; a whole number is wanted"]),
         ("schedule: {epochs: '3'}", ["schedule.epochs is '3'; a whole number"]),
         ("schedule: {epochs: true}", ["schedule.epochs is True; a whole number"]),
-        ("optimiser: {lr: fast}", ["optimiser.lr is 'fast'; a finite number"]),
-        ("optimiser: {lr: .nan}", ["optimiser.lr is nan; a finite number"]),
-        ("optimiser: {lr: .inf}", ["optimiser.lr is inf; a finite number"]),
-        ("optimiser: {lr: 1e999}", ["optimiser.lr is '1e999'; a finite number"]),
-        (f"optimiser: {{lr: 1{'0' * 400}}}", ["optimiser.lr is 1000", "a finite number"]),
-        ("optimiser: {lr: true}", ["optimiser.lr is True; a finite number"]),
-        ("optimiser: {lr: null}", ["optimiser.lr is None; a finite number"]),
+        ("optimizer: {lr: fast}", ["optimizer.lr is 'fast'; a finite number"]),
+        ("optimizer: {lr: .nan}", ["optimizer.lr is nan; a finite number"]),
+        ("optimizer: {lr: .inf}", ["optimizer.lr is inf; a finite number"]),
+        ("optimizer: {lr: 1e999}", ["optimizer.lr is '1e999'; a finite number"]),
+        (f"optimizer: {{lr: 1{'0' * 400}}}", ["optimizer.lr is 1000", "a finite number"]),
+        ("optimizer: {lr: true}", ["optimizer.lr is True; a finite number"]),
+        ("optimizer: {lr: null}", ["optimizer.lr is None; a finite number"]),
         ("data: {binary: 1}", ["data.binary is 1; true or false is wanted"]),
         ("data: {by: events}", ["data.by is 'events'; one of time, count is wanted"]),
         ("data: {by: off}", ["data.by is False"]),
@@ -212,11 +212,11 @@ def test_a_wrong_value_is_one_sentence(text, named):
         ("schedule.first_epochs=-1", "at least 0"),
         ("schedule.sharpness_start=0", "above 0"),
         ("schedule.sharpness_end=-1", "above 0"),
-        ("optimiser.lr=1e-7", "at least optimiser.lr_min (1e-06)"),
-        ("optimiser.lr_min=-1", "at least 0"),
-        ("optimiser.filters=-1", "at least 0"),
-        ("optimiser.weight_decay=-1", "at least 0"),
-        ("optimiser.clip=0", "above 0"),
+        ("optimizer.lr=1e-7", "at least optimizer.lr_min (1e-06)"),
+        ("optimizer.lr_min=-1", "at least 0"),
+        ("optimizer.filters=-1", "at least 0"),
+        ("optimizer.weight_decay=-1", "at least 0"),
+        ("optimizer.clip=0", "above 0"),
         ("loss.spread=-1", "at least 0"),
         ("loss.consistency=-1", "at least 0"),
         ("loss.rates=-1", "at least 0"),
@@ -272,10 +272,10 @@ def test_what_comes_first_leaves_epochs_for_the_rest():
 def test_the_ends_of_the_ranges_are_allowed():
     made = with_settings(
         load_recipe("dvsgesture"),
-        ["schedule.epochs=10", "optimiser.lr=1e-6", "data.folds=2", "data.fold=1", "run.ema=0.999", "data.grid=8"],
+        ["schedule.epochs=10", "optimizer.lr=1e-6", "data.folds=2", "data.fold=1", "run.ema=0.999", "data.grid=8"],
     )
     assert made.schedule.warmup_epochs == made.schedule.epochs == 10
-    assert made.optimiser.lr == made.optimiser.lr_min
+    assert made.optimizer.lr == made.optimizer.lr_min
     iterations = with_settings(made, ["schedule.epochs=1", "schedule.warmup_iterations=5"])  # instead of epochs
     assert iterations.schedule.epochs == 1
 
@@ -295,7 +295,7 @@ def test_a_file(tmp_path):
     path.write_text("# What it is\n# Its command\nname: mine\noptimiser:\n  lr: 2e-3\n")
     recipe = load_recipe(path)
     assert load_recipe(str(path)) == recipe
-    assert (recipe.name, recipe.optimiser.lr) == ("mine", 2e-3)
+    assert (recipe.name, recipe.optimizer.lr) == ("mine", 2e-3)
     assert describe(path) == "What it is\nIts command"
 
 
@@ -347,7 +347,7 @@ HUGE = "0x" + "f" * 5000  # more digits than Python prints
     "content",
     [
         f"schedule: {{epochs: {HUGE}}}",
-        f"optimiser: {{lr: {HUGE}}}",
+        f"optimizer: {{lr: {HUGE}}}",
         f"data: {{grid: [{HUGE}, 1]}}",
         f"loss: {{passes: {HUGE}}}",
         f"model: {{fields: {{head_width: {HUGE}}}}}",
@@ -369,8 +369,8 @@ HUGE = "0x" + "f" * 5000  # more digits than Python prints
         "data: !!omap [a: 1]",
         "name: !!python/name:os.system",
         "name: 2020-99-99",
-        "optimiser: {lr: .nan}",
-        "optimiser: {lr: .inf}",
+        "optimizer: {lr: .nan}",
+        "optimizer: {lr: .inf}",
         "model: {fields: {stage_channels: [.nan, 2, 3]}}",
         "model: {fields: {stage_channels: {a: [1, {b: 2}]}}}",
         "data: {steps: 1, 'steps': 2}",
@@ -406,15 +406,15 @@ def test_no_file(tmp_path):
 
 def test_settings():
     before = load_recipe("dvsgesture")
-    words = ["schedule.epochs=30", "data.grid=[34,48]", "data.cache=off", "optimiser.lr=1e-2", "name=mine"]
+    words = ["schedule.epochs=30", "data.grid=[34,48]", "data.cache=off", "optimizer.lr=1e-2", "name=mine"]
     words += ["data.root=", "model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path=0.3"]
     after = with_settings(before, words)
     assert (after.schedule.epochs, after.data.grid, after.data.cache, after.name) == (30, (34, 48), "off", "mine")
-    assert (after.optimiser.lr, after.data.root) == (1e-2, None)
+    assert (after.optimizer.lr, after.data.root) == (1e-2, None)
     assert after.model.fields == {"neurons": ["lif"] * 3, "drop_path": 0.3}
     assert before == load_recipe("dvsgesture")  # unchanged, its mapping too
     changed = ["name", "data.grid", "data.cache", "model.fields.neurons", "model.fields.drop_path"]
-    assert difference(before, after) == [*changed, "optimiser.lr", "schedule.epochs"]
+    assert difference(before, after) == [*changed, "optimizer.lr", "schedule.epochs"]
     assert difference(after, after) == []
     assert with_settings(after, ["model.fields={}"]).model.fields == {}
     assert with_settings(before, []) == before
@@ -448,7 +448,7 @@ def test_every_field_has_the_comment_written_behind_it():
     expected = [path for path, _, _ in recipe_fields.leaves(Recipe())]
     assert list(found) == expected
     assert found["data.steps"].help == "T, time bins of a clip"
-    assert found["optimiser.decay_rule"].help == 'what decays: see train.step; "release" repeats its slip'
+    assert found["optimizer.decay_rule"].help == 'what decays: see train.step; "release" repeats its slip'
     assert found["model.fields"].help == "other fields of its config, such as {neurons: [lif, lif, lif]}"
     assert found["augmentation.mixup_alpha"].help == "Mixup's λ ~ Beta(α, α)"
     assert all(field.help for field in found.values())
@@ -509,7 +509,7 @@ def made_recipes(draw):
             "binary": draw(st.booleans()),
         },
         "model": {"name": "nmnist", "fields": draw(st.fixed_dictionaries({}, optional=fields))},
-        "optimiser": {"lr": lr_min + draw(positive), "lr_min": lr_min, "weight_decay": draw(share)},
+        "optimizer": {"lr": lr_min + draw(positive), "lr_min": lr_min, "weight_decay": draw(share)},
         "loss": {"spread": draw(positive), "passes": draw(st.sampled_from([1, 2]))},
         "augmentation": {"mixup_alpha": draw(share), "nda_operations": draw(st.integers(0, 100))},
         "schedule": {"epochs": epochs, "warmup_epochs": draw(st.integers(0, epochs)), "batch_size": draw(counts)},

@@ -180,9 +180,9 @@ def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, 
     recipe, folder = tiny(*RICH), tmp_path / "run"
     targets, real = [], loop.whole_step
 
-    def spy(model, optimiser, batches, settings):
+    def spy(model, optimizer, batches, settings):
         targets.append([y for _, y in batches])
-        return real(model, optimiser, batches, settings)
+        return real(model, optimizer, batches, settings)
 
     monkeypatch.setattr(loop, "whole_step", spy)
     for move in range(1, 5):

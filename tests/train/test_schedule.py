@@ -13,7 +13,7 @@ from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpn
 
 def plan(lr=1.0, lr_min=0.1, **schedule):
     schedule = {"warmup_epochs": 0, **schedule}
-    return Recipe(optimiser=OptimiserSettings(lr=lr, lr_min=lr_min), schedule=Schedule(**schedule))
+    return Recipe(optimizer=OptimiserSettings(lr=lr, lr_min=lr_min), schedule=Schedule(**schedule))
 
 
 def rates(recipe, moves=7):
@@ -31,8 +31,8 @@ def test_every_epoch_by_hand():
 def test_up_and_down_with_exact_ends(name):
     recipe = load_recipe(name)
     warm, found = recipe.schedule.warmup_epochs, rates(recipe)
-    assert found[warm - 1] == recipe.optimiser.lr == max(found)
-    assert found[-1] == recipe.optimiser.lr_min == min(found)
+    assert found[warm - 1] == recipe.optimizer.lr == max(found)
+    assert found[-1] == recipe.optimizer.lr_min == min(found)
     assert found[0] == pytest.approx(1e-6 + (1e-3 - 1e-6) / warm)
     assert all(a < b for a, b in pairwise(found[:warm]))
     assert all(a > b for a, b in pairwise(found[warm - 1 :]))

@@ -18,7 +18,7 @@ from ripe_mambaspike.train import loop, run
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
 from ripe_mambaspike.train.evaluate import Evaluation
-from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimiser, split_by_decay, whole_step
+from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimizer, split_by_decay, whole_step
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
 ONE_MOVE = ("schedule.batch_size=11", "loss.passes=1")  # an epoch
@@ -213,7 +213,7 @@ def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["optimiser.lr=2e-3"], "optimiser.lr differs"),
+        (["optimizer.lr=2e-3"], "optimizer.lr differs"),
         (["schedule.epochs=3"], "schedule.epochs differs"),
         (["run.seed=1", "run.ema=0.9"], "run.seed, run.ema differ)"),
         (["model.fields={stage_channels: [4, 8, 16], hierarchy_widths: [4, 8, 8]}"], "model.fields"),
@@ -279,9 +279,9 @@ def test_gradients_are_added_up_by_clips(network):
         network.zero_grad(set_to_none=True)
         parts.append(add_gradient(network, *batch, settings))
         found.append(gradients(network))
-    optimiser = make_optimiser(network, 1e-3, 0.05)
+    optimizer = make_optimizer(network, 1e-3, 0.05)
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    together = whole_step(network, optimiser, [five, three], settings)
+    together = whole_step(network, optimizer, [five, three], settings)
     added = gradients(network)
     assert before.keys() - added.keys() == {"tokens.activity", "tokens.earliness"}  # which are not learned
     for name, gradient in added.items():
@@ -292,13 +292,13 @@ def test_gradients_are_added_up_by_clips(network):
         assert torch.allclose(getattr(together, name).double(), (5 * one + 3 * two) / 8, rtol=1e-6), name
     norm = torch.stack([gradient.norm() for gradient in added.values()]).norm()
     assert torch.allclose(together.norm, norm, rtol=1e-5)
-    assert all(int(state["step"]) == 1 for state in optimiser.state.values())  # one move for both
+    assert all(int(state["step"]) == 1 for state in optimizer.state.values())  # one move for both
     assert any(not torch.equal(before[name], p) for name, p in network.named_parameters())
 
 
 def test_the_gradient_is_clipped(network):
     settings = StepSettings(clip=0.01)
-    parts = whole_step(network, make_optimiser(network, 1e-3, 0.05), [clips(4)], settings)
+    parts = whole_step(network, make_optimizer(network, 1e-3, 0.05), [clips(4)], settings)
     assert parts.norm > 0.01
     left = torch.stack([gradient.norm() for gradient in gradients(network).values()]).norm()
     assert float(left) == pytest.approx(0.01, rel=1e-4)
@@ -309,9 +309,9 @@ def moves(monkeypatch):
     """The batches of every move that a run takes."""
     taken, real = [], loop.whole_step
 
-    def spy(model, optimiser, batches, settings):
+    def spy(model, optimizer, batches, settings):
         taken.append([(x.clone(), y.clone()) for x, y in batches])
-        return real(model, optimiser, batches, settings)
+        return real(model, optimizer, batches, settings)
 
     monkeypatch.setattr(loop, "whole_step", spy)
     return taken
@@ -371,7 +371,7 @@ def test_validation_leaves_training_as_it_is(tiny, go, tmp_path):
     for other in ends[1:]:
         assert other.keys() == ends[0].keys()
         learned = [name for name in other if "running" not in name]
-        assert sum(name.startswith("optimiser.") for name in learned) > 100
+        assert sum(name.startswith("optimizer.") for name in learned) > 100
         assert [name for name in learned if not torch.equal(other[name], ends[0][name])] == []
     statistics = [name for name in ends[0] if "running" in name]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in statistics)  # taken anew from the same weights
@@ -421,7 +421,7 @@ def test_what_decays(network, rule):
     assert sorted(decayed) == sorted(DECAYED[rule])
     learned = [name for name in names.values() if not name.startswith("tokens.")]
     assert sorted([*decayed, *kept]) == sorted(learned)
-    groups = make_optimiser(network, 1e-3, 0.05, rule).param_groups
+    groups = make_optimizer(network, 1e-3, 0.05, rule).param_groups
     assert [[names[id(p)] for p in group["params"]] for group in groups] == [decayed, kept]
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
 
@@ -429,7 +429,7 @@ def test_what_decays(network, rule):
 @pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
 def test_temporal_filters_can_learn_at_a_rate_of_their_own(network, lr):
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    groups = make_optimiser(network, lr, 0.05, filters=50.0).param_groups
+    groups = make_optimizer(network, lr, 0.05, filters=50.0).param_groups
     decayed, kept = split_by_decay(network)
     coefficients = [f"stages.{stage}.{conv}_conv.coefficient" for stage in range(3) for conv in ("first", "second")]
     assert [[names[id(p)] for p in group["params"]] for group in groups] == [

@@ -12,7 +12,7 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train import loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.loop import NotFiniteError
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, move, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, move, training_step
 from ripe_mambaspike.train.trouble import first_bad
 
 FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
@@ -174,12 +174,12 @@ def test_looking_leaves_the_network_as_it_is(network, batch):
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def everything(model, optimiser):
+def everything(model, optimizer):
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     moments = {
         (name, key): value.clone()
         for name, p in model.named_parameters()
-        for key, value in optimiser.state.get(p, {}).items()
+        for key, value in optimizer.state.get(p, {}).items()
         if isinstance(value, torch.Tensor)
     }
     return weights, moments
@@ -189,37 +189,37 @@ def everything(model, optimiser):
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_a_gradient_that_is_not_finite_moves_nothing(value, kind):
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    optimiser = make_optimiser(model, 0.1, 0.05)
+    optimizer = make_optimizer(model, 0.1, 0.05)
     if kind == "sgd":
-        optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
     def gradient():
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         model(torch.ones(2, 3)).square().sum().backward()
 
     gradient()
-    assert math.isfinite(move(model, optimiser, 1.0))
-    before = everything(model, optimiser)
+    assert math.isfinite(move(model, optimizer, 1.0))
+    before = everything(model, optimizer)
     assert before[1]
     gradient()
     model[1].weight.grad[0, 0] = value
-    assert not math.isfinite(move(model, optimiser, 1.0))
-    after = everything(model, optimiser)
+    assert not math.isfinite(move(model, optimizer, 1.0))
+    after = everything(model, optimizer)
     for old, new in zip(before, after, strict=True):
         assert old.keys() == new.keys()
         assert all(torch.equal(old[name], new[name]) for name in old)
     gradient()
-    assert math.isfinite(move(model, optimiser, 1.0))  # and the next good one does
+    assert math.isfinite(move(model, optimizer, 1.0))  # and the next good one does
     assert not torch.equal(model[1].weight, before[0]["1.weight"])
 
 
 def test_a_step_over_a_bad_clip_moves_nothing(network, batch):
-    optimiser = make_optimiser(network, 1e-3, 0.05)
-    training_step(network, optimiser, *batch, StepSettings())
-    before = everything(network, optimiser)
+    optimizer = make_optimizer(network, 1e-3, 0.05)
+    training_step(network, optimizer, *batch, StepSettings())
+    before = everything(network, optimizer)
     x = batch[0].clone()
     x[0, 0, 0, 0, 0] = math.nan
-    parts = training_step(network, optimiser, x, batch[1], StepSettings())
+    parts = training_step(network, optimizer, x, batch[1], StepSettings())
     assert not math.isfinite(parts.norm)
-    for old, new in zip(before, everything(network, optimiser), strict=True):
+    for old, new in zip(before, everything(network, optimizer), strict=True):
         assert all(torch.equal(old[name], new[name]) for name in old)

@@ -1,6 +1,6 @@
 """The account of a network on real recordings: rates, additions as the accumulate-only runtime made them, energy.
 
-Every recording is run twice, by additions and densely, in float64 (`deploy/accumulate.py`); the spikes of both are
+Every recording is run twice, by additions and densely, in float64 (`deploy/fuse/accumulate.py`); the spikes of both are
 compared. The additions are exactly what `account/energy.py` foretells from the spikes, borders, strides and the last
 step included: a spike at the edge meets fewer taps, with stride 2 an inner one meets 1, 2 or 4 of the 9, and the
 spikes of the last step are read once, because no step follows. "Rate times multiply-adds times two" is none of that.
@@ -15,7 +15,7 @@ from torch import Tensor
 from ripe_mambaspike.account.document import document_of
 from ripe_mambaspike.account.energy import ConvActivity, backbone_macs, energy_of
 from ripe_mambaspike.account.flops import count_flops
-from ripe_mambaspike.deploy.accumulate import Accumulator, differing_spikes
+from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ripe_mambaspike.bench.network import Network, autocast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.objective import tet
 from ripe_mambaspike.train.step import StepSettings
 
-RELAXED = Pass(relaxed=True, track_statistics=False)
+RELAXED = ForwardMode(relaxed=True, track_statistics=False)
 LOGITS = {"float32": 1e-3, "bfloat16": 5e-2}  # relative, of the relaxed pass
 RATES = 1e-3  # absolute
 FLIPS = 5e-4  # of all spikes and silences; one flip in a clip of 128² was seen to become 1.2e-4 of them

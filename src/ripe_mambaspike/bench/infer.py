@@ -11,7 +11,7 @@ from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
 from ripe_mambaspike.bench.machine import Product, describe, measure_memory_rate, measure_product
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
-from ripe_mambaspike.bench.memory import bytes_of, expect_memory, told_when_full
+from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
     baseline_network,
     captured,
@@ -57,7 +57,7 @@ def bench_infer(
     for precision in setting.precisions:
         for batch in setting.batches:
             progress(f"{precision}, batch {batch} …")
-            with told_when_full(device, f"batch {batch}"):
+            with explain_out_of_memory(device, f"batch {batch}"):
                 row = _row(model, baseline, config, batch, precision, products[precision], memory_rate, setting.repeats)
             rows.append(row)
     return {

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ripe_mambaspike.bench.memory import Memory, measure_memory, told_when_full
+from ripe_mambaspike.bench.memory import Memory, explain_out_of_memory, measure_memory
 from ripe_mambaspike.bench.timing import Job, Times, time_jobs
 from ripe_mambaspike.errors import InputError, MemoryNeededError
 
@@ -13,7 +13,7 @@ OURS = ("ours", "captured")  # what has no excuse
 
 class Subject(NamedTuple):
     job: Job
-    held: int  # bytes of its weights, input and optimiser
+    held: int  # bytes of its weights, input and optimizer
     memory_of: Job | None = None  # what to measure memory on, where the job hides its own (a captured graph)
 
 
@@ -41,7 +41,7 @@ def measure(
     found: dict[str, Measured | Failed] = {}
     beside = beside or {}
     if device.type == "cpu":
-        with told_when_full(device, " and ".join(subjects)):
+        with explain_out_of_memory(device, " and ".join(subjects)):
             memory = {name: measure_memory(_memory_job(s), device, s.held) for name, s in subjects.items()}
             times = time_jobs({**{name: s.job for name, s in subjects.items()}, **beside}, device, repeats)
         found = {name: Measured(times[name], memory[name]) for name in subjects}
@@ -49,7 +49,7 @@ def measure(
     for name in list(subjects):
         subject = subjects.pop(name)  # what it holds goes when it is done
         try:
-            with told_when_full(device, name):
+            with explain_out_of_memory(device, name):
                 used = measure_memory(_memory_job(subject), device, subject.held)
                 found[name] = Measured(time_jobs({name: subject.job}, device, repeats)[name], used)
         except (InputError, MemoryNeededError) as error:

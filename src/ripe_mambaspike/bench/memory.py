@@ -18,7 +18,7 @@ MEBIBYTE = 1 << 20
 class Memory(NamedTuple):
     """Bytes of tensors."""
 
-    held: int  # before the call: weights, input, what the optimiser remembers
+    held: int  # before the call: weights, input, what the optimizer remembers
     beyond: int  # the most that the call held at once beyond that
 
     def to_dict(self) -> dict[str, Any]:
@@ -28,7 +28,7 @@ class Memory(NamedTuple):
 
 def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
     """Of one call that is not the first; what other jobs left lying about is not counted."""
-    job()  # the first call leaves workspaces behind, and what an optimiser remembers
+    job()  # the first call leaves workspaces behind, and what an optimizer remembers
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -84,7 +84,7 @@ def expect_memory(needed: int, device: torch.device, what: str) -> None:
 
 
 @contextmanager
-def told_when_full(device: torch.device, what: str) -> Iterator[None]:
+def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
     """Inside, running out of memory is an InputError that says how much was asked for and how much was free.
 
     A network that ran out has said more already; its MemoryNeededError goes through.

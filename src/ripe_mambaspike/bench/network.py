@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.machine import PRECISIONS
-from ripe_mambaspike.deploy.capture import capture
-from ripe_mambaspike.deploy.fuse import fuse
+from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
 from ripe_mambaspike.models.probe import probe_events

@@ -11,7 +11,7 @@ from torch import Tensor
 from ripe_mambaspike.bench.agreement import Agreement, Check, relative
 from ripe_mambaspike.bench.machine import describe
 from ripe_mambaspike.bench.measure import Subject, measure, ratio
-from ripe_mambaspike.bench.memory import told_when_full
+from ripe_mambaspike.bench.memory import explain_out_of_memory
 from ripe_mambaspike.bench.network import autocast, check_sizes
 from ripe_mambaspike.bench.operators import Call, Case, cases
 from ripe_mambaspike.errors import ConfigError
@@ -60,7 +60,7 @@ def bench_ops(
             if setting.only and hard.operator not in setting.only:
                 continue
             progress(f"{hard.name}, {precision} …")
-            with told_when_full(device, hard.name):
+            with explain_out_of_memory(device, hard.name):
                 rows.append({"precision": precision, **bench_case(smooth, hard, device, precision, setting.repeats)})
     names = ("batch", "steps", "side")
     return {"bench": "ops", "machine": describe(device), **dict(zip(names, size, strict=True)), "rows": rows}

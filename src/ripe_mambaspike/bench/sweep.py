@@ -11,7 +11,7 @@ import torch
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes
 from ripe_mambaspike.bench.machine import describe
-from ripe_mambaspike.bench.memory import expect_memory, told_when_full
+from ripe_mambaspike.bench.memory import expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import captured, check_sizes, clips, deployed_network, ripe_config
 from ripe_mambaspike.bench.operators import Maker, mamba_case
 from ripe_mambaspike.bench.ops import bench_case
@@ -60,7 +60,7 @@ def bench_scan(
         "resolution": [own.replace(resolution=side) for side in setting.sides],
         "steps": [own.replace(steps=steps) for steps in setting.steps],
     }
-    with told_when_full(device, "the comparison"):
+    with explain_out_of_memory(device, "the comparison"):
         least = min(points["resolution"], key=lambda config: config.resolution)
         agreement = compare_inference(model, clips(least, setting.batch, device), setting.precision)
     sweeps = {name: _sweep(model, configs, setting, device, progress) for name, configs in points.items()}
@@ -91,7 +91,7 @@ def _sweep(
         side, steps = config.resolution[0], config.steps
         progress(f"side {side}, T {steps} …")
         x = clips(config, setting.batch, device)
-        with told_when_full(device, f"side {side}, T {steps}"):
+        with explain_out_of_memory(device, f"side {side}, T {steps}"):
             run, x = captured(model, x, setting.precision)
             call = partial(run, x)
             times = time_jobs({"captured": call}, device, setting.repeats)["captured"]
@@ -113,5 +113,5 @@ def fit_line(sizes: Sequence[float], times: Sequence[float]) -> dict[str, float]
 def _scan(length: int, setting: Setting, device: torch.device, progress: Callable[[str], None]) -> dict[str, Any]:
     progress(f"scan of {length} tokens …")
     case = mamba_case(Maker(device, setting.precision), "scan", setting.batch, length, WIDTH)
-    with told_when_full(device, f"a scan of {length} tokens"):
+    with explain_out_of_memory(device, f"a scan of {length} tokens"):
         return {"length": length, **bench_case(case, case, device, setting.precision, setting.repeats)}

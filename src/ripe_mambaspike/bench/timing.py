@@ -24,7 +24,7 @@ class Times(NamedTuple):
         return {"median_ms": round(self.median, 5), "p95_ms": round(self.p95, 5), "calls": self.calls}
 
 
-def summarise(milliseconds: list[float]) -> Times:
+def summarize(milliseconds: list[float]) -> Times:
     """The 95th percentile is a value that was measured: of few calls the slowest."""
     ordered = sorted(milliseconds)
     return Times(statistics.median(ordered), ordered[math.ceil(0.95 * len(ordered)) - 1], len(ordered))
@@ -37,7 +37,7 @@ def time_jobs(jobs: dict[str, Job], device: torch.device, repeats: int, warm_up:
     each in memory of its own, timed by events on the device.
     """
     if device.type == "cuda":
-        return {name: summarise(_on_cuda(job, device, repeats, warm_up)) for name, job in jobs.items()}
+        return {name: summarize(_on_cuda(job, device, repeats, warm_up)) for name, job in jobs.items()}
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(repeats + warm_up):
         for name, job in jobs.items():
@@ -45,7 +45,7 @@ def time_jobs(jobs: dict[str, Job], device: torch.device, repeats: int, warm_up:
             job()
             if turn >= warm_up:
                 taken[name].append(1e3 * (time.perf_counter() - start))
-    return {name: summarise(values) for name, values in taken.items()}
+    return {name: summarize(values) for name, values in taken.items()}
 
 
 def _on_cuda(job: Job, device: torch.device, repeats: int, warm_up: int) -> list[float]:

@@ -14,7 +14,7 @@ from ripe_mambaspike.bench.agreement import Agreement, compare_training
 from ripe_mambaspike.bench.bounds import least_bytes
 from ripe_mambaspike.bench.machine import describe
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
-from ripe_mambaspike.bench.memory import bytes_of, expect_memory, told_when_full
+from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import check_sizes, clips, ripe_config, training_network
 from ripe_mambaspike.bench.timing import Job
 from ripe_mambaspike.errors import MemoryNeededError
@@ -23,7 +23,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
 from ripe_mambaspike.train.objective import Weights
-from ripe_mambaspike.train.step import StepSettings, make_optimiser, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 
 class Recipe(NamedTuple):
@@ -67,7 +67,7 @@ def bench_train(
     passes = setting.passes or recipe.passes
     settings = StepSettings(weights=recipe.weights, passes=passes, autocast=setting.precision == "bfloat16")
     expect_memory(passes * batch * least_bytes(config, setting.precision), device, f"batch {batch}")
-    with told_when_full(device, f"a training step of batch {batch}"):
+    with explain_out_of_memory(device, f"a training step of batch {batch}"):
         model = training_network(setting.recipe, config, device).train()
         x = clips(config, batch, device)
         targets = torch.arange(batch, device=device) % config.classes
@@ -113,11 +113,11 @@ def _compare(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSe
 def _measure(
     model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, recipe: Recipe, repeats: int
 ) -> dict[str, Any]:
-    held = 3 * bytes_of(model) + x.nbytes  # the optimiser remembers two numbers a weight
+    held = 3 * bytes_of(model) + x.nbytes  # the optimizer remembers two numbers a weight
 
     def fresh() -> tuple[RipeMambaSpike, Optimizer]:
         mine = copy.deepcopy(model)
-        return mine, make_optimiser(mine, recipe.lr, recipe.weight_decay)
+        return mine, make_optimizer(mine, recipe.lr, recipe.weight_decay)
 
     ours, reference = (partial(_step, choice, *fresh(), x, targets, settings) for choice in ("auto", "off"))
     subjects = {"ours": Subject(ours, held), "reference": Subject(reference, held)}
@@ -126,17 +126,17 @@ def _measure(
     return measure(subjects, x.device, repeats)[0]
 
 
-def _step(choice: str, model: RipeMambaSpike, optimiser: Optimizer, *rest: Any) -> None:
+def _step(choice: str, model: RipeMambaSpike, optimizer: Optimizer, *rest: Any) -> None:
     with kernels(choice):
-        training_step(model, optimiser, *rest)
-    optimiser.zero_grad(set_to_none=True)  # so that the next step's memory has its gradients in it
+        training_step(model, optimizer, *rest)
+    optimizer.zero_grad(set_to_none=True)  # so that the next step's memory has its gradients in it
 
 
 def _captured(
-    model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
+    model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
 ) -> Job | None:
     """The whole step as one CUDA graph; None on a CPU."""
     if not x.is_cuda:
         return None
     with kernels("auto"):
-        return capture_step(model, optimiser, x, targets, settings)
+        return capture_step(model, optimizer, x, targets, settings)

@@ -14,8 +14,8 @@ from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.account.measured import Activity
-    from ripe_mambaspike.deploy.accumulate import Accumulator
-    from ripe_mambaspike.train.predict import Classifier
+    from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
+    from ripe_mambaspike.inference.predict import Classifier
 
 SWEPT = {
     "resolution": {"resolution"},
@@ -134,7 +134,7 @@ class Account:
                 f"--recordings was given for {self.model!r}; the folder of a run or of a saved network is wanted"
             )
         from ripe_mambaspike.account.measured import account_recordings, accumulator_of
-        from ripe_mambaspike.train.predict import load_classifier
+        from ripe_mambaspike.inference.predict import load_classifier
 
         classifier = load_classifier(
             self.model, steps=self.steps, grid=self.resolution, sensor_size=self.sensor_size, crop=self.crop
@@ -176,7 +176,7 @@ class Account:
 def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
     """One recording's activity; an error always names the file."""
     from ripe_mambaspike.account.measured import measure_clip
-    from ripe_mambaspike.train.predict import clip_of, read_for
+    from ripe_mambaspike.inference.predict import clip_of, read_for
 
     try:
         with spoken_warnings():

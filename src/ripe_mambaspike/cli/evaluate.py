@@ -48,7 +48,7 @@ class Eval:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.fuse import fuse
+        from ripe_mambaspike.deploy.fuse.convert import fuse
         from ripe_mambaspike.models.labels import find_checkpoint, read_labels
         from ripe_mambaspike.models.pretrained import from_pretrained
         from ripe_mambaspike.models.ripe import RipeMambaSpike

@@ -12,12 +12,12 @@ from ripe_mambaspike.cli.show import print_json, progress, progress_done
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.deploy.at_hand import AtHand
-    from ripe_mambaspike.deploy.quantise import AccuracyChange
+    from ripe_mambaspike.deploy.export.sample_clips import SampleClips
+    from ripe_mambaspike.deploy.quantize.convert import AccuracyChange
+    from ripe_mambaspike.inference.predict import Classifier
     from ripe_mambaspike.models.labels import Labels
     from ripe_mambaspike.models.ripe import RipeMambaSpike
     from ripe_mambaspike.models.stored import Stored
-    from ripe_mambaspike.train.predict import Classifier
 
 CALIBRATION_CLIPS = 64
 HOMES = ("best", "fused")  # a run's folders with a network
@@ -62,12 +62,12 @@ class Export:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.exporting import Wish, check_place, deployed, export
+        from ripe_mambaspike.deploy.export.folder import ExportOptions, check_place, deployed, export
+        from ripe_mambaspike.inference.predict import load_classifier
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
-        from ripe_mambaspike.train.predict import load_classifier
 
         self._check_words()
-        wish = Wish(self.to, self.weights, self.graphs, self.static, self.opset)
+        wish = ExportOptions(self.to, self.weights, self.graphs, self.static, self.opset)
         folder = find_checkpoint(self.checkpoint)
         home = folder.parent / "export" if folder.name in HOMES else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
@@ -113,14 +113,14 @@ class _Job:
     labels: "Labels | None"
     model: "RipeMambaSpike" = field(init=False)  # deployed, float32
     stored: "dict[str, Stored] | None" = None
-    seen: "AtHand | None" = None  # what the export is checked on
-    learned: "AtHand | None" = None  # what int8 weights are calibrated on
+    seen: "SampleClips | None" = None  # what the export is checked on
+    learned: "SampleClips | None" = None  # what int8 weights are calibrated on
     document: dict[str, Any] = field(default_factory=dict)
 
     def look(self) -> None:
         """Read the recordings that are needed: what is wrong with them is said before anything is computed."""
-        from ripe_mambaspike.deploy.card import CardFacts
-        from ripe_mambaspike.deploy.card_result import result_of
+        from ripe_mambaspike.deploy.export.card import CardFacts
+        from ripe_mambaspike.deploy.export.card_result import result_of
 
         asked = self.asked
         self.facts: CardFacts = CardFacts(asked.to, asked.weights, self.labels, result_of(self.folder))
@@ -132,7 +132,7 @@ class _Job:
 
     def make_small(self) -> None:
         """The weights as they are to be kept, and what that changes."""
-        from ripe_mambaspike.deploy.quantise import to_float16, to_int8
+        from ripe_mambaspike.deploy.quantize.convert import to_float16, to_int8
 
         if self.asked.weights == "fp16":
             self.stored = to_float16(self.model)
@@ -163,11 +163,11 @@ class _Job:
     def finish(self, made: Path) -> None:
         """Look at what was written, check it where that was asked for, and write its card."""
         from ripe_mambaspike.account.flops import count_flops
-        from ripe_mambaspike.deploy.card import write_card
+        from ripe_mambaspike.deploy.export.card import write_card
 
         self.document["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         if self.asked.to == "nir":
-            from ripe_mambaspike.deploy.manifest import read_manifest
+            from ripe_mambaspike.deploy.export.manifest import read_manifest
 
             missing = read_manifest(made).not_expressed
             self.document["not_expressed"] = list(missing)
@@ -180,8 +180,8 @@ class _Job:
         cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 
-    def _clips(self, part: str, files: tuple[Path, ...], count: int, option: str, why: str) -> "AtHand":
-        from ripe_mambaspike.deploy.at_hand import from_files, from_set
+    def _clips(self, part: str, files: tuple[Path, ...], count: int, option: str, why: str) -> "SampleClips":
+        from ripe_mambaspike.deploy.export.sample_clips import from_files, from_set
 
         if files:
             with spoken_warnings():
@@ -196,8 +196,8 @@ class _Job:
         """What the smaller weights change on the test part."""
         import torch
 
-        from ripe_mambaspike.deploy.at_hand import whole_part
-        from ripe_mambaspike.deploy.quantise import compare_accuracy
+        from ripe_mambaspike.deploy.export.sample_clips import whole_part
+        from ripe_mambaspike.deploy.quantize.convert import compare_accuracy
         from ripe_mambaspike.train.clips import EvalBatches
         from ripe_mambaspike.train.evaluate import BATCH
 
@@ -208,10 +208,10 @@ class _Job:
         progress("comparing the accuracy …")
         return compare_accuracy(self.model, self.stored, EvalBatches(part, BATCH, torch.device("cpu")))
 
-    def _check(self, made: Path, seen: "AtHand") -> dict[str, Any]:
-        from ripe_mambaspike.deploy.card import Parity
-        from ripe_mambaspike.deploy.checking import check_export, check_front
-        from ripe_mambaspike.deploy.quantise import apply_stored
+    def _check(self, made: Path, seen: "SampleClips") -> dict[str, Any]:
+        from ripe_mambaspike.deploy.export.card import Parity
+        from ripe_mambaspike.deploy.export.checking import check_export, check_front
+        from ripe_mambaspike.deploy.quantize.convert import apply_stored
 
         to = self.asked.to
         if to == "nir":

@@ -21,7 +21,7 @@ class Fuse:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.fuse import fuse_with_report
+        from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
         from ripe_mambaspike.models.labels import find_checkpoint
         from ripe_mambaspike.models.pretrained import from_pretrained
 

@@ -65,15 +65,15 @@ def _row(name: str, verify: bool) -> dict[str, Any]:
 
 def _verify(name: str) -> dict[str, Any] | None:
     """Build, calibrate, fuse, compare; None for a network that has nothing to fuse."""
-    from ripe_mambaspike.deploy.fuse import dual_kernel_with_report, fuse_with_report
-    from ripe_mambaspike.deploy.randomise import randomise
+    from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
+    from ripe_mambaspike.deploy.fuse.randomize import randomize
     from ripe_mambaspike.models.registry import create_model
     from ripe_mambaspike.models.ripe import RipeMambaSpike
 
     model = create_model(name, seed=SEED)
     if not isinstance(model, RipeMambaSpike):
         return None
-    randomise(model, SEED)
+    randomize(model, SEED)
     fused, fusion = fuse_with_report(model, quiet=True)
     _, dual = dual_kernel_with_report(fused, quiet=True)
     return {

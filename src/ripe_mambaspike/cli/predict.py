@@ -17,7 +17,7 @@ from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.train.predict import Classifier, Moment, Prediction
+    from ripe_mambaspike.inference.predict import Classifier, Moment, Prediction
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -96,8 +96,8 @@ class Predict:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.deploy.exported import is_export, load_exported_classifier
-        from ripe_mambaspike.train.predict import load_classifier
+        from ripe_mambaspike.deploy.export.exported import is_export, load_exported_classifier
+        from ripe_mambaspike.inference.predict import load_classifier
 
         how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
         if is_export(self.checkpoint):
@@ -108,8 +108,8 @@ class Predict:
         """Test recordings by the recipe that lies beside the network."""
         if not self.held_out:
             return []
+        from ripe_mambaspike.inference.predict import predict
         from ripe_mambaspike.models.labels import find_checkpoint
-        from ripe_mambaspike.train.predict import predict
         from ripe_mambaspike.train.recipes import load_recipe
         from ripe_mambaspike.train.samples import held_out
 
@@ -146,7 +146,7 @@ class Keys:
 
 def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
-    from ripe_mambaspike.train.predict import predict, read_for
+    from ripe_mambaspike.inference.predict import predict, read_for
 
     try:
         with spoken_warnings():

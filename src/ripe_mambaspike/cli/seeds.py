@@ -90,7 +90,7 @@ class Seeds:
         outcomes = {outcome.run: outcome for outcome in made}
         for run, result in ended.items():
             outcomes.setdefault(run, running.Outcome(run, result, reused=True))
-        document = summarise(recipes[runs[0]], self.set, folds, [outcomes[run] for run in runs])
+        document = summarize(recipes[runs[0]], self.set, folds, [outcomes[run] for run in runs])
         if other is not None:
             document["against"] = compare(document, other, printable(self.against or Path()))
         _write(out, document)
@@ -114,7 +114,7 @@ class _Said:
         print(f"[{self.done}/{self.count}] {outcome.run.name}: {how}", file=sys.stderr, flush=True)
 
 
-def summarise(
+def summarize(
     recipe: "Recipe", settings: Sequence[str], folds: int | None, outcomes: "Sequence[Outcome]"
 ) -> dict[str, Any]:
     """What `summary.json` says; accuracies in percent. A seed with a failed run has no accuracy."""

@@ -91,13 +91,13 @@ class Serve:
         return 0
 
     def _service(self) -> "Service":
-        from ripe_mambaspike.deploy.exported import is_export
+        from ripe_mambaspike.deploy.export.exported import is_export
+        from ripe_mambaspike.inference.predict import load_classifier
         from ripe_mambaspike.live.addresses import known_names, split_host
         from ripe_mambaspike.live.library import list_recordings
         from ripe_mambaspike.live.limits import MEGABYTE, Limits
         from ripe_mambaspike.live.network import make_network
         from ripe_mambaspike.live.server import Service
-        from ripe_mambaspike.train.predict import load_classifier
 
         for option, value in (
             ("--viewers", self.viewers),
@@ -131,7 +131,7 @@ class Serve:
     def _live(self, network: "Network") -> "Broadcast | None":
         if self.source is None:
             return None
-        from ripe_mambaspike.deploy.stream_sources import open_source
+        from ripe_mambaspike.inference.stream.sources import open_source
         from ripe_mambaspike.live.broadcast import Broadcast
         from ripe_mambaspike.live.library import shown_name
 

@@ -18,9 +18,9 @@ from ripe_mambaspike.cli.train import stopping
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.deploy.stream_run import Summary
-    from ripe_mambaspike.deploy.streaming import Answer
-    from ripe_mambaspike.train.predict import Classifier
+    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.stream.run import Summary
+    from ripe_mambaspike.inference.streamer import Answer
 
 LARGEST_US = 10**15  # of an option in time: beyond, a slip and not a wish
 
@@ -69,10 +69,11 @@ class Stream:
     """Print one JSON line for every answer, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.exported import is_export
-        from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
-        from ripe_mambaspike.deploy.stream_sources import open_source
-        from ripe_mambaspike.deploy.streaming import (
+        from ripe_mambaspike.deploy.export.exported import is_export
+        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.inference.stream.run import Limits, StreamRun
+        from ripe_mambaspike.inference.stream.sources import open_source
+        from ripe_mambaspike.inference.streamer import (
             LONGEST_US,
             Streamer,
             after_crop,
@@ -81,7 +82,6 @@ class Stream:
             default_window,
             deployed,
         )
-        from ripe_mambaspike.train.predict import load_classifier
 
         window_us = None if self.window is None else _microseconds("--window", self.window, most=LONGEST_US)
         tolerance_us = _microseconds("--tolerance", self.tolerance, least=0)

@@ -30,7 +30,7 @@ from ripe_mambaspike.events.source import (
     no_events,
 )
 
-# Those with a magic first, then those recognised by what they look like.
+# Those with a magic first, then those recognized by what they look like.
 FORMATS: tuple[ModuleType, ...] = (aedat2, aedat3, aedat4, evt2, evt21, evt3, dat, hdf5, arrays, text, atis)
 HEAD = 1 << 13
 KNOWN = "AEDAT 2.0, 3.1 or 4, EVT 2.0, 2.1 or 3.0, DAT, HDF5, npy, npz, text or 40-bit ATIS is wanted"
@@ -104,7 +104,7 @@ def open_recording(
     try:
         head, size = _head(path)
         for module in FORMATS:
-            if module.recognises(head, path):
+            if module.recognizes(head, path):
                 return OpenRecording(path, module.open_source(path, options), options, strict, size)
     except ReadError as error:
         error.path = error.path or path

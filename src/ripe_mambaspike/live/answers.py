@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.deploy.streaming import Answer
+    from ripe_mambaspike.inference.streamer import Answer
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from ripe_mambaspike.live.frames import SHOWN, Drawn, draw, full_colour
 from ripe_mambaspike.live.network import causal
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.deploy.stream_sources import Source
-    from ripe_mambaspike.deploy.streaming import Answer, Streamer
+    from ripe_mambaspike.inference.stream.sources import Source
+    from ripe_mambaspike.inference.streamer import Answer, Streamer
 
 WAITING = 200_000  # events between the source and the network: what is watched is not to be long ago
 KEPT = 1024  # answers, for viewers that are not quick
@@ -56,7 +56,7 @@ class Broadcast:
         frames: int,
         crop: Crop | None = None,
     ) -> None:
-        from ripe_mambaspike.deploy.stream_run import Limits, StreamRun
+        from ripe_mambaspike.inference.stream.run import Limits, StreamRun
 
         self.name, self.viewers, self._crop = name, 0, crop
         self._source, self._make, self._period = source, make_streamer, 1 / frames

@@ -22,14 +22,14 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Wish:
+class ExportOptions:
     """What a viewer asks for."""
 
     do: str
     value: Any = None
 
 
-def read_wish(text: str) -> Wish:
+def read_wish(text: str) -> ExportOptions:
     """The wish that a message says; an error says what is wanted."""
     try:
         said = json.loads(text)
@@ -42,7 +42,7 @@ def read_wish(text: str) -> Wish:
         raise InputError(f"the message asks to do {str(do)[:40]!r}; one of {', '.join(WORDS)} is wanted")
     if not _fits(do, value):
         raise InputError(f"the value of '{do}' is {str(value)[:40]!r}; {WORDS[do]} is wanted")
-    return Wish(do, value)
+    return ExportOptions(do, value)
 
 
 def _fits(do: str, value: Any) -> bool:

@@ -7,9 +7,9 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.deploy.streaming import Streamer
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.train.predict import Classifier
+    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.streamer import Streamer
 
 PARTS = 2  # windows in flight unless a hop is given: each is looked at whenever a bin closes
 LONGEST_MS = 3_600_000.0
@@ -26,7 +26,7 @@ class Network:
 
     def fit(self, recording: "Recording") -> "Recording":
         """The recording as it is binned: of the network's sensor, cropped; what may be wrong is in its `warnings`."""
-        from ripe_mambaspike.train.predict import unusual_duration
+        from ripe_mambaspike.inference.predict import unusual_duration
 
         fitted = self.classifier.region.fit(recording)
         sentence = unusual_duration(self.classifier, fitted) if fitted.duration_us < self.whole_us else None
@@ -39,7 +39,7 @@ class Network:
 
     def for_recording(self, sensor_size: tuple[int, int], duration_us: int) -> tuple["Streamer", int]:
         """A streamer for a recording that has been fitted, and how long its bins are in µs."""
-        from ripe_mambaspike.deploy.streaming import after_crop
+        from ripe_mambaspike.inference.streamer import after_crop
 
         fitted = after_crop(self.classifier)
         if duration_us > self.whole_us:
@@ -54,14 +54,14 @@ class Network:
     def _streamer(
         self, classifier: "Classifier", sensor_size: tuple[int, int], window: int, hop: int
     ) -> tuple["Streamer", int]:
-        from ripe_mambaspike.deploy.streaming import Streamer
+        from ripe_mambaspike.inference.streamer import Streamer
 
         made = Streamer(classifier, sensor_size, window_us=window, hop_us=hop, early=True, attention=True)
         return made, max(1, window // self.classifier.steps)
 
     def warm(self) -> None:
         """Run a window of next to nothing, so that the first viewer does not wait for what is made once."""
-        from ripe_mambaspike.deploy.streaming import after_crop
+        from ripe_mambaspike.inference.streamer import after_crop
 
         fitted = after_crop(self.classifier)
         streamer, _ = self._streamer(fitted, fitted.sensor_size or fitted.grid[::-1], self.window_us, self.hop_us)
@@ -96,8 +96,8 @@ def make_network(classifier: "Classifier", window_ms: float | None = None, hop_m
     looked at whole. A hop not given is half a window, of whole bins; a causal network has no windows to look at, and
     answers every bin.
     """
-    from ripe_mambaspike.deploy.streaming import after_crop, check_stream, default_window, deployed
-    from ripe_mambaspike.train.predict import MAX_DURATION_RATIO
+    from ripe_mambaspike.inference.predict import MAX_DURATION_RATIO
+    from ripe_mambaspike.inference.streamer import after_crop, check_stream, default_window, deployed
 
     window = default_window(classifier) if window_ms is None else _microseconds("--window", window_ms)
     known = window_ms is None and classifier.duration_us is not None

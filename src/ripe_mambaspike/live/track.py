@@ -19,7 +19,7 @@ from ripe_mambaspike.live.frames import Drawn, draw, full_colour, sample_spans
 from ripe_mambaspike.live.network import causal
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.deploy.streaming import Answer, Streamer
+    from ripe_mambaspike.inference.streamer import Answer, Streamer
 
 SHORTEST_US = 200_000  # that a recording is played for, so that one of a few events can be seen
 KEPT_FRAMES = 16  # of those drawn last, for viewers in step

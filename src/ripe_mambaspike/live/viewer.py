@@ -15,7 +15,7 @@ from ripe_mambaspike.live.callers import TOO_BUSY
 from ripe_mambaspike.live.clock import Clock
 from ripe_mambaspike.live.frames import SHORTEST_US, pack
 from ripe_mambaspike.live.limits import Allowance, Limits
-from ripe_mambaspike.live.messages import Wish, read_wish
+from ripe_mambaspike.live.messages import ExportOptions, read_wish
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -91,7 +91,7 @@ class Viewer:
             self._heard += 1
             self._changed.set()
 
-    async def _obey(self, wish: Wish) -> None:
+    async def _obey(self, wish: ExportOptions) -> None:
         if wish.do in ("play", "upload"):
             await self._play(wish.value)
         elif wish.do == "live":
@@ -111,7 +111,7 @@ class Viewer:
         else:
             self._turn(self._clock, wish)
 
-    def _turn(self, clock: Clock, wish: Wish) -> None:
+    def _turn(self, clock: Clock, wish: ExportOptions) -> None:
         now = _now()
         if wish.do == "pause":
             clock = clock.hold(now)

@@ -26,17 +26,17 @@ from ripe_mambaspike.nn.fast.stage import (
     plan_stage,
     run_stage,
 )
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.together import joint_count, joint_spread
-from ripe_mambaspike.ops.backend import backend, precision, say
+from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
 
 
 class Plan(NamedTuple):
     entry: tuple[Tensor, Tensor]  # scale and shift of the entry norm [T, 2], [1, 2] where all steps share them
-    track_entry: Callable[[Pass], None] | None  # with batch statistics: lets its running ones follow
+    track_entry: Callable[[ForwardMode], None] | None  # with batch statistics: lets its running ones follow
     coefficients: tuple[Tensor | None, ...]  # of the filters before the stages' first convolutions
     stages: tuple[StagePlan, ...]
     bridge: BridgePlan
@@ -46,20 +46,20 @@ class Plan(NamedTuple):
     dtype: torch.dtype
 
 
-def kernels_cover(model: Any, x: Tensor, mode: Pass = HARD) -> bool:
+def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
     """Whether this pass can be computed by the fused operators; if not although they are there, the log says why."""
     if mode.literal or backend(x, precision(x)) is None:
         return False
     config: RipeConfig = model.config
     if config.form == "dual-kernel":
-        say("no kernels for the dual-kernel form; the reference path takes over")
+        log_once("no kernels for the dual-kernel form; the reference path takes over")
         return False
     found = model.alteration()
     if found is not None:
-        say(f"{found}; the reference path takes over")
+        log_once(f"{found}; the reference path takes over")
         return False
     if config.form == "training" and len({m.training for m in model.modules() if isinstance(m, _BatchNorm)}) > 1:
-        say("norms partly in training, partly in evaluation; the reference path takes over")
+        log_once("norms partly in training, partly in evaluation; the reference path takes over")
         return False
     return True
 
@@ -85,7 +85,7 @@ def plan(model: Any, x: Tensor) -> Plan:
 
 
 def run_plan(
-    planned: Plan, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None, want_rates: bool = True
+    planned: Plan, x: Tensor, mode: ForwardMode = HARD, token_indices: Tensor | None = None, want_rates: bool = True
 ) -> Output:
     """x [B, T, 2, H, W] → logits, rates, the last attention map and the tokens kept."""
     with torch.autocast(x.device.type, enabled=False):
@@ -116,8 +116,8 @@ def run_plan(
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
 
 
-def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[Pass], None]]:
-    """The affine that normalises this batch's steps, and what lets the running statistics follow."""
+def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[ForwardMode], None]]:
+    """The affine that normalizes this batch's steps, and what lets the running statistics follow."""
     if isinstance(norm, SharedNorm):
         x = x.flatten(0, 1).unsqueeze(1)
     steps = x.shape[1]
@@ -130,7 +130,7 @@ def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tenso
     return (scale, shift), lambda mode: norm.track(mean, variance, count, mode)
 
 
-def _enter(planned: Plan, x: Tensor, mode: Pass) -> Charged:
+def _enter(planned: Plan, x: Tensor, mode: ForwardMode) -> Charged:
     """The entry norm, the first stage's temporal filter and its first neuron."""
     if planned.track_entry is not None:
         planned.track_entry(mode)

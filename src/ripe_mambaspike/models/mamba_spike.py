@@ -12,7 +12,7 @@ from ripe_mambaspike.nn.altered import Alteration, altered, known
 from ripe_mambaspike.nn.fast.coverage import layer_norm
 from ripe_mambaspike.nn.fast.hierarchy import run_block
 from ripe_mambaspike.nn.mamba import BlockPlan, Mamba, inner_weights
-from ripe_mambaspike.ops.backend import backend, precision, say
+from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.rates import windowed_rate
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -65,7 +65,7 @@ class PreNormMamba(nn.Module):
     def _altered(self) -> bool:
         found = altered(self, (self.norm, self.mamba), _TABLE)
         if found is not None:
-            say(f"{found} in a Mamba block; the reference path takes over")
+            log_once(f"{found} in a Mamba block; the reference path takes over")
         return found is not None
 
 

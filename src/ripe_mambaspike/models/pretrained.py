@@ -223,7 +223,7 @@ def _describe(model: Model) -> str:
 
 
 def _differences(missing: list[str], extra: list[str]) -> str:
-    """A sentence's end about tensor names; a file of another form is recognised by what it has."""
+    """A sentence's end about tensor names; a file of another form is recognized by what it has."""
     marks = {
         "encoder.": "a Mamba-Spike",
         ".branches.": "a training",

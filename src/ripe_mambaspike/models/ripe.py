@@ -16,7 +16,7 @@ from ripe_mambaspike.nn.altered import Alteration, altered, own_method
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
 from ripe_mambaspike.nn.fast.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.hierarchy import Hierarchy, HierarchyState, make_head
 from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
@@ -86,13 +86,13 @@ class RipeMambaSpike(Model):
         with memory_explained(self, x):
             return run_plan(plan(self, x), x, want_rates=False).logits
 
-    def run(self, x: Tensor, mode: Pass = HARD, token_indices: Tensor | None = None) -> Output:
+    def run(self, x: Tensor, mode: ForwardMode = HARD, token_indices: Tensor | None = None) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
         self._check_pass(x, token_indices)
         with memory_explained(self, x):
             return self._run(x, mode, token_indices)
 
-    def _run(self, x: Tensor, mode: Pass, token_indices: Tensor | None) -> Output:
+    def _run(self, x: Tensor, mode: ForwardMode, token_indices: Tensor | None) -> Output:
         if kernels_cover(self, x, mode):
             return run_plan(plan(self, x), x, mode, token_indices)
         front = self.front_end(x, mode)
@@ -102,7 +102,7 @@ class RipeMambaSpike(Model):
         rates = torch.cat([stage.rates() for stage in front.stages])
         return Output(poisoned(logits, x), rates, front.attention, token_indices)
 
-    def run_passes(self, x: Tensor, modes: Sequence[Pass]) -> list[Output]:
+    def run_passes(self, x: Tensor, modes: Sequence[ForwardMode]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
         with memory_explained(self, x, len(modes)):
@@ -114,7 +114,7 @@ class RipeMambaSpike(Model):
                 outputs.append(one)
             return outputs
 
-    def front_end(self, x: Tensor, mode: Pass = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
+    def front_end(self, x: Tensor, mode: ForwardMode = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
         check_input(x, self.config.most_steps, self.dtype, seen=step, training=self.training)

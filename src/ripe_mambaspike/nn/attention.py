@@ -14,7 +14,7 @@ RANK_DIVISOR = 4
 
 
 def _factor(*shape: int) -> nn.Parameter:
-    """A projection [.., out, in] with PyTorch's default initialisation of a 1×1 convolution."""
+    """A projection [.., out, in] with PyTorch's default initialization of a 1×1 convolution."""
     bound = shape[-1] ** -0.5
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 

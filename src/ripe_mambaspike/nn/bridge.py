@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.altered import altered, known
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.tokens import keep_tokens
@@ -79,7 +79,7 @@ class RateProjection(nn.Module):
         self.conv = nn.Conv2d(2 * channels, width, 3, padding=1, bias=False)
         self.norm = BatchNorm(width)
 
-    def forward(self, rates: Tensor, mode: Pass) -> Tensor:
+    def forward(self, rates: Tensor, mode: ForwardMode) -> Tensor:
         if rates.dtype == self.conv.weight.dtype or torch.is_autocast_enabled(rates.device.type):
             return self.norm(self.conv(rates), mode)
         return self.norm(F.conv2d(rates, self.conv.weight.to(rates.dtype), padding=1), mode)
@@ -115,7 +115,7 @@ class ProjectedMixture(Mixture):
     def folded_scales(self) -> list[Folded]:
         return [projection.folded() for projection in cast("list[RateProjection]", self.scales)]
 
-    def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
+    def forward(self, rates: list[Tensor], mode: ForwardMode = HARD) -> Tensor:
         scales = cast("list[RateProjection]", self.scales)
         shares = self.shares(rates[0])
         if not mode.literal and altered(self, self.scales, PROJECTIONS) is None and not self.tracks_batches():
@@ -147,12 +147,12 @@ class FoldedMixture(Mixture):
     def folded_scales(self) -> list[Folded]:
         return [scale() for scale in self.scales]
 
-    def forward(self, rates: list[Tensor], mode: Pass = HARD) -> Tensor:
+    def forward(self, rates: list[Tensor], mode: ForwardMode = HARD) -> Tensor:
         return folded_mixture(rates, self.shares(rates[0]), self.folded_scales())
 
 
 class Bridge(nn.Module):
-    """Pool to rates, mix the scales, normalise; then, for the positions kept, add the projected attention map."""
+    """Pool to rates, mix the scales, normalize; then, for the positions kept, add the projected attention map."""
 
     def __init__(self, mixture: Mixture, attention_channels: int, width: int, keep: float | None = None) -> None:
         super().__init__()
@@ -165,10 +165,10 @@ class Bridge(nn.Module):
         self,
         spikes: list[Tensor],
         grid: tuple[int, int],
-        mode: Pass = HARD,
+        mode: ForwardMode = HARD,
         initial_state: BridgeState | None = None,
     ) -> tuple[Tensor, BridgeState]:
-        """The normalised mixture on the last grid, [B, T, N, d] in raster order."""
+        """The normalized mixture on the last grid, [B, T, N, d] in raster order."""
         states = initial_state or (None,) * len(spikes)
         rated = [pooled_rates(s, grid, state, self.keep) for s, state in zip(spikes, states, strict=True)]
         mixed = self.mixture([rates.flatten(0, 1) for rates, _ in rated], mode)

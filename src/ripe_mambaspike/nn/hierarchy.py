@@ -55,7 +55,7 @@ def plan_levels(widths: tuple[int, ...], ratios: tuple[int, ...], mixer: str) ->
 
 
 class Transition(nn.Module):
-    """Pool, widen, normalise."""
+    """Pool, widen, normalize."""
 
     def __init__(self, before: int, after: int, ratio: int) -> None:
         super().__init__()

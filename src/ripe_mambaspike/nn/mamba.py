@@ -19,7 +19,7 @@ STEP_FLOOR = 1e-4
 
 
 class Mamba(nn.Module):
-    """Holds the weights of one direction, with the standard initialisation."""
+    """Holds the weights of one direction, with the standard initialization."""
 
     def __init__(self, width: int, *, conv_bias: bool = True) -> None:
         super().__init__()
@@ -34,10 +34,10 @@ class Mamba(nn.Module):
         self.skip = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Parameter(torch.empty(width, inner))
         if not self.in_proj.is_meta:  # a skeleton that is counted or loaded into has no numbers yet
-            self._initialise(rank)
+            self._initialize(rank)
 
     @torch.no_grad()
-    def _initialise(self, rank: int) -> None:
+    def _initialize(self, rank: int) -> None:
         for weight in (self.in_proj, self.x_proj, self.out_proj, self.conv):
             bound = weight.shape[1] ** -0.5
             weight.uniform_(-bound, bound)
@@ -89,7 +89,7 @@ def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeigh
 
 
 class BidirectionalMamba(nn.Module):
-    """Forward and backward Mamba over the normalised tokens, merged by one Linear. [B, L, d] → [B, L, d]."""
+    """Forward and backward Mamba over the normalized tokens, merged by one Linear. [B, L, d] → [B, L, d]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class BidirectionalMamba(nn.Module):
 
 
 class CausalMamba(nn.Module):
-    """Forward Mamba over the normalised tokens; its own projection is all that follows. [B, L, d] → [B, L, d]."""
+    """Forward Mamba over the normalized tokens; its own projection is all that follows. [B, L, d] → [B, L, d]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

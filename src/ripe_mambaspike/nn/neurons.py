@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.ops.fused import Neuron
 from ripe_mambaspike.ops.neurons import LIF_DECAY, LIF_THRESHOLD, Fired, csilif, csilif_pole, lif, silif, silif_decay
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -23,7 +23,7 @@ class LIF(nn.Module):
         self.channels = channels
 
     def forward(
-        self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: Any = None, keep_potential: bool = True
     ) -> tuple[Fired, Any]:
         return lif(x, **_options(mode, initial_state, keep_potential))
 
@@ -43,7 +43,7 @@ class SiLIF(nn.Module):
         self.threshold = nn.Parameter(torch.ones(channels))
 
     def forward(
-        self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: Any = None, keep_potential: bool = True
     ) -> tuple[Fired, Any]:
         parameters = (self.log_rate, self.log_step, self.threshold)
         return silif(x, *parameters, **_options(mode, initial_state, keep_potential))
@@ -66,7 +66,7 @@ class CSiLIF(nn.Module):
         self.threshold = nn.Parameter(torch.ones(channels))
 
     def forward(
-        self, x: Tensor, mode: Pass = HARD, initial_state: Any = None, keep_potential: bool = True
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: Any = None, keep_potential: bool = True
     ) -> tuple[Fired, Any]:
         parameters = (self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
         return csilif(x, *parameters, **_options(mode, initial_state, keep_potential))
@@ -80,7 +80,7 @@ class CSiLIF(nn.Module):
 NEURONS: dict[str, Callable[[int], nn.Module]] = {"lif": LIF, "silif": SiLIF, "csilif": CSiLIF}
 
 
-def _options(mode: Pass, initial_state: Any, keep_potential: bool) -> dict[str, Any]:
+def _options(mode: ForwardMode, initial_state: Any, keep_potential: bool) -> dict[str, Any]:
     return {
         "sharpness": mode.sharpness,
         "relaxed": mode.relaxed,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.together import joint_count, joint_spread, sharing
 from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -67,7 +67,7 @@ class _Statistics(_BatchNorm):
         if mean is not None and variance is not None and not mean.is_meta:
             self.num_batches_tracked = SETTLED if bool(mean.any()) or bool((variance != 1).any()) else 0
 
-    def next_momentum(self, mode: Pass, first: int = 0) -> float:
+    def next_momentum(self, mode: ForwardMode, first: int = 0) -> float:
         """What the statistics of the batch at hand weigh, steps from `first` on; the batch is counted.
 
         A recorded or compiled pass is repeated as it is, and so has the momentum alone.
@@ -84,7 +84,7 @@ class _Statistics(_BatchNorm):
         return 1 / count if momentum is None else momentum / (1 - (1 - momentum) ** count)
 
     @torch.no_grad()
-    def track(self, mean: Tensor, variance: Tensor, count: int, mode: Pass, first: int = 0) -> None:
+    def track(self, mean: Tensor, variance: Tensor, count: int, mode: ForwardMode, first: int = 0) -> None:
         """Move the running statistics of the first steps (or of those from `first` on) towards those of a batch of
         `count` numbers each."""
         momentum = self.next_momentum(mode, first)
@@ -99,7 +99,7 @@ class _Statistics(_BatchNorm):
         scale = self.weight.double() / torch.sqrt(variance + self.eps)
         return scale, self.bias.double() - mean * scale
 
-    def normalise_together(self, x: Tensor, mode: Pass, first: int = 0, *, shifted: bool = True) -> Tensor:
+    def normalize_together(self, x: Tensor, mode: ForwardMode, first: int = 0, *, shifted: bool = True) -> Tensor:
         """x [B, C, H, W] or [B, T', C, H, W], its steps from `first` on, by the statistics of all processes."""
         count = joint_count(x.shape[0] * x.shape[-2] * x.shape[-1])
         check_statistics(count)
@@ -114,7 +114,9 @@ class _Statistics(_BatchNorm):
 
 
 @torch.no_grad()
-def track_together(norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: Pass) -> None:
+def track_together(
+    norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: ForwardMode
+) -> None:
     """`track` for several norms over the same numbers, in a few calls: means and variances [norms, C]."""
     momenta = [norm.next_momentum(mode) for norm in norms]
     if any(momenta):
@@ -130,10 +132,10 @@ def track_together(norms: Sequence["BatchNorm"], means: Tensor, variances: Tenso
 class BatchNorm(_Statistics):
     """Over everything but the channels: x [B', C, H, W]."""
 
-    def forward(self, x: Tensor, mode: Pass = HARD, *, shifted: bool = True) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, *, shifted: bool = True) -> Tensor:
         """Without `shifted` its bias is left to the caller."""
         if self.training and sharing() is not None:
-            return self.normalise_together(x, mode, shifted=shifted)
+            return self.normalize_together(x, mode, shifted=shifted)
         momentum = self.next_momentum(mode) if self.training else 0.0
         tracked = not self.training or momentum > 0
         mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
@@ -147,13 +149,13 @@ class TimeBatchNorm(_Statistics):
     def __init__(self, steps: int, channels: int) -> None:
         super().__init__(steps, channels)
 
-    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
         steps = slice(first_step, first_step + x.shape[1])
         if not self.training and not mode.literal:
             scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
             return affine_over_time(x, scale, shift)
         if self.training and sharing() is not None:
-            return self.normalise_together(x, mode, first_step)
+            return self.normalize_together(x, mode, first_step)
         if self.training:
             check_statistics(x.shape[0] * x.shape[3] * x.shape[4])
         return batch_norm_over_time(
@@ -174,12 +176,12 @@ class SharedNorm(TimeBatchNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
-    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
         return as_one_step(super().forward, x, mode)
 
 
 def standard_norm(norm: _Statistics) -> bool:
-    """Whether it normalises as the fused operators do."""
+    """Whether it normalizes as the fused operators do."""
     return norm.eps == EPSILON and norm.affine and norm.track_running_stats
 
 
@@ -191,7 +193,7 @@ class TimeAffine(nn.Module):
         self.scale = nn.Parameter(torch.ones(steps, channels))
         self.shift = nn.Parameter(torch.zeros(steps, channels))
 
-    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
         steps = slice(first_step, first_step + x.shape[1])
         return affine_over_time(x, self.scale[steps], self.shift[steps])
 
@@ -202,10 +204,10 @@ class SharedAffine(TimeAffine):
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
-    def forward(self, x: Tensor, mode: Pass = HARD, first_step: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
         return as_one_step(super().forward, x, mode)
 
 
-def as_one_step(norm: Callable[[Tensor, Pass], Tensor], x: Tensor, mode: Pass) -> Tensor:
+def as_one_step(norm: Callable[[Tensor, ForwardMode], Tensor], x: Tensor, mode: ForwardMode) -> Tensor:
     """What a norm of one step gives when all steps [B, T', ...] are samples of that step."""
     return norm(x.flatten(0, 1).unsqueeze(1), mode).squeeze(1).unflatten(0, x.shape[:2])

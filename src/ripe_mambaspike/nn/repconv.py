@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.altered import altered, known
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, standard_norm, track_together
 from ripe_mambaspike.ops.tdm import shift, tdm
 
@@ -40,7 +40,7 @@ class Branch(nn.Module):
         self.norm = BatchNorm(channels)
         self.taps = _taps(kernels[-1]) if kernels else _taps((1, 1))
 
-    def forward(self, x: Tensor, mode: Pass, *, shifted: bool = True) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode, *, shifted: bool = True) -> Tensor:
         for conv in self.convs:
             x = conv(x)
         return self.norm(x, mode, shifted=shifted)
@@ -68,7 +68,7 @@ def _taps(kernel: tuple[int, int]) -> tuple[int, ...]:
 
 
 class Identity(Branch):
-    """The input itself, normalised."""
+    """The input itself, normalized."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, (), 1)
@@ -82,9 +82,9 @@ class Identity(Branch):
 
 
 class AveragePool(Identity):
-    """A 3×3 mean in which the zeros of the padding count, normalised."""
+    """A 3×3 mean in which the zeros of the padding count, normalized."""
 
-    def forward(self, x: Tensor, mode: Pass, *, shifted: bool = True) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode, *, shifted: bool = True) -> Tensor:
         return super().forward(F.avg_pool2d(x, 3, 1, 1, count_include_pad=True), mode, shifted=shifted)
 
     def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
@@ -136,14 +136,14 @@ class RepConv(_FilteredConv):
             modules.extend((Identity(channels), AveragePool(channels)))
         self.branches: Sequence[Branch] = modules  # type: ignore[assignment]
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
         if not mode.literal and altered(self, self.branches, BRANCHES) is None and not self.branches[0].norm.training:
             weight, bias = (value.to(self.branches[0].norm.weight.dtype) for value in self.kernel_and_bias())
             return self.convolve(filtered, weight, bias), final_state
         return self.each_branch(filtered.flatten(0, 1), mode).unflatten(0, x.shape[:2]), final_state
 
-    def each_branch(self, x: Tensor, mode: Pass, *, shifted: bool = True) -> Tensor:
+    def each_branch(self, x: Tensor, mode: ForwardMode, *, shifted: bool = True) -> Tensor:
         """The branches one by one, with their norms, summed: [B', C_in, H, W] → [B', C, H', W']."""
         out = self.branches[0](x, mode, shifted=shifted)
         for branch in self.branches[1:]:
@@ -167,7 +167,7 @@ class RepConv(_FilteredConv):
         return Branches(kernels.permute(0, 1, 3, 4, 2).flatten(2), weight, shift)
 
     def batch_kernel_and_bias(
-        self, branches: Branches, mean: Tensor, second: Tensor, count: int, mode: Pass
+        self, branches: Branches, mean: Tensor, second: Tensor, count: int, mode: ForwardMode
     ) -> tuple[Tensor, Tensor]:
         """The one kernel and bias that all branches add up to with the statistics of a batch.
 
@@ -231,7 +231,7 @@ class FusedConv(_FilteredConv):
         self.bias = nn.Parameter(torch.zeros(channels))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
         return self.convolve(filtered, self.weight, self.bias), final_state
 
@@ -252,7 +252,7 @@ class DualKernelConv(_FilteredConv):
         self.bias = nn.Parameter(torch.zeros(channels))
         nn.init.kaiming_uniform_(self.weight_now, a=5**0.5)
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Tensor | None = None) -> Filtered:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
         before, final_state = shift(x, initial_state)
         now = self.convolve(x, self.weight_now, self.bias)
         return now - self.convolve(before, self.weight_before, None), final_state

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 
 
 class StageState(NamedTuple):
@@ -48,7 +48,7 @@ class SpikingStage(nn.Module):
         self.attention = attention
 
     def forward(
-        self, x: Tensor, mode: Pass = HARD, initial_state: StageState | None = None, first_step: int = 0
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: StageState | None = None, first_step: int = 0
     ) -> StageOutput:
         state = initial_state or StageState(None, None, None, None, None)  # type: ignore[arg-type]
         current, first_input = self.first_conv(x, mode, state.first_input)

@@ -34,7 +34,7 @@ _sharing: ContextVar[Sharing | None] = ContextVar("statistics_together", default
 
 
 @contextmanager
-def statistics_together(present: int, total: int, *, counted: bool = True, group: Any = None) -> Iterator[None]:
+def sync_batch_stats(present: int, total: int, *, counted: bool = True, group: Any = None) -> Iterator[None]:
     """Inside, batch norms share their statistics: this process has `present` of the `total` clips.
 
     A process without clips runs others in their place that do not count: `counted` is false, `present` how many.

@@ -35,9 +35,9 @@ def project(x: Tensor, factors: Factors) -> Tensor:
     return x
 
 
-def normaliser(query: Tensor, key: Tensor) -> Tensor:
+def normalizer(query: Tensor, key: Tensor) -> Tensor:
     """`φ(Q)·Σ_j φ(K_j) + ε` for every position. [B, T, C, N] twice → [B, T, 1, N]."""
-    return _normaliser(positive_feature(query), positive_feature(key).sum(-1, keepdim=True))
+    return _normalizer(positive_feature(query), positive_feature(key).sum(-1, keepdim=True))
 
 
 def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
-    """`A = σ(QKᵀ)V`, the unnormalised control, over blocks of queries so that N×N is never held whole."""
+    """`A = σ(QKᵀ)V`, the unnormalized control, over blocks of queries so that N×N is never held whole."""
     out = [value @ torch.sigmoid(key.transpose(-1, -2) @ q) for q in query.split(block, -1)]
     return torch.cat(out, -1)
 
@@ -83,7 +83,7 @@ def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tens
     return gate * features, gate
 
 
-def _normaliser(query: Tensor, key_sum: Tensor) -> Tensor:
+def _normalizer(query: Tensor, key_sum: Tensor) -> Tensor:
     return (query * key_sum).sum(-2, keepdim=True) + EPSILON
 
 
@@ -113,7 +113,7 @@ class _ConvexAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = key @ value.transpose(-1, -2)  # [C, C] for every step
         key_sum = key.sum(-1, keepdim=True).to(key.dtype)
-        scale = _normaliser(query, key_sum)
+        scale = _normalizer(query, key_sum)
         low, high = value.amin(-1, keepdim=True).clamp_(max=0), value.amax(-1, keepdim=True).clamp_(min=0)
         attention = (mixed.transpose(-1, -2) @ query).div_(scale).clamp_(low, high)
         ctx.save_for_backward(query, key, value, mixed, key_sum, scale, attention)

@@ -58,7 +58,7 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     if chosen == "off" or dtype == torch.float64:  # float64 is what kernels are compared with
         return None
     if dtype not in PRECISIONS:
-        say(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
+        log_once(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
         return None
     if chosen == "native" and x.device.type != "cpu":  # C++ would read another device's addresses as its own
         raise ConfigError(f"kernels is 'native', which computes on the CPU; the tensor is on {x.device.type}")
@@ -67,7 +67,7 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
     reason = f"there are none for {x.device.type}" if kind is None else why_missing(kind, x.device.index)
     if reason is not None:
-        say(f"no kernels: {reason}; the reference path takes over")
+        log_once(f"no kernels: {reason}; the reference path takes over")
         return None
     return kind
 
@@ -110,9 +110,9 @@ def why_missing(kind: str, index: int | None) -> str | None:
 def _missing(kind: str, index: int | None) -> str | None:
     """Why these kernels cannot be used on this machine, None where they can."""
     if kind == "native":
-        from ripe_mambaspike.ops.native.build import why_not
+        from ripe_mambaspike.ops.native.build import unavailable_reason
 
-        return why_not()
+        return unavailable_reason()
     capability = torch.cuda.get_device_capability(index)
     if capability < OLDEST_CAPABILITY:
         return f"the GPU has compute capability {'.'.join(map(str, capability))}; 8.0 is wanted"
@@ -128,7 +128,7 @@ def _missing(kind: str, index: int | None) -> str | None:
 
 
 @lru_cache
-def say(line: str) -> None:
+def log_once(line: str) -> None:
     """Into the log, each line once."""
     LOG.warning(line)
 

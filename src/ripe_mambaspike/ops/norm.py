@@ -1,4 +1,4 @@
-"""Batch normalisation per time step, as one batch norm over T·C channels."""
+"""Batch normalization per time step, as one batch norm over T·C channels."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,7 +17,7 @@ def batch_norm_over_time(
     momentum: float = 0.1,
     epsilon: float = 1e-5,
 ) -> Tensor:
-    """Step t is normalised by its own statistics over (B, H, W). x [B, T, C, H, W]; the rest [T, C].
+    """Step t is normalized by its own statistics over (B, H, W). x [B, T, C, H, W]; the rest [T, C].
 
     In training the batch's statistics are used and `mean` and `variance`, when momentum > 0, move towards them.
     """

@@ -37,10 +37,10 @@ MEANING = {
 }
 
 
-def costs(run: Run, document: dict[str, Any] | None, why_not: str) -> str:
+def costs(run: Run, document: dict[str, Any] | None, unavailable_reason: str) -> str:
     """The account: parameters, operations, bytes, energy."""
     if document is None:
-        return missing(why_not)
+        return missing(unavailable_reason)
     at = document["counted_at"]
     height, width = at["resolution"]
     return (

@@ -54,7 +54,7 @@ def per_class(run: Run) -> str:
     foot += f"<td>{count_text(correct)} / {count_text(total)}</td></tr>"
     tall = " tall" if len(run.scores) > MANY else ""
     return (
-        f"<p>Share of each class's clips that were recognised. {badge(run)}</p>"
+        f"<p>Share of each class's clips that were recognized. {badge(run)}</p>"
         f'<div class="card scroll{tall}"><table class="classes"><thead><tr><th>class</th><th></th><th>top-1</th>'
         f"<th>right / n</th></tr></thead><tbody>{rows}</tbody><tfoot>{foot}</tfoot></table></div>"
     )

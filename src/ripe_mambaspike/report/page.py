@@ -44,7 +44,7 @@ def write_report(folder: Path, *, clips: Sequence[Clip] | None = None, samples: 
 def make_page(run: Run, clips: list[Clip] | None) -> bytes:
     """The HTML."""
     observed = observe(run.model, clips) if run.model is not None and clips is not None else None
-    document, why_not = _cost(run, clips if observed is not None and observed.samples else None)
+    document, unavailable_reason = _cost(run, clips if observed is not None and observed.samples else None)
     seen = observed or Observed()
     sections = [
         ("curves", "Curves", curves(run)),
@@ -53,7 +53,7 @@ def make_page(run: Run, clips: list[Clip] | None) -> bytes:
         ("confusion", "Confusion", confusion(run)),
         ("classes", "Classes", per_class(run)),
         ("samples", "Samples", samples(run, observed)),
-        ("account", "Account", costs(run, document, why_not)),
+        ("account", "Account", costs(run, document, unavailable_reason)),
         ("recipe", "Recipe", recipe(run)),
         ("log", "Log", log_contents(run)),
     ]

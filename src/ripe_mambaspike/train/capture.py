@@ -22,37 +22,37 @@ WARM_UPS = 3
 class CapturedStep:
     """Call it with a batch like the first, or with as many; it takes the step and gives the parts of the loss.
 
-    Recording takes a few steps to warm up; the network and the optimiser are put back as they were afterwards.
+    Recording takes a few steps to warm up; the network and the optimizer are put back as they were afterwards.
     """
 
     def __init__(
-        self, model: RipeMambaSpike, optimiser: Optimizer, batches: Sequence[Batch], settings: StepSettings
+        self, model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings
     ) -> None:
         for x, _ in batches:
             if not x.is_cuda:
                 raise InputError(f"the batch is on {x.device}; a step can be captured on a CUDA device alone")
         refuse_altered(model, "capture_step")
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
-        self._model, self._optimiser = model, optimiser
-        kept = _snapshot(model, optimiser)
+        self._model, self._optimizer = model, optimizer
+        kept = _snapshot(model, optimizer)
         self._warm_up(settings)
-        _restore(model, optimiser, kept)
+        _restore(model, optimizer, kept)
         self.record(settings)
 
     def record(self, settings: StepSettings) -> None:
         """Record the step with other settings; nothing is computed, so nothing moves."""
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._parts = whole_step(self._model, self._optimiser, self.batches, settings)
+            self._parts = whole_step(self._model, self._optimizer, self.batches, settings)
 
     def _warm_up(self, settings: StepSettings) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                whole_step(self._model, self._optimiser, self.batches, settings)
+                whole_step(self._model, self._optimizer, self.batches, settings)
         torch.cuda.current_stream().wait_stream(stream)
 
     def __call__(self, *batches: Batch) -> Parts:
@@ -68,31 +68,31 @@ class CapturedStep:
 
 
 def capture_step(
-    model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
+    model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
 ) -> CapturedStep:
     """The training step for batches like (x, y), recorded."""
-    return CapturedStep(model, optimiser, [(x, y)], settings)
+    return CapturedStep(model, optimizer, [(x, y)], settings)
 
 
 Kept = tuple[list[Tensor], dict[int, dict[str, Tensor]]]
 
 
-def _snapshot(model: RipeMambaSpike, optimiser: Optimizer) -> Kept:
+def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Kept:
     tensors = [t.detach().clone() for t in model.state_dict().values()]
     moments = {
         id(parameter): {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
-        for parameter, state in optimiser.state.items()
+        for parameter, state in optimizer.state.items()
     }
     return tensors, moments
 
 
 @torch.no_grad()
-def _restore(model: RipeMambaSpike, optimiser: Optimizer, kept: Kept) -> None:
+def _restore(model: RipeMambaSpike, optimizer: Optimizer, kept: Kept) -> None:
     """Everything as it was, in place, because the graph reads it there; state that is new starts from zero."""
     tensors, moments = kept
     for held, value in zip(model.state_dict().values(), tensors, strict=True):
         held.copy_(value)
-    for parameter, state in optimiser.state.items():
+    for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor):
                 before = moments.get(id(parameter), {}).get(name)

@@ -110,7 +110,7 @@ def causes(recipe: Recipe, data: TrainingData) -> list[str]:
     return [
         *found,
         "recordings in the wrong class's folder, or classes that look alike",
-        f"a learning rate that is too high or too low (optimiser.lr={recipe.optimiser.lr:g})",
+        f"a learning rate that is too high or too low (optimizer.lr={recipe.optimizer.lr:g})",
         f"a grid that hides what tells classes apart (data.grid {height}×{width} of a {down}×{across} sensor)",
     ]
 

@@ -66,9 +66,9 @@ def check_tensors(tensors: Mapping[str, Tensor], learner: Learner) -> None:
     if learner.average is not None:
         wanted |= {f"average.{name}": value for name, value in learner.average.tensors().items()}
     wanted["sums"] = learner.sums
-    moved = [parameter for group in learner.optimiser.param_groups for parameter in group["params"]]
+    moved = [parameter for group in learner.optimizer.param_groups for parameter in group["params"]]
     for index, parameter in enumerate(moved):
-        names = [f"optimiser.{index}.{name}" for name in ADAM]
+        names = [f"optimizer.{index}.{name}" for name in ADAM]
         if any(name in tensors for name in names):  # a parameter that never had a gradient has none
             wanted |= dict(zip(names, (parameter, parameter, torch.zeros((), dtype=torch.float32)), strict=True))
     if differing := sorted(wanted.keys() ^ tensors.keys()):

@@ -26,7 +26,7 @@ from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.together import statistics_together
+from ripe_mambaspike.nn.together import sync_batch_stats
 from ripe_mambaspike.train.clips import Clips, EvalBatches, share_of
 from ripe_mambaspike.train.evaluate import BATCH, Evaluation, evaluate
 from ripe_mambaspike.train.objective import Parts
@@ -179,7 +179,7 @@ def shared_batch(x: Tensor, total: int, sync_norms: bool = True) -> Iterator[Ten
     """Clips to run of this process's x [B, ...], which may be none of the `total`; inside, norms share statistics."""
     counted = len(x) > 0
     x = x if counted else x.new_zeros(STAND_INS, *x.shape[1:])
-    with statistics_together(len(x), total, counted=counted) if sync_norms else nullcontext():
+    with sync_batch_stats(len(x), total, counted=counted) if sync_norms else nullcontext():
         yield x
 
 
@@ -197,14 +197,14 @@ class SharedStep:
         self._objective: Any = DistributedDataParallel(_Objective(model), **options)
 
     def __call__(
-        self, optimiser: Optimizer, batches: Sequence[Batch], totals: Sequence[int], settings: StepSettings
+        self, optimizer: Optimizer, batches: Sequence[Batch], totals: Sequence[int], settings: StepSettings
     ) -> Parts:
         """This process's batches, any of which may be empty; `totals` are their clips over all processes.
 
         A process without clips runs empty ones, so that it takes part in every message; they count nothing, neither in
         the statistics nor in the loss.
         """
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         together = sum(totals)
         found, shares = [], []
         for index, ((x, targets), total) in enumerate(zip(batches, totals, strict=True)):
@@ -221,7 +221,7 @@ class SharedStep:
                 (parts.loss * (share * self.processes.world)).backward()  # the mean over processes undoes the last
             found.append(parts.detach())
             shares.append(share)
-        return self._joined(averaged(found, shares))._replace(norm=move(self.model, optimiser, settings.clip))
+        return self._joined(averaged(found, shares))._replace(norm=move(self.model, optimizer, settings.clip))
 
     def close(self) -> None:
         """Let the wrapper go while there is a group: as the group's last holder it may wait for a thread that waits for

@@ -18,7 +18,7 @@ from ripe_mambaspike.data.augment.draws import draws_for
 from ripe_mambaspike.data.augment.settings import augment_labelled, label_tables, mix
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.ops.backend import say
+from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.train.average import AveragedWeights
 from ripe_mambaspike.train.capture import CapturedStep
 from ripe_mambaspike.train.checkpoint import Checkpoint
@@ -28,7 +28,7 @@ from ripe_mambaspike.train.history import LAYERS, SUMMED, Row, averages, filters
 from ripe_mambaspike.train.objective import Parts, Weights, relaxed_weight
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpness
-from ripe_mambaspike.train.step import Batch, StepSettings, make_optimiser, whole_step
+from ripe_mambaspike.train.step import Batch, StepSettings, make_optimizer, whole_step
 from ripe_mambaspike.train.trouble import first_bad
 
 
@@ -59,12 +59,12 @@ class Learner:
     processes: Processes = ALONE
 
     def __post_init__(self) -> None:
-        settings, run = self.recipe.optimiser, self.recipe.run
+        settings, run = self.recipe.optimizer, self.recipe.run
         label_tables(self.recipe.augmentation, self.clips.classes)  # refuses now what would give clips wrong labels
         rate: float | Tensor = settings.lr
         if self.device.type == "cuda":
             rate = torch.tensor(settings.lr, device=self.device)  # a recorded step reads it there
-        self.optimiser = make_optimiser(self.model, rate, settings.weight_decay, settings.decay_rule, settings.filters)
+        self.optimizer = make_optimizer(self.model, rate, settings.weight_decay, settings.decay_rule, settings.filters)
         self.average = AveragedWeights(self.model, run.ema) if run.ema else None
         self.sums = torch.zeros(len(SUMMED) + LAYERS, dtype=torch.float64)
         self._step: CapturedStep | None = None
@@ -72,7 +72,7 @@ class Learner:
         if self.processes.world > 1:
             self._shared = SharedStep(self.model, self.processes, sync_norms=run.sync_norms)
             if self.device.type == "cuda" and run.graph == "auto":
-                say(f"{self.processes.world} processes take their steps one operation at a time: none is recorded")
+                log_once(f"{self.processes.world} processes take their steps one operation at a time: none is recorded")
 
     @property
     def batches(self) -> int:
@@ -87,7 +87,7 @@ class Learner:
         share = relaxed_weight(epoch, recipe.schedule.epochs)
         weights = Weights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
         return StepSettings(
-            sharpness(recipe, epoch), weights, loss.passes, autocast(recipe, self.device), recipe.optimiser.clip
+            sharpness(recipe, epoch), weights, loss.passes, autocast(recipe, self.device), recipe.optimizer.clip
         )
 
     def epoch(self, after_move: Callable[[], None]) -> Row:
@@ -163,22 +163,22 @@ class Learner:
         full = whole and len(group) == self.recipe.schedule.accumulate
         recorded = self._shared is None and self.device.type == "cuda" and self.recipe.run.graph == "auto" and full
         if recorded and self._step is None:
-            self._step = CapturedStep(self.model, self.optimiser, group, settings)
+            self._step = CapturedStep(self.model, self.optimizer, group, settings)
         drawn = ("move", self.recipe.run.seed, place.epoch, place.batch)  # after recording, which draws as well
         torch.manual_seed(seed_of(*drawn) if self._shared is None else seed_of(*drawn, self.processes.rank))
         if self._shared is not None:
-            parts = self._shared(self.optimiser, group, totals, settings)
+            parts = self._shared(self.optimizer, group, totals, settings)
         elif recorded and self._step is not None:
             parts = self._step(*group)
         else:
-            parts = whole_step(self.model, self.optimiser, group, settings)
+            parts = whole_step(self.model, self.optimizer, group, settings)
         if not math.isfinite(float(parts.loss)) or not math.isfinite(float(parts.norm)):  # type: ignore[arg-type]
             seen = [batch for batch in group if len(batch[0])]
             bad = [batch for batch in seen if not torch.isfinite(batch[0]).all()]  # first, where an input is to blame
             where = first_bad(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
             raise NotFiniteError(
                 f"the loss is {float(parts.loss):g} in epoch {place.epoch + 1}, batch {place.batch + 1}: {where} is "
-                "the first that is not finite; a smaller optimiser.lr or other data is wanted"
+                "the first that is not finite; a smaller optimizer.lr or other data is wanted"
             )
         return parts
 
@@ -191,7 +191,7 @@ class Learner:
         return learning_rate(self.recipe, self.place.epoch, self._moves, move)
 
     def _set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             here = rate * group.get("times", 1.0)
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(here)
@@ -207,8 +207,8 @@ class Learner:
         """Everything the next move depends on."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for index, parameter in enumerate(self._parameters()):
-            for name, value in self.optimiser.state[parameter].items():
-                tensors[f"optimiser.{index}.{name}"] = value
+            for name, value in self.optimizer.state[parameter].items():
+                tensors[f"optimizer.{index}.{name}"] = value
         if self.average is not None:
             tensors |= {f"average.{name}": value for name, value in self.average.tensors().items()}
         tensors["sums"] = self.sums
@@ -221,9 +221,9 @@ class Learner:
         for name, value in self.model.state_dict().items():
             value.copy_(tensors[f"model.{name}"])
         for index, parameter in enumerate(self._parameters()):
-            prefix = f"optimiser.{index}."
+            prefix = f"optimizer.{index}."
             found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-            self.optimiser.state[parameter] = {name: value.to(self.device) for name, value in found.items()}
+            self.optimizer.state[parameter] = {name: value.to(self.device) for name, value in found.items()}
         if self.average is not None:
             for name, value in self.average.tensors().items():
                 value.copy_(tensors[f"average.{name}"])
@@ -231,7 +231,7 @@ class Learner:
         self.place = Place(**checkpoint.document["place"])
 
     def _parameters(self) -> list[torch.nn.Parameter]:
-        return [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
 def autocast(recipe: Recipe, device: torch.device) -> bool:
@@ -252,6 +252,6 @@ def peak_memory(device: torch.device) -> float | None:
     try:
         import resource
     except ImportError:
-        say("this system does not tell how much memory was used")
+        log_once("this system does not tell how much memory was used")
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,4 +1,4 @@
-"""A training run as one typed tree: data, model, optimiser, loss, augmentation, schedule, run.
+"""A training run as one typed tree: data, model, optimizer, loss, augmentation, schedule, run.
 
 A recipe file in YAML holds these fields; what it leaves out keeps the default written here. A run saves its recipe with
 everything resolved, and that file gives the same run again.
@@ -104,7 +104,7 @@ class Recipe:
     name: str = "recipe"  # of the run, and of its folder in runs/
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    optimizer: OptimiserSettings = field(default_factory=OptimiserSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     augmentation: Augmentation = field(default_factory=Augmentation)
     schedule: Schedule = field(default_factory=Schedule)

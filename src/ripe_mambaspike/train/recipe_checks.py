@@ -19,9 +19,9 @@ LEAST = {
     "data.folds": 0,
     "data.fold": 0,
     "data.workers": 0,
-    "optimiser.lr_min": 0,
-    "optimiser.filters": 0,
-    "optimiser.weight_decay": 0,
+    "optimizer.lr_min": 0,
+    "optimizer.filters": 0,
+    "optimizer.weight_decay": 0,
     "loss.spread": 0,
     "loss.consistency": 0,
     "loss.rates": 0,
@@ -39,7 +39,7 @@ LEAST = {
     "run.threads": 0,
 }
 MAX_THREADS = 1024
-ABOVE_ZERO = ("optimiser.clip", "schedule.sharpness_start", "schedule.sharpness_end")
+ABOVE_ZERO = ("optimizer.clip", "schedule.sharpness_start", "schedule.sharpness_end")
 
 
 def check(recipe: Recipe) -> None:
@@ -118,9 +118,9 @@ def read_network_fields(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    rates, schedule, run = recipe.optimiser, recipe.schedule, recipe.run
+    rates, schedule, run = recipe.optimizer, recipe.schedule, recipe.run
     if rates.lr < rates.lr_min:
-        _refuse("optimiser.lr", rates.lr, f"a number of at least optimiser.lr_min ({rates.lr_min})")
+        _refuse("optimizer.lr", rates.lr, f"a number of at least optimizer.lr_min ({rates.lr_min})")
     if not schedule.warmup_iterations and schedule.warmup_epochs > schedule.epochs:
         _refuse("schedule.warmup_epochs", schedule.warmup_epochs, f"at most schedule.epochs ({schedule.epochs})")
     if recipe.data.first and schedule.first_epochs >= schedule.epochs:

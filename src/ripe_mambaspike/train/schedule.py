@@ -26,7 +26,7 @@ def learning_rate(recipe: Recipe, epoch: int, moves_an_epoch: int, move: int | N
         share = place / warm
     else:
         share = (1 + math.cos(math.pi * (place - warm) / (end - warm))) / 2
-    return recipe.optimiser.lr * share + recipe.optimiser.lr_min * (1 - share)  # exact at both ends
+    return recipe.optimizer.lr * share + recipe.optimizer.lr_min * (1 - share)  # exact at both ends
 
 
 def sharpness(recipe: Recipe, epoch: int) -> float:

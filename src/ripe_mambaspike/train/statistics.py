@@ -72,7 +72,7 @@ def two_sided(t: float, freedom: float) -> float:
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised I_x(a, b) for a, b > 0 and x in [0, 1]."""
+    """The regularized I_x(a, b) for a, b > 0 and x in [0, 1]."""
     if not (a > 0 and b > 0 and 0 <= x <= 1):
         raise ValueError(f"a, b, x are {a}, {b}, {x}; positive a and b, and x from 0 to 1 are wanted")
     if x in (0.0, 1.0):

@@ -1,4 +1,4 @@
-"""One step of training, and the optimiser it moves."""
+"""One step of training, and the optimizer it moves."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.altered import Alteration, own_method
 from ripe_mambaspike.nn.attention import MembraneAttention
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.mamba import Mamba
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
@@ -60,31 +60,31 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
     if own is not None:  # the passes are taken by run_passes
         raise not_called(Alteration("", own), "training_step")
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
-        modes = [Pass(sharpness=alpha, warm_up=False)]  # statistics are taken anew before every evaluation
+        modes = [ForwardMode(sharpness=alpha, warm_up=False)]  # statistics are taken anew before every evaluation
         if settings.passes == 2:
-            modes.append(Pass(relaxed=True, sharpness=alpha, track_statistics=False))
+            modes.append(ForwardMode(relaxed=True, sharpness=alpha, track_statistics=False))
         hard, *rest = model.run_passes(x, modes)
     return objective(hard, rest[0] if rest else None, targets, settings.weights)
 
 
 def training_step(
-    model: RipeMambaSpike, optimiser: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
+    model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
 ) -> Parts:
     """Forget the last gradient, compute this one, clip it, move; the parts of the loss before the move, detached."""
-    return whole_step(model, optimiser, [(x, targets)], settings)
+    return whole_step(model, optimizer, [(x, targets)], settings)
 
 
-def whole_step(model: RipeMambaSpike, optimiser: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> Parts:
+def whole_step(model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> Parts:
     """The same over several batches, whose gradients are added up as if all clips were one batch but for its norms.
 
     Every batch counts by its clips, so a smaller one at the end of an epoch is neither lost nor counted too much.
     """
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     clips = sum(len(x) for x, _ in batches)
     shares = [len(x) / clips for x, _ in batches]
     found = [add_gradient(model, *batch, settings, share) for batch, share in zip(batches, shares, strict=True)]
     parts = found[0] if len(found) == 1 else averaged(found, shares)
-    return parts._replace(norm=move(model, optimiser, settings.clip))
+    return parts._replace(norm=move(model, optimizer, settings.clip))
 
 
 def averaged(found: Sequence[Parts], shares: Sequence[float]) -> Parts:
@@ -107,18 +107,18 @@ def add_gradient(
     return parts.detach()
 
 
-def move(model: nn.Module, optimiser: Optimizer, clip: float) -> Tensor:
+def move(model: nn.Module, optimizer: Optimizer, clip: float) -> Tensor:
     """Clip the gradient and take a step along it; its norm before. A gradient that is not finite moves nothing."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
-    if isinstance(optimiser, AdamW) and optimiser.defaults.get("fused"):
-        optimiser.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
-        optimiser.step()
+    if isinstance(optimizer, AdamW) and optimizer.defaults.get("fused"):
+        optimizer.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
+        optimizer.step()
     elif torch.isfinite(norm):
-        optimiser.step()
+        optimizer.step()
     return norm
 
 
-def make_optimiser(
+def make_optimizer(
     model: nn.Module, lr: float | Tensor, weight_decay: float, decay_rule: DecayRule = "kernels", filters: float = 1.0
 ) -> AdamW:
     """AdamW over the learned parameters, in groups: those that decay, those that do not, and TDM's λ by itself.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.step import StepSettings, forward
 
@@ -28,7 +28,7 @@ def first_bad(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepS
     try:
         with kernels("off"), torch.no_grad():
             for relaxed in (False, True)[: settings.passes]:
-                model.run(x, Pass(relaxed=relaxed, sharpness=settings.sharpness, track_statistics=False))
+                model.run(x, ForwardMode(relaxed=relaxed, sharpness=settings.sharpness, track_statistics=False))
                 if found:
                     return found[0] + (" in the relaxed pass" if relaxed else "")
     finally:

@@ -7,14 +7,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 
 pytestmark = pytest.mark.slow
 
-RELAXED = Pass(relaxed=True)
+RELAXED = ForwardMode(relaxed=True)
 FIELDS = {
     "stage_channels": (16, 16, 16),
     "hierarchy_widths": (8, 16, 16),
@@ -41,7 +41,7 @@ class Called(TorchDispatchMode):
 
 def made(**fields):
     model = create_model("nmnist", seed=0, **{**FIELDS, **fields})
-    randomise(model, 0)
+    randomize(model, 0)
     return model.eval()
 
 

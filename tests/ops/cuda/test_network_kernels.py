@@ -6,21 +6,21 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 
 pytestmark = pytest.mark.slow
 
-RELAXED = Pass(relaxed=True)
+RELAXED = ForwardMode(relaxed=True)
 FIELDS = {"stage_channels": (16, 16, 16), "hierarchy_widths": (16, 16, 16), "steps": 2, "classes": 3, "drop_path": 0.0}
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 def test_relaxed_training_pass_and_its_gradients(causal):
     model = create_model("nmnist", seed=0, causal=causal, **FIELDS)
-    randomise(model, 0)
+    randomize(model, 0)
     model.train()
     exact = copy.deepcopy(model).double()
     x = probe_events(2, 9, 8, samples=2)

@@ -166,7 +166,7 @@ def test_one_gradient_alone(wanted):
 
 @pytest.fixture
 def poisoned_bytes(poisoned_empty, monkeypatch):
-    """From here to the end of the test, uninitialised memory is NaN, and 255 where there is none."""
+    """From here to the end of the test, uninitialized memory is NaN, and 255 where there is none."""
     allocate = torch.empty_like
 
     def allocate_poison(*args, **kwargs):

@@ -6,9 +6,9 @@ import torch
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend, attend_fire, attend_reference
 from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no C++ operators: {why_not()}")
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 
 SIZES = [(1, 1, 1, 2), (2, 10, 25, 3), (1, 16, 81, 32), (1, 3, 289, 96), (2, 3, 25, 128), (1, 2, 9, 384)]
 LONG = (1, 2, 4096, 5)

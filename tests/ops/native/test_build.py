@@ -11,10 +11,10 @@ import torch
 from torch.utils import cpp_extension
 
 from ripe_mambaspike.ops.native import build
-from ripe_mambaspike.ops.native.build import library, why_not
+from ripe_mambaspike.ops.native.build import library, unavailable_reason
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the operators are written for Linux")
-COMPILES = pytest.mark.skipif(why_not() is not None, reason=f"no C++ operators: {why_not()}")
+COMPILES = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 SOURCE = 'extern "C" int ripe_answer() { return %d; }\n'
 
 

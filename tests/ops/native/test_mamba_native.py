@@ -5,9 +5,9 @@ import torch
 
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner, mamba_inner_reference
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
 
 # B, L, D, E, R, N, has a bias
 CASES = [

@@ -5,9 +5,9 @@ import torch
 
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.rates import pooled_rates, pooled_rates_reference
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no C++ operators: {why_not()}")
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 
 # (batch, steps), scales (height, width, channels), grid
 CASES = [

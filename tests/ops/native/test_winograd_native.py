@@ -7,9 +7,9 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.fast.layers import convolve
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.fused.winograd import tile_conv, tile_conv_reference, tile_weights
-from ripe_mambaspike.ops.native.build import why_not
+from ripe_mambaspike.ops.native.build import unavailable_reason
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason="the C++ operators cannot be built here")
+pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
 
 SHAPES = [(3, 8, 8, 16, 16), (2, 17, 13, 48, 16), (1, 3, 1, 16, 48), (2, 1, 6, 32, 32), (5, 9, 10, 64, 80)]
 

@@ -30,8 +30,8 @@ from ripe_mambaspike.deploy.export.common import (
     require_trust,
     write_whole,
 )
-from ripe_mambaspike.deploy.graph import Graph
-from ripe_mambaspike.deploy.graph_trace import traced
+from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.graph_trace import traced
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".pt2"
@@ -40,7 +40,7 @@ INPUTS = "ripe_inputs"  # in the package's metadata, what the inputs must be: co
 WANTED = "a file written by ripe export is wanted"
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """None when packages can be compiled and run here, else a sentence."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
@@ -55,7 +55,7 @@ def why_not() -> str | None:
 
 def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     """Compile the graph into a package; the file appears whole or not at all."""
-    if reason := why_not():
+    if reason := unavailable_reason():
         raise ConfigError(reason)
     if dynamic:
         refuse_free_sizes(graph, "a graph compiled ahead of time")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ripe_mambaspike.deploy.graph import Graph
+from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.files import atomic_write, read_regular
 

@@ -25,8 +25,8 @@ from ripe_mambaspike.deploy.export.common import (
     require_trust,
     write_whole,
 )
-from ripe_mambaspike.deploy.graph import Graph
-from ripe_mambaspike.deploy.graph_trace import traced
+from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.graph_trace import traced
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".pte"
@@ -37,7 +37,7 @@ KINDS = {4: torch.int64, 6: torch.float32, 7: torch.float64}  # by the numbers t
 HEADER = b"ET"  # at byte 4 of every program, and a version behind it
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """None when ExecuTorch programs can be written and run here, else a sentence."""
     if importlib.util.find_spec("executorch") is None:
         return (
@@ -49,7 +49,7 @@ def why_not() -> str | None:
 
 def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     """Write the graph's program for the size of its example; the file appears whole or not at all."""
-    if reason := why_not():
+    if reason := unavailable_reason():
         raise ConfigError(reason)
     if dynamic:
         refuse_free_sizes(graph, "an ExecuTorch program")
@@ -82,7 +82,7 @@ def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Calla
     `data` is the file's content where it was read before. The runtime ends the process over a program that is wrong
     within, so without `trust` it is not given one.
     """
-    if reason := why_not():
+    if reason := unavailable_reason():
         raise ConfigError(reason)
     require_trust(path, CARRIES, trust)
     data = graph_bytes(path, WANTED) if data is None else data

@@ -33,7 +33,7 @@ from ripe_mambaspike.models.config import LARGEST, SMALLEST_SIDE, RipeConfig
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import HARD
+from ripe_mambaspike.nn.forward_mode import HARD
 
 SUFFIX = ".nir"
 CARRIES = None  # numbers and names, no code
@@ -42,7 +42,7 @@ MAX_TENSORS = 512 << 20  # bytes of all numbers in a file, unpacked
 MAX_LEVELS = 8
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """None when NIR files can be written and read here, else a sentence."""
     if importlib.util.find_spec("nir") is None:
         return 'a NIR file needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" brings it'
@@ -51,7 +51,7 @@ def why_not() -> str | None:
 
 def save(model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
     """Write the front-end of a deployed network for inputs of this size; returns what the graph does not express."""
-    if reason := why_not():
+    if reason := unavailable_reason():
         raise ConfigError(reason)
     check_model(model)
     most = LARGEST["resolution"]
@@ -113,7 +113,7 @@ def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> NirFr
 
     `trust` changes nothing, for there is no code in it.
     """
-    if reason := why_not():
+    if reason := unavailable_reason():
         raise ConfigError(reason)
     content = io.BytesIO(graph_bytes(path, WANTED) if data is None else data)
     try:

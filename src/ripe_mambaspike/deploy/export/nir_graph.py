@@ -104,7 +104,7 @@ def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
         )
     rates = "the three stages' spikes" if config.bridge == "mr-s3a" else "the last stage's spikes"
     said.append(
-        f"The bridge divides counts of {rates} by the steps so far and normalises over channels, which no NIR node "
+        f"The bridge divides counts of {rates} by the steps so far and normalizes over channels, which no NIR node "
         "does: the graph ends with the stages' spikes, and the bridge's weights are metadata."
     )
     if config.tokens is not None:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import failed_run, graph_bytes, reason_of, write_whole
-from ripe_mambaspike.deploy.graph import Graph
-from ripe_mambaspike.deploy.graph_trace import check_length, traced
+from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.graph_trace import check_length, traced
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".onnx"
@@ -36,7 +36,7 @@ OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """What is missing here, None when nothing is."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if not missing:
@@ -52,7 +52,7 @@ def check_opset(opset: int) -> None:
 def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) -> None:
     """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
     check_opset(opset)
-    if (reason := why_not()) is not None:
+    if (reason := unavailable_reason()) is not None:
         raise ConfigError(reason)
     onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
 
@@ -87,7 +87,7 @@ def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Calla
 
     `data` is the file's content where it was read before; `trust` changes nothing, for there is no code in it.
     """
-    if (reason := why_not()) is not None:
+    if (reason := unavailable_reason()) is not None:
         raise ConfigError(reason)
     onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
 

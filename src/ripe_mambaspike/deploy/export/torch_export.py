@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import TRUST_HINT, failed_run, graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.graph_trace import check_length, traced
 from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
 from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
-from ripe_mambaspike.deploy.graph import Graph
-from ripe_mambaspike.deploy.graph_trace import check_length, traced
 from ripe_mambaspike.errors import InputError
 
 SUFFIX = ".pt2"
@@ -27,7 +27,7 @@ CARRIES = None  # what needs trust in every file; here it depends on what a file
 WANTED = "a file that torch.export saved from this package is wanted"
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Always usable: PyTorch is all it needs."""
     return None
 

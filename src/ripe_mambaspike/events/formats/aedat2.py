@@ -51,7 +51,7 @@ DVS = Layout(x=(1, 0x7F), y=(8, 0x7F), polarity=0, other=1 << 15)
 DAVIS = Layout(x=(12, 0x3FF), y=(22, 0x1FF), polarity=11, other=1 << 31 | 1 << 10)
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 

@@ -41,7 +41,7 @@ class Label:
     stop_us: int
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 

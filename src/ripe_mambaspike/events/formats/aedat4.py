@@ -24,7 +24,7 @@ START = len(MAGIC) + 2  # the byte after the line
 MAX_HEADER = 1 << 24  # bytes
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 

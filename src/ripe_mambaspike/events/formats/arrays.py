@@ -32,7 +32,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes
 LOOK = 4096  # rows that settle the order of unnamed columns
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(NPY) or head.startswith(NPZ)
 
 

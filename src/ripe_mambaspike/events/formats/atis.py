@@ -1,7 +1,7 @@
 """40-bit ATIS events (`.bin`): N-MNIST, N-Caltech101.
 
 Five bytes an event: x; y; polarity in the top bit; 23 bits of time, most significant first. An event with y = 240 is
-no event: it adds 2¹³ µs to every time after it. There is no header and no magic, so the format is recognised by what
+no event: it adds 2¹³ µs to every time after it. There is no header and no magic, so the format is recognized by what
 it must look like: whole events whose times do not jump about.
 """
 
@@ -25,7 +25,7 @@ MOST_OVERFLOWS = 1 << 22  # 9.5 hours
 LIKELY = ((34, 34), (128, 128), (240, 180), (304, 240))
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     """Events whose times go forward, by the first thousand of them; by the name `.bin`, that do not jump back."""
     size = path.stat().st_size
     whole = head[: min(len(head), 5000) // 5 * 5]

@@ -22,7 +22,7 @@ PERIOD = 1 << 32
 LIKELY = ((304, 240), (640, 480), (1280, 720))
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     if not starts_like_one(head):
         return False
     header = read_header(path)

@@ -30,7 +30,7 @@ class State:
     high: int = NEVER  # in units of 64 µs, wraps counted
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return starts_like_one(head) and read_header(path).encoding == FORMAT
 
 

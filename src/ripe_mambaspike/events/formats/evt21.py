@@ -21,7 +21,7 @@ WORD = np.dtype([("first", "<u4"), ("second", "<u4")])
 LIKELY = ((320, 320), (640, 480), (1280, 720))
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return starts_like_one(head) and read_header(path).encoding == FORMAT
 
 

@@ -51,7 +51,7 @@ class State:
     passed: int = 0  # pixels of vectors since the base
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return starts_like_one(head) and read_header(path).encoding == FORMAT
 
 

@@ -30,7 +30,7 @@ MAX_LINKS = 16  # followed one after another, within the file
 FILTERS = frozenset({1, 2, 3, 4, 32000, 32001, 32004, 32008, 32015, 32026})
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 

@@ -27,7 +27,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 CUT = "was cut off at the end of the file"
 
 
-def recognises(head: bytes, path: Path) -> bool:
+def recognizes(head: bytes, path: Path) -> bool:
     """Printable, and the first line that is no comment holds numbers or names of columns."""
     text = head.removeprefix(codecs.BOM_UTF8).decode("latin-1")
     if not head or any(ord(sign) < 9 or 13 < ord(sign) < 32 or ord(sign) > 126 for sign in text[:2000]):

@@ -94,16 +94,16 @@ class SmoothSaccades(nn.Module):
 def fit(model: SmoothSaccades, pictures: Tensor, counts: Tensor, how: Fit, report: Any = None) -> SmoothSaccades:
     """By the likelihood of the counts [N, T, 2, H, W] under a 3×3 box, which forgives a pixel's width."""
     generator = torch.Generator().manual_seed(how.seed)
-    optimiser = torch.optim.Adam(model.parameters(), how.rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, how.rounds, how.rate / 100)
+    optimizer = torch.optim.Adam(model.parameters(), how.rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.rounds, how.rate / 100)
     for number in range(how.rounds):
         chosen = torch.randperm(len(pictures), generator=generator)[: how.batch]
         expected, real = box(model(pictures[chosen])), box(counts[chosen])
         loss = (expected - real * torch.log(expected + 1e-6)).mean() * 100
         bend = model.path.diff(dim=0).diff(dim=0).square().sum()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (loss + 0.01 * bend).backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         if report is not None:
             report(number + 1, how.rounds, float(loss.detach()))

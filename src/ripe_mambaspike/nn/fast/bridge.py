@@ -12,7 +12,7 @@ from torch import Tensor
 from ripe_mambaspike.nn.bridge import Bridge, ProjectedMixture, folded_kernel
 from ripe_mambaspike.nn.fast.layers import channels_together, convolve
 from ripe_mambaspike.nn.fast.stage import Spikes
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.fused import pooled_rates, row_norm
@@ -68,7 +68,7 @@ def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def bridge_tokens(
-    plan: BridgePlan, spikes: list[Spikes], attention: Tensor, indices: Tensor | None, mode: Pass
+    plan: BridgePlan, spikes: list[Spikes], attention: Tensor, indices: Tensor | None, mode: ForwardMode
 ) -> Tensor | Unjoined:
     """Spikes of the scales and the last attention map [B, T, h, w, C] → tokens [B, T, k, d], float32."""
     grid = (attention.shape[2], attention.shape[3])

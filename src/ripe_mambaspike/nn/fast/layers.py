@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread
@@ -41,7 +41,7 @@ class Layer:
     stride: int
     tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
-    def __call__(self, operand: Tensor, mode: Pass) -> Currents:
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
         steps = operand.shape[1]
         values = convolve(operand, self.kernel, self.stride, tiled=self.tiled)
         return Currents(values, self.scale[:steps], self.shift[:steps])
@@ -103,7 +103,7 @@ class BatchLayer:
             self._branches = self.conv.stacked(torch.float32 if self.native else torch.float64)
         return self._branches
 
-    def __call__(self, operand: Tensor, mode: Pass) -> Currents:
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
         conv = self.conv
         height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
         count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
@@ -118,8 +118,8 @@ class BatchLayer:
         return batch_affine(self.norm, values, bias, mode)
 
 
-def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: Pass) -> Currents:
-    """The affine that normalises these values by their own statistics; running statistics follow when tracked."""
+def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: ForwardMode) -> Currents:
+    """The affine that normalizes these values by their own statistics; running statistics follow when tracked."""
     steps = values.shape[1]
     count = joint_count(values.shape[0] * values.shape[2] * values.shape[3])
     check_statistics(count)

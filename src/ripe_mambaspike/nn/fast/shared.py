@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 
 def every_step(value: Tensor, steps: int) -> Tensor:
@@ -14,6 +14,6 @@ def every_step(value: Tensor, steps: int) -> Tensor:
 class SharedBatchLayer(BatchLayer):
     """With batch statistics over all steps together: every step is a sample of the one that the norm has."""
 
-    def __call__(self, operand: Tensor, mode: Pass) -> Currents:
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
         values, scale, shift = super().__call__(operand.flatten(0, 1).unsqueeze(1), mode)
         return Currents(values.squeeze(1).unflatten(0, operand.shape[:2]), scale, shift)

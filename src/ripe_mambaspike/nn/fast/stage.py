@@ -9,7 +9,7 @@ from torch import Tensor
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents, Layer, coefficient_of, fixed_layer
 from ripe_mambaspike.nn.fast.shared import SharedBatchLayer, every_step
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.ops.attention import convex_attention
@@ -40,10 +40,10 @@ class Spikes(NamedTuple):
 class StagePlan(NamedTuple):
     """A stage's weights in the form the operators take."""
 
-    first: Callable[[Tensor, Pass], Currents]
+    first: Callable[[Tensor, ForwardMode], Currents]
     first_neuron: Neuron
     inner_coefficient: Tensor | None  # of the filter before the second convolution
-    second: Callable[[Tensor, Pass], Currents]
+    second: Callable[[Tensor, ForwardMode], Currents]
     second_neuron: Neuron
     attention: Any  # AttentionWeights, or the module where no operator covers it
 
@@ -67,7 +67,7 @@ def stage_device(stage: SpikingStage) -> torch.device:
     return next(stage.parameters()).device
 
 
-def _layer(conv: Any, norm: Any, dtype: torch.dtype) -> Callable[[Tensor, Pass], Currents]:
+def _layer(conv: Any, norm: Any, dtype: torch.dtype) -> Callable[[Tensor, ForwardMode], Currents]:
     if not (norm.training and isinstance(norm, TimeBatchNorm)):
         return fixed_layer(conv, norm, dtype)
     return (SharedBatchLayer if isinstance(norm, SharedNorm) else BatchLayer)(conv, norm)
@@ -90,7 +90,7 @@ class Charged(NamedTuple):
     potential: Tensor  # [B, T, H, W, C]
 
 
-def charge(plan: StagePlan, operand: Tensor, mode: Pass) -> Charged:
+def charge(plan: StagePlan, operand: Tensor, mode: ForwardMode) -> Charged:
     """The first convolution, norm and neuron: operand [B, T, H, W, C_in], already filtered."""
     current = plan.first(operand, mode)
     grid = current.values.shape
@@ -106,7 +106,7 @@ def charge(plan: StagePlan, operand: Tensor, mode: Pass) -> Charged:
 
 
 def charge_from_events(
-    plan: StagePlan, x: Tensor, entry: tuple[Tensor, Tensor], coefficient: Tensor | None, mode: Pass
+    plan: StagePlan, x: Tensor, entry: tuple[Tensor, Tensor], coefficient: Tensor | None, mode: ForwardMode
 ) -> Charged:
     """The same from events [B, T, 2, H, W] through the entry norm and the filter, without a gradient."""
     assert isinstance(plan.first, Layer)
@@ -130,7 +130,7 @@ def run_stage(
     plan: StagePlan,
     charged: Charged,
     next_coefficient: Tensor | None,
-    mode: Pass,
+    mode: ForwardMode,
     *,
     keep_attention: bool,
     keep_rates: bool,

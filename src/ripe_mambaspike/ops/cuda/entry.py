@@ -2,7 +2,7 @@
 """From binned events to the first neuron: a program owns some output positions and walks through the steps.
 
 The 3×3×2 patch of every position is one row of a matrix with 18 (padded to 32) columns, gathered straight from the
-events, normalised and filtered in registers, and multiplied with the kernel. Registers decide how many programs run at
+events, normalized and filtered in registers, and multiplied with the kernel. Registers decide how many programs run at
 once, so everything is arranged for the product to come out where the neuron wants it (`_dealt`), and the steps are
 walked by a `while`: in a `for` loop the compiler keeps the neuron's state twice, once as the product lies in the
 threads and once as it is stored.

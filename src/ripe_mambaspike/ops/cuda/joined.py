@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.cuda.rates import end_of, first_of, most_covered
-from ripe_mambaspike.ops.cuda.row_norm import normalise
+from ripe_mambaspike.ops.cuda.row_norm import normalize
 from ripe_mambaspike.ops.fused.row_norm import EPSILON
 
 POOL_TILE = 1024  # numbers a program holds: 16 bytes a thread
@@ -127,8 +127,8 @@ def _join_kernel(
         rate = changed * share
         mixed = rated * share + (rate - before) + bias
         before = rate
-        inner, _ = normalise(mixed, COLUMNS, epsilon, known)
-        outer, _ = normalise(inner * gain + shift + attended, COLUMNS, epsilon, known)
+        inner, _ = normalize(mixed, COLUMNS, epsilon, known)
+        outer, _ = normalize(inner * gain + shift + attended, COLUMNS, epsilon, known)
         tl.store(out_ptr + token * COLUMNS + column, outer * outer_gain + outer_shift, mask=wanted)
 
 

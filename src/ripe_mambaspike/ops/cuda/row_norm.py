@@ -13,7 +13,7 @@ MOST_PROGRAMS = 1024  # of the backward pass: each leaves a row of partial sums
 
 
 @triton.jit
-def normalise(x, COLUMNS: tl.constexpr, epsilon, inside):
+def normalize(x, COLUMNS: tl.constexpr, epsilon, inside):
     """(rows of x less their mean over their spread, one over that spread), zero where not inside."""
     mean = tl.sum(x, 1) / COLUMNS
     centred = tl.where(inside, x - mean[:, None], 0.0)
@@ -30,7 +30,7 @@ def _row_norm_kernel(
     inside = (row < rows)[:, None] & (column < COLUMNS)[None, :]
     place = row[:, None] * COLUMNS + column[None, :]
     values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    normed, _ = normalise(values, COLUMNS, epsilon, inside)
+    normed, _ = normalize(values, COLUMNS, epsilon, inside)
     gain = tl.load(weight + column, mask=column < COLUMNS, other=0.0)
     shift = tl.load(bias + column, mask=column < COLUMNS, other=0.0)
     tl.store(out + place, normed * gain[None, :] + shift[None, :], mask=inside)
@@ -63,7 +63,7 @@ def _row_norm_backward_kernel(
         place = row[:, None] * COLUMNS + column[None, :]
         values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
         given = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
-        normed, spread = normalise(values, COLUMNS, epsilon, inside)
+        normed, spread = normalize(values, COLUMNS, epsilon, inside)
         grad_gain += tl.sum(given * normed, 0)
         grad_shift += tl.sum(given, 0)
         through = given * gain[None, :]

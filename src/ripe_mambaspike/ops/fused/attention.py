@@ -1,4 +1,4 @@
-"""DS-MPA over normalised features, and for inference together with the neuron that reads it."""
+"""DS-MPA over normalized features, and for inference together with the neuron that reads it."""
 
 from typing import Any, NamedTuple
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.native.calling import call, dense
-from ripe_mambaspike.ops.native.neurons import affine, is_brain
+from ripe_mambaspike.ops.native.neurons import affine, is_bfloat16
 
 
 def attend(
@@ -81,7 +81,7 @@ def _inputs(
 
 def _kinds(potential: Tensor, spikes: Tensor) -> tuple[int, int]:
     """Whether the activations are bfloat16 and whether the spikes are bytes."""
-    return is_brain(potential), int(spikes.dtype == torch.uint8)
+    return is_bfloat16(potential), int(spikes.dtype == torch.uint8)
 
 
 def attend_backward(

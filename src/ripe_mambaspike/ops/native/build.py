@@ -44,7 +44,7 @@ def library() -> ctypes.CDLL:
     return found
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Why the C++ operators cannot be used here, None where they can; builds them if need be."""
     found = _loaded()
     return found if isinstance(found, str) else None

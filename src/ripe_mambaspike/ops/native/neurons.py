@@ -27,7 +27,7 @@ def norm_fire(
     given = (*affine(scale, shift), decay, rotation, gain, threshold, coefficient)
     parameters = [dense(p, torch.float32) for p in given]
     outputs = (spikes, potential if keep_potential else None, operand)
-    call("norm_fire", is_brain(x), relaxed, *x.shape, x, *parameters, float(sharpness), *outputs)
+    call("norm_fire", is_bfloat16(x), relaxed, *x.shape, x, *parameters, float(sharpness), *outputs)
     return spikes, potential, operand
 
 
@@ -54,7 +54,7 @@ def norm_fire_backward(
     grad_x = torch.empty_like(x)
     grads = [None if p is None else torch.empty_like(p) for p in parameters]
     inputs = (x, *parameters, *arriving, float(sharpness))
-    call("norm_fire_backward", is_brain(x), relaxed, *x.shape, *inputs, grad_x, *grads)
+    call("norm_fire_backward", is_bfloat16(x), relaxed, *x.shape, *inputs, grad_x, *grads)
     originals = (scale, shift, decay, rotation, gain, threshold, coefficient)
     return grad_x, *(_shaped(grad, p, decay) for grad, p in zip(grads, originals, strict=True))
 
@@ -63,7 +63,7 @@ def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [B, T, P, C] → mean and biased variance [T, C], float32."""
     x = x.contiguous()
     mean, variance = (x.new_empty((x.shape[1], x.shape[3]), dtype=torch.float32) for _ in range(2))
-    call("step_moments", is_brain(x), *x.shape, x, mean, variance)
+    call("step_moments", is_bfloat16(x), *x.shape, x, mean, variance)
     return mean, variance
 
 
@@ -72,11 +72,11 @@ def step_moments_backward(x: Tensor, mean: Tensor, grad_mean: Tensor, grad_varia
     x = x.contiguous()
     grad_x = torch.empty_like(x)
     means = (dense(t, torch.float32) for t in (mean, grad_mean, grad_variance))
-    call("step_moments_backward", is_brain(x), *x.shape, x, *means, grad_x)
+    call("step_moments_backward", is_bfloat16(x), *x.shape, x, *means, grad_x)
     return grad_x
 
 
-def is_brain(x: Tensor) -> int:
+def is_bfloat16(x: Tensor) -> int:
     """1 for bfloat16, 0 for float32: which of the two an operator is to read."""
     return int(x.dtype == torch.bfloat16)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.native.calling import call
-from ripe_mambaspike.ops.native.neurons import is_brain
+from ripe_mambaspike.ops.native.neurons import is_bfloat16
 
 
 def pooled_rates(carrier: Tensor, spikes: list[Tensor], rows: int, columns: int) -> Tensor:
@@ -17,7 +17,7 @@ def pooled_rates(carrier: Tensor, spikes: list[Tensor], rows: int, columns: int)
         numbers = one.dtype != torch.uint8
         given = (one.to(pooled.dtype) if numbers else one).contiguous()
         grid = (rows, columns, ends[-1], start)
-        call("pooled_rates", is_brain(pooled), numbers, *one.shape, *grid, given, pooled)
+        call("pooled_rates", is_bfloat16(pooled), numbers, *one.shape, *grid, given, pooled)
     return pooled
 
 
@@ -29,6 +29,6 @@ def pooled_rates_backward(grad: Tensor, channels: list[int], heights: list[int],
     grads = []
     for start, count, height, width in zip(starts, channels, heights, widths, strict=False):
         out = grad.new_empty(batch, steps, height, width, count)
-        call("pooled_rates_backward", is_brain(grad), *out.shape, rows, columns, wide, start, grad, out)
+        call("pooled_rates_backward", is_bfloat16(grad), *out.shape, rows, columns, wide, start, grad, out)
         grads.append(out)
     return grads

@@ -41,7 +41,7 @@ def excess(attention: Tensor, value: Tensor) -> float:
 
 @torch.no_grad()
 def _bounds() -> list[Claim]:
-    """Three parameterisations at the three stage widths, as in Table q6-lowrank."""
+    """Three parameterizations at the three stage widths, as in Table q6-lowrank."""
     claims, place = [], Source("attention", "Table 18 (cheaper DS-MPA parameterizations)")
     passed = 0
     for kind, name in VARIANTS.items():
@@ -144,7 +144,7 @@ def _feature_map() -> list[Claim]:
         SECTION.exact("attention.phi.form", "φ(z) is ELU(z) + 1, in float64", error, paper="ELU(z) + 1"),
         SECTION.fact(
             "attention.phi.literal",
-            "The normaliser cannot collapse, with φ written as ELU(z) + 1, at z = −20 in float32",
+            "The normalizer cannot collapse, with φ written as ELU(z) + 1, at z = −20 in float32",
             "φ > 0",
             f"φ = {literal:.1e}",
             literal > 0,
@@ -152,7 +152,7 @@ def _feature_map() -> list[Claim]:
         ),
         SECTION.fact(
             "attention.phi.safe",
-            "The normaliser cannot collapse, with φ written as exp(min(z, 0)) + max(z, 0)",
+            "The normalizer cannot collapse, with φ written as exp(min(z, 0)) + max(z, 0)",
             "φ > 0",
             f"φ = {ours:.1e}",
             ours > 0,

@@ -2,9 +2,9 @@
 
 import torch
 
-from ripe_mambaspike.deploy.fuse import fuse
-from ripe_mambaspike.deploy.randomise import randomise
-from ripe_mambaspike.deploy.verify import LITERAL, compare, probe
+from ripe_mambaspike.deploy.fuse.convert import fuse
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.deploy.fuse.verify import LITERAL, compare, probe
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -48,7 +48,7 @@ def _unit_error(before: int, after: int, stride: int, dtype: torch.dtype, seed: 
         conv = RepConv(before, after, stride)
         fused = FusedConv(before, after, stride)
     conv = conv.double().eval()
-    randomise(conv, seed)
+    randomize(conv, seed)
     kernel, bias = conv.kernel_and_bias()
     assert conv.coefficient is not None
     fused.double().load_state_dict({"coefficient": conv.coefficient, "weight": kernel, "bias": bias})

@@ -162,7 +162,7 @@ def _sizes() -> list[Claim]:
 
 
 def _scan() -> list[Claim]:
-    """One token into an empty state shows the discretised input weight."""
+    """One token into an empty state shows the discretized input weight."""
     delta, decay, weight = 0.7, -3.0, 1.3
     one = torch.ones(1, 1, 1, dtype=torch.float64)
     _, state = selective_scan(one, delta * one, decay * one[0], weight * one, one)
@@ -171,7 +171,7 @@ def _scan() -> list[Claim]:
     return [
         Source("neurons", "Appendix B, Mamba discretization").fact(
             "scan.zoh-input",
-            "The scan's input weight is discretised by zero-order hold",
+            "The scan's input weight is discretized by zero-order hold",
             f"(ΔA)⁻¹(exp(ΔA) − I)ΔB = {exact:.4f}",
             f"{ours:.4f} (ΔB = {delta * weight:.4f})",
             abs(ours - exact) < 1e-9,

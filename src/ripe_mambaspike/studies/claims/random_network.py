@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.randomise import randomise
+from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -32,5 +32,5 @@ def random_network(seed: int, steps: int = 4) -> RipeMambaSpike:
     """The DVS-Gesture network in its training form at few steps, evaluated with random statistics, in float64."""
     model = create_model("dvsgesture", seed=seed, steps=steps).double().eval()
     assert isinstance(model, RipeMambaSpike)
-    randomise(model, seed)
+    randomize(model, seed)
     return model

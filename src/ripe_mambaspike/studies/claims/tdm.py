@@ -80,7 +80,7 @@ def _identity() -> list[Claim]:
         ),
         SECTION.fact(
             "tdm.zero-init",
-            "Zero initialisation makes TDM inert at iteration zero",
+            "Zero initialization makes TDM inert at iteration zero",
             "λ = 0 at the start",
             f"λ = 0 in {len(started)} of {len(coefficients)} convolutions",
             len(started) == len(coefficients) == 6,

@@ -40,7 +40,7 @@ struct Desk {
     float *input, *spikes, *queries, *numerator, *product;                // [block, wide]
     float *gathered, *mixed, *turned, *to_mixed, *to_gathered, *weights;  // [C, wide], the last three times
     float *values, *to_values, *columns, *pairs, *to_pairs;               // [P, wide] twice, [C, tall], [P, tall] twice
-    float *key_sum, *to_key_sum, *mean, *mean_value, *gain, *scale, *shift, *normaliser;  // [wide], the last [block]
+    float *key_sum, *to_key_sum, *mean, *mean_value, *gain, *scale, *shift, *normalizer;  // [wide], the last [block]
 
     void open(int64_t positions, int64_t channels, int64_t wide, bool few) {
         const int64_t matrix = channels * wide, whole = positions * wide;
@@ -53,7 +53,7 @@ struct Desk {
         weights = scratch.take<float>(3 * matrix);
         for (float** piece : {&key_sum, &to_key_sum, &mean, &mean_value, &gain, &scale, &shift})
             *piece = scratch.take<float>(wide);
-        normaliser = scratch.take<float>(block);
+        normalizer = scratch.take<float>(block);
         if (few) {
             for (float** piece : {&values, &to_values}) *piece = scratch.take<float>(whole);
             columns = scratch.take<float>(channels * tall);
@@ -66,7 +66,7 @@ struct Desk {
 };
 
 // One position: dX, dA and what follows from them. The centred numerator becomes its own gradient; returns that of the
-// normaliser with mu taken off A.
+// normalizer with mu taken off A.
 template <typename X>
 float modulated_back(const Task<X>& task, int64_t t, int64_t at, float inverse, float* __restrict numerator,
                      const Desk& desk) {
@@ -146,7 +146,7 @@ void query_features(const Desk& desk, int64_t rows, int64_t channels, int64_t wi
             line[c] = positive_feature(line[c]);
             total += line[c] * key_sum[c];
         }
-        desk.normaliser[r] = 1.0f / (total + EPSILON);
+        desk.normalizer[r] = 1.0f / (total + EPSILON);
     }
 }
 
@@ -154,7 +154,7 @@ void query_features(const Desk& desk, int64_t rows, int64_t channels, int64_t wi
 template <typename X>
 void block_back(const Task<X>& task, const Desk& desk, int64_t t, int64_t at, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r)
-        desk.normaliser[r] = modulated_back(task, t, at + r * task.shape.channels, desk.normaliser[r],
+        desk.normalizer[r] = modulated_back(task, t, at + r * task.shape.channels, desk.normalizer[r],
                                             desk.numerator + r * task.wide, desk);
 }
 
@@ -166,7 +166,7 @@ void queries_through(const Desk& desk, int64_t rows, int64_t channels, int64_t w
     float *__restrict key_sum = desk.key_sum, *__restrict to_key_sum = desk.to_key_sum;
     for (int64_t r = 0; r < rows; ++r) {
         float *__restrict line = desk.product + r * wide, *__restrict phi = desk.queries + r * wide;
-        const float each = desk.normaliser[r];
+        const float each = desk.normalizer[r];
 #pragma omp simd
         for (int64_t c = 0; c < channels; ++c) {
             to_key_sum[c] += phi[c] * each;

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ripe_mambaspike.deploy import graph as graphs
-from ripe_mambaspike.deploy.card import CARD_FILE
-from ripe_mambaspike.deploy.exported import format_module
-from ripe_mambaspike.deploy.fuse import fuse
-from ripe_mambaspike.deploy.manifest import (
+from ripe_mambaspike.deploy.export import graph as graphs
+from ripe_mambaspike.deploy.export.card import CARD_FILE
+from ripe_mambaspike.deploy.export.exported import format_module
+from ripe_mambaspike.deploy.export.manifest import (
     FORMATS,
     MANIFEST,
     RUNNABLE,
@@ -18,6 +17,7 @@ from ripe_mambaspike.deploy.manifest import (
     describe_file,
     read_manifest,
 )
+from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder
 from ripe_mambaspike.models.base import Model
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class ExportOptions:
     """What is asked of an export."""
 
     to: str
@@ -58,7 +58,7 @@ class Wish:
             raise ConfigError(f"{given} was given with --to {self.to}, which has no such graphs; leave it out")
         if self.to == "nir" and self.weights != "fp32":
             raise ConfigError(f"--weights is {self.weights}; a NIR file carries fp32 alone")
-        if self.to != "safetensors" and (reason := format_module(self.to).why_not()):
+        if self.to != "safetensors" and (reason := format_module(self.to).unavailable_reason()):
             raise ConfigError(reason)
         if self.opset is not None:
             format_module(self.to).check_opset(self.opset)
@@ -101,7 +101,7 @@ def _written(out: Path, names: set[str]) -> set[str]:
 
 def export(
     model: RipeMambaSpike,
-    wish: Wish,
+    wish: ExportOptions,
     out: Path,
     labels: Labels | None,
     stored: Mapping[str, Stored] | None = None,
@@ -131,7 +131,7 @@ def export(
 
 def _write_graphs(
     model: RipeMambaSpike,
-    wish: Wish,
+    wish: ExportOptions,
     folder: Path,
     labels: Labels | None,
     stored: Mapping[str, Stored] | None,

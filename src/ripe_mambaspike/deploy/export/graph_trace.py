@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ripe_mambaspike.deploy.graph import Graph, resized
-from ripe_mambaspike.deploy.graph_scan import LONGEST
+from ripe_mambaspike.deploy.export.graph import Graph, resized
+from ripe_mambaspike.deploy.export.graph_scan import LONGEST
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SMALLEST_TRACED = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance

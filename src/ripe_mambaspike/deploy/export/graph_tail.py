@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy import graph_ops as ops
-from ripe_mambaspike.deploy.graph_scan import scan
+from ripe_mambaspike.deploy.export import graph_ops as ops
+from ripe_mambaspike.deploy.export.graph_scan import scan
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
 from ripe_mambaspike.nn.mamba import BidirectionalMamba

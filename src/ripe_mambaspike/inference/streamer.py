@@ -16,18 +16,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.fuse import fuse
-from ripe_mambaspike.deploy.stream_causal import CausalTrack
-from ripe_mambaspike.deploy.stream_front import make_front
-from ripe_mambaspike.deploy.stream_windows import Look, WindowTrack
+from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline, check_types
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
+from ripe_mambaspike.inference.predict import Classifier, check_grid
+from ripe_mambaspike.inference.stream.causal import CausalTrack
+from ripe_mambaspike.inference.stream.front import make_front
+from ripe_mambaspike.inference.stream.windows import Look, WindowTrack
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits, refuse_altered
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.train.predict import Classifier, check_grid
 
 LONGEST_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
 MOST_WINDOWS = 1024  # in flight

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.deploy.stream_front import Front, Seen
 from ripe_mambaspike.events.incremental import ClosedBin, edge_of
+from ripe_mambaspike.inference.stream.front import Front, Seen
 
 
 class Due(NamedTuple):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ripe_mambaspike.data.sets.registry import find_set
-from ripe_mambaspike.deploy.card_result import PICKED, RunResult
-from ripe_mambaspike.deploy.exported import format_module
-from ripe_mambaspike.deploy.manifest import RUNNABLE
-from ripe_mambaspike.deploy.quantise import AccuracyChange, Calibration
+from ripe_mambaspike.deploy.export.card_result import PICKED, RunResult
+from ripe_mambaspike.deploy.export.exported import format_module
+from ripe_mambaspike.deploy.export.manifest import RUNNABLE
+from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, Calibration
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
 from ripe_mambaspike.events.region import sides
 from ripe_mambaspike.events.view.words import LONGEST, clean
@@ -148,7 +148,7 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
         yield from ("from ripe_mambaspike import from_pretrained", "", 'network = from_pretrained(".")')
     else:
         trusted = ", trust=True" if _carries(facts) else ""
-        yield "from ripe_mambaspike.deploy.exported import load_exported"
+        yield "from ripe_mambaspike.deploy.export.exported import load_exported"
         yield from ("", f'network = load_exported("."{trusted})')
     yield f"clips = torch.zeros({shape})  # events counted: clip, step, polarity (OFF, ON), row, column"
     yield f"logits = network(clips)  # [1, {steps}, {model.config.classes}]"

@@ -10,13 +10,13 @@ from torch import Tensor
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import Pass
+from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 TOLERANCE = 1e-12  # in float64
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 0.05, torch.bfloat16: 0.2}  # of single layers
 # A layer that gives less than this is compared to it: what rounding leaves of terms that cancel is no error.
 LEAST, LEAST_ROUNDED = 1e-3, 0.1
-LITERAL = Pass(literal=True)
+LITERAL = ForwardMode(literal=True)
 PROBE_SIDE = 18  # 18 → 9 → 5 → 3: odd sizes, many borders
 
 

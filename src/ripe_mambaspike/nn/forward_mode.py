@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardMode:
     """A hard pass spikes; a relaxed one replaces every step by a sigmoid of the same sharpness.
 
     In evaluation a training network computes with the kernels it will be deployed with, made on the way from its
@@ -19,4 +19,4 @@ class Pass:
     literal: bool = False  # in evaluation, run branches and norms one by one
 
 
-HARD = Pass()
+HARD = ForwardMode()

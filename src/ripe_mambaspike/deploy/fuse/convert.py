@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.verify import Agreement, verify, verify_rounding
+from ripe_mambaspike.deploy.fuse.verify import Agreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model, refuse_altered
 from ripe_mambaspike.models.described import follow_head, skeleton, undescribed

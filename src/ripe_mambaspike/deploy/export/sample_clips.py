@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, RipeError
+from ripe_mambaspike.inference.predict import Classifier, clip_of, read_for
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of, store_note, trained_store
 from ripe_mambaspike.train.clips import Clips
-from ripe_mambaspike.train.predict import Classifier, clip_of, read_for
 from ripe_mambaspike.train.samples import evenly
 
 
-class AtHand(NamedTuple):
+class SampleClips(NamedTuple):
     """Clips [N, T, 2, H, W] and what they are, in words; where it is known, what they show [N]."""
 
     clips: Tensor
@@ -23,14 +23,14 @@ class AtHand(NamedTuple):
     what: str
 
 
-def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> AtHand:
+def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> SampleClips:
     """So many clips of a part of the network's own set, of all classes alike."""
     data = open_for(folder, labels, settings_of(folder, labels, root=root))
     found, note = part_of(data, part), store_note(trained_store(folder, labels), data)
     chosen = evenly(found.labels.tolist(), min(count, len(found)))
     clips, classes = zip(*(found.clip(number) for number in chosen), strict=True)
     what = f"{len(chosen)} of the {len(found)} {part} recordings of {labels.set}" + (f" ({note})" if note else "")
-    return AtHand(torch.stack(clips), torch.tensor(classes), what)
+    return SampleClips(torch.stack(clips), torch.tensor(classes), what)
 
 
 def whole_part(folder: Path, labels: Labels, part: str, root: Path | None = None) -> Clips:
@@ -38,7 +38,7 @@ def whole_part(folder: Path, labels: Labels, part: str, root: Path | None = None
     return part_of(open_for(folder, labels, settings_of(folder, labels, root=root)), part)
 
 
-def from_files(classifier: Classifier, paths: Sequence[Path]) -> AtHand:
+def from_files(classifier: Classifier, paths: Sequence[Path]) -> SampleClips:
     """Recordings of any format; an error names the file."""
     clips = []
     for path in paths:
@@ -46,4 +46,4 @@ def from_files(classifier: Classifier, paths: Sequence[Path]) -> AtHand:
             clips.append(clip_of(classifier, read_for(classifier, path)))
         except RipeError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
-    return AtHand(torch.stack(clips), None, f"{len(clips)} recording{'s' * (len(clips) > 1)} given")
+    return SampleClips(torch.stack(clips), None, f"{len(clips)} recording{'s' * (len(clips) > 1)} given")

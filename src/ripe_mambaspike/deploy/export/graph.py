@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ripe_mambaspike.deploy.graph_front import FrontEnd
-from ripe_mambaspike.deploy.graph_tail import Tail
+from ripe_mambaspike.deploy.export.graph_front import FrontEnd
+from ripe_mambaspike.deploy.export.graph_tail import Tail
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model, refuse_altered
 from ripe_mambaspike.models.config import SMALLEST_SIDE

@@ -21,11 +21,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.fuse import dual_kernel
+from ripe_mambaspike.deploy.fuse.convert import dual_kernel
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, Output, refuse_altered
 from ripe_mambaspike.models.ripe import FrontEndState, RipeMambaSpike
-from ripe_mambaspike.nn.forward_pass import HARD, Pass
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
 
@@ -73,7 +73,7 @@ class AccumulatingConv(nn.Module):
             self.register_buffer(name, value, persistent=False)
         self.table = prepared(now, before)
 
-    def forward(self, x: Tensor, mode: Pass = HARD, initial_state: Heard | None = None) -> tuple[Tensor, Heard]:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Heard | None = None) -> tuple[Tensor, Heard]:
         """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision."""
         if mode.relaxed:
             raise InputError("a relaxed pass has no spikes to add up; a hard one is wanted")

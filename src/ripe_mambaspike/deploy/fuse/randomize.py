@@ -1,6 +1,6 @@
 """A network with nothing left at its initial value, so that an identity cannot hold by accident.
 
-At initialisation the temporal filters are the identity and most neurons are silent; afterwards all layers fire.
+At initialization the temporal filters are the identity and most neurons are silent; afterwards all layers fire.
 """
 
 import torch
@@ -13,7 +13,7 @@ from ripe_mambaspike.nn.repconv import RepConv
 
 
 @torch.no_grad()
-def randomise(module: nn.Module, seed: int) -> None:
+def randomize(module: nn.Module, seed: int) -> None:
     """Random statistics, affines, filter coefficients, gains and thresholds, wherever the module has them."""
     generator = torch.Generator().manual_seed(seed)
 

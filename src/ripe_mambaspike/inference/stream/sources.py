@@ -13,11 +13,11 @@ from typing import BinaryIO, Literal, Protocol
 
 import numpy as np
 
-from ripe_mambaspike.deploy.stream_packets import Damage, Frame, FrameReader, read_frame
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, RecordingWarning
 from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed
+from ripe_mambaspike.inference.stream.packets import Damage, Frame, FrameReader, read_frame
 
 Pace = Literal["real", "fast"]
 Stopped = Callable[[], bool]

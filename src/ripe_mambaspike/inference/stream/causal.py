@@ -10,10 +10,10 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from ripe_mambaspike.deploy.stream_front import Seen
-from ripe_mambaspike.deploy.stream_windows import Look
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
+from ripe_mambaspike.inference.stream.front import Seen
+from ripe_mambaspike.inference.stream.windows import Look
 from ripe_mambaspike.models.ripe import CausalState, RipeMambaSpike
 
 FORGOTTEN = 4  # silent spans after which the network begins anew and waits; what came before has faded

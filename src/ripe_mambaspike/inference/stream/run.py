@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
-from ripe_mambaspike.deploy.stream_latency import Latency
-from ripe_mambaspike.deploy.stream_order import Sorter
-from ripe_mambaspike.deploy.stream_queue import EventQueue, Packet, RateLimiter
-from ripe_mambaspike.deploy.stream_sources import WAIT, Source
-from ripe_mambaspike.deploy.streaming import Answer, Streamer
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.inference.stream.latency import Latency
+from ripe_mambaspike.inference.stream.order import Sorter
+from ripe_mambaspike.inference.stream.packet_queue import EventQueue, Packet, RateLimiter
+from ripe_mambaspike.inference.stream.sources import WAIT, Source
+from ripe_mambaspike.inference.streamer import Answer, Streamer
 
 TOLD_EVERY = 5.0  # seconds between two words about refused packets
 LEAP_US = 10_000_000  # a live source's clock that moves by more at once is doubted

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.exported import Exported, format_module, load_exported
-from ripe_mambaspike.deploy.manifest import RUNNABLE
-from ripe_mambaspike.deploy.parity import Parity, check, compare
+from ripe_mambaspike.deploy.export.exported import Exported, format_module, load_exported
+from ripe_mambaspike.deploy.export.manifest import RUNNABLE
+from ripe_mambaspike.deploy.export.parity import Parity, check, compare
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike

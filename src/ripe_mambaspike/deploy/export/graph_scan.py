@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.deploy.graph_ops import packed
+from ripe_mambaspike.deploy.export.graph_ops import packed
 
 CHUNK = 32  # K
 DOUBLINGS = 13  # where M is a symbol

@@ -18,7 +18,7 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
 from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.nn.evaluation import evaluation
-from ripe_mambaspike.ops.backend import say
+from ripe_mambaspike.ops.backend import log_once
 
 WARM_UPS = 3  # runs before a graph is recorded: kernels compile, libraries choose
 
@@ -79,7 +79,9 @@ class Captured:
                 self._logits = self._compute(self.example)
         except (RuntimeError, MemoryNeededError) as error:
             torch.cuda.synchronize()
-            say(f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step")
+            log_once(
+                f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step"
+            )
         else:
             self._graph = graph
 

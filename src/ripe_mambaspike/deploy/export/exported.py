@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import require_trust
-from ripe_mambaspike.deploy.graph_front import FrontEnd
-from ripe_mambaspike.deploy.manifest import MANIFEST, RUNNABLE, Manifest, config_of, read_graph, read_manifest
+from ripe_mambaspike.deploy.export.graph_front import FrontEnd
+from ripe_mambaspike.deploy.export.manifest import MANIFEST, RUNNABLE, Manifest, config_of, read_graph, read_manifest
 from ripe_mambaspike.errors import InputError, WeightsError
+from ripe_mambaspike.inference.predict import Classifier, make_classifier
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, parse_labels, read_labels
 from ripe_mambaspike.models.registry import build
-from ripe_mambaspike.train.predict import Classifier, make_classifier
 
 Run = Callable[..., tuple[Tensor, ...]]
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.quantise_moments import input_moments
-from ripe_mambaspike.deploy.quantise_rounding import ROUNDINGS, Rounded, damped, output_error, plain
+from ripe_mambaspike.deploy.quantize.moments import input_moments
+from ripe_mambaspike.deploy.quantize.rounding import ROUNDINGS, Rounded, damped, output_error, plain
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, refuse_altered
 from ripe_mambaspike.models.checks import check_input

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy import graph_ops as ops
+from ripe_mambaspike.deploy.export import graph_ops as ops
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.attention import MembraneAttention, SigmoidGate
 from ripe_mambaspike.nn.neurons import CSiLIF
