@@ -52,7 +52,7 @@ class Infer:
 
 
 @dataclass
-class Train:
+class BenchTrain:
     """Time one step of training: ours and the plain-PyTorch reference path."""
 
     recipe: Literal["dvsgesture", "nmnist", "dailydvs200"] | None = None
@@ -157,7 +157,7 @@ class Scan:
         return _finish(bench_scan(setting, device, progress), self.json, show_scan)
 
 
-COMMANDS = {"infer": Infer, "train": Train, "ops": Ops, "scan": Scan}
+COMMANDS = {"infer": Infer, "train": BenchTrain, "ops": Ops, "scan": Scan}
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Bench:
 
     command: tyro.conf.OmitSubcommandPrefixes[
         Annotated[Infer, tyro.conf.subcommand("infer")]
-        | Annotated[Train, tyro.conf.subcommand("train")]
+        | Annotated[BenchTrain, tyro.conf.subcommand("train")]
         | Annotated[Ops, tyro.conf.subcommand("ops")]
         | Annotated[Scan, tyro.conf.subcommand("scan")]
     ]
