@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from ripe_mambaspike.cli.account_tables import show, show_sweep
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, printable, spoken_warnings
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings, printable
+from ripe_mambaspike.cli.output import print_json, progress, progress_done
 from ripe_mambaspike.cli.select import is_saved, read_clip, read_fields, select_model
-from ripe_mambaspike.cli.show import print_json, progress, progress_done
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their
 
 
 @dataclass
-class Account:
+class AccountCommand:
     """Count a network's parameters, operations, bytes and energy.
 
     Energy needs spikes: they are measured on --recordings, on --input, or on a synthetic clip, and a network that was
@@ -179,7 +179,7 @@ def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "A
     from ripe_mambaspike.inference.predict import clip_of, read_for
 
     try:
-        with spoken_warnings():
+        with print_warnings():
             recording = read_for(classifier, path)
         return measure_clip(runtime, printable(path), clip_of(classifier, recording).unsqueeze(0))
     except RipeError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, spoken_warnings
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
 from ripe_mambaspike.cli.stream import say_unknown_window
 from ripe_mambaspike.errors import InputError
 
@@ -24,7 +24,7 @@ QUICK = 0.0005  # s that the network may keep the interpreter when a frame is du
 
 
 @dataclass
-class Serve:
+class ServeCommand:
     """Show on a page what a network makes of recordings or of a live source, while they play."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
@@ -138,6 +138,6 @@ class Serve:
         name = shown_name("standard input" if self.source == "-" else Path(self.source).name)
         shown = self.source if self.source.startswith("udp://") else name
         one = network.classifier
-        with spoken_warnings():
+        with print_warnings():
             source = open_source(self.source, sensor_size=self.sensor_size, region=one.region)
         return Broadcast(shown, source, lambda size: network.for_stream(size)[0], self.frames, one.crop)

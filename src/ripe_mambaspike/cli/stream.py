@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, spoken_warnings
-from ripe_mambaspike.cli.show import console
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
+from ripe_mambaspike.cli.output import console
 from ripe_mambaspike.cli.train import stopping
 from ripe_mambaspike.errors import InputError
 
@@ -26,7 +26,7 @@ LARGEST_US = 10**15  # of an option in time: beyond, a slip and not a wish
 
 
 @dataclass
-class Stream:
+class StreamCommand:
     """Say what a stream of events shows, hop by hop, while it arrives.
 
     A window of fixed length ends every hop; its answer is that of ripe predict on the window's events. The stream is a
@@ -108,7 +108,7 @@ class Stream:
         def usable(size: tuple[int, int]) -> None:
             check_stream(classifier, size, window_us, hop_us)
 
-        with spoken_warnings():
+        with print_warnings():
             source = open_source(self.source, pace=self.pace, sensor_size=self.sensor_size, region=classifier.region)
         lines: Callable[[Answer], None] = print_line if self.json else Lines()
 
