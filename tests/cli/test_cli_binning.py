@@ -15,7 +15,7 @@ import torch
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.export.exported import load_exported_classifier, read_manifest
+from ripe_mambaspike.deploy.export.run import load_exported_classifier, read_manifest
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.exported import load_exported
+from ripe_mambaspike.deploy.export.run import load_exported
 from ripe_mambaspike.events.recording import EVENT, Recording
 from ripe_mambaspike.events.writing import write
 from ripe_mambaspike.models.pretrained import from_pretrained

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.account.energy import measure
+from ripe_mambaspike.account.energy import measure_activity
 from ripe_mambaspike.deploy.fuse.accumulate import (
     AccumulatingConv,
     Accumulator,
@@ -142,7 +142,7 @@ def test_additions_are_those_counted_by_hand_and_foretold():
     by_hand = [count_by_hand(*each) for each in zip(operands, outs, strides, strict=True)]
     assert min(by_hand) > 0
     assert list(made.additions.values()) == by_hand
-    foretold = measure(runtime.dense, x.double())  # for one sample, on average
+    foretold = measure_activity(runtime.dense, x.double())  # for one sample, on average
     assert [2 * layer.accumulates for layer in foretold[1:]] == by_hand
 
 

@@ -96,7 +96,7 @@ class PredictCommand:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.deploy.export.exported import is_export, load_exported_classifier
+        from ripe_mambaspike.deploy.export.run import is_export, load_exported_classifier
         from ripe_mambaspike.inference.predict import load_classifier
 
         how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ripe_mambaspike.deploy import quantise_rounding as rounding
+from ripe_mambaspike.deploy.quantize import rounding
 
 
 def layer(rows, inputs, samples=200, seed=0):
@@ -31,7 +31,7 @@ def test_the_scale_is_the_best_of_all_tried():
 
 def test_the_error_told_is_the_error_of_the_outputs():
     weight, x = layer(4, 7)
-    rounded = rounding.plain(weight, (x.T @ x)[None])
+    rounded = rounding.round_nearest(weight, (x.T @ x)[None])
     told = rounding.output_error(weight - rounded.restored(), (x.T @ x)[None])
     torch.testing.assert_close(told[0], (x @ weight[0].T - x @ rounded.restored()[0].T).square().sum(0))
 
@@ -70,8 +70,10 @@ def test_a_huge_weight_of_a_silent_input_does_not_take_the_others_steps():
     weight = torch.randn(1, 3, 100, generator=generator, dtype=torch.float64)
     weight[:, :, 4], x[:, 4] = 10.0, 0.0
     moments = rounding.damped((x.T @ x)[None])
-    plain, searched = (rounding.ROUNDINGS[name](weight, moments, False).restored() for name in ("plain", "searched"))
-    errors = [float((x @ (weight - one)[0].T).square().mean().sqrt()) for one in (plain, searched)]
+    round_nearest, searched = (
+        rounding.ROUNDINGS[name](weight, moments, False).restored() for name in ("plain", "searched")
+    )
+    errors = [float((x @ (weight - one)[0].T).square().mean().sqrt()) for one in (round_nearest, searched)]
     assert errors[1] < 0.7 * errors[0]
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import failed_run, graph_bytes, reason_of, write_whole
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.graph_trace import check_length, traced
+from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".onnx"
@@ -30,7 +30,7 @@ OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxrun
 OPSET = 20
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
-LARGEST_FOLDED = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
+MAX_FOLDED_BYTES = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
 MARK = "ripe-mambaspike"
 OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
@@ -56,7 +56,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) 
         raise ConfigError(reason)
     onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
 
-    program = traced(graph, dynamic=dynamic)
+    program = trace_graph(graph, dynamic=dynamic)
     with _quietly():
         try:
             translated = torch.onnx.export(
@@ -72,7 +72,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) 
             raise ConfigError(f"the {graph.kind} graph cannot be said in ONNX ({reason_of(error)})") from error
         assert translated is not None
         optimizer.optimize(
-            translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=LARGEST_FOLDED
+            translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES
         )
     model = translated.model_proto
     _slim(model, graph, dynamic)

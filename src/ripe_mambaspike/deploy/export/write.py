@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from ripe_mambaspike.deploy.export import graph as graphs
 from ripe_mambaspike.deploy.export.card import CARD_FILE
-from ripe_mambaspike.deploy.export.exported import format_module
 from ripe_mambaspike.deploy.export.manifest import (
     FORMATS,
     MANIFEST,
@@ -17,6 +16,7 @@ from ripe_mambaspike.deploy.export.manifest import (
     describe_file,
     read_manifest,
 )
+from ripe_mambaspike.deploy.export.run import format_module
 from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder
@@ -28,8 +28,8 @@ from ripe_mambaspike.models.stored import Stored
 
 Weights = Literal["fp32", "fp16", "int8"]
 KINDS = ("clip", "step", "tail")
-ONE_SIZE = ("aoti", "executorch")
-Say = Callable[[str], None]
+STATIC_ONLY = ("aoti", "executorch")
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ExportOptions:
             raise ConfigError(f"--graphs is empty; some of {', '.join(KINDS)} are wanted")
         if self.opset is not None and self.to != "onnx":
             raise ConfigError(f"--opset is {self.opset}, which ONNX alone has; --to onnx is wanted with it")
-        if self.to in ONE_SIZE and not self.static:
+        if self.to in STATIC_ONLY and not self.static:
             raise ConfigError(f"--to is {self.to}, which cannot leave batch and resolution open; --static is wanted")
         if self.to not in RUNNABLE and (self.static or self.kinds != KINDS):
             given = "--static" if self.static else "--graphs"
@@ -64,7 +64,7 @@ class ExportOptions:
             format_module(self.to).check_opset(self.opset)
 
 
-def deployed(model: Model) -> RipeMambaSpike:
+def to_deployed(model: Model) -> RipeMambaSpike:
     """The network to export: fused where it is not."""
     if not isinstance(model, RipeMambaSpike):
         raise ConfigError(f"'{model.name}' has no deployed form; a RIPE-MambaSpike network is wanted")
@@ -75,7 +75,7 @@ def deployed(model: Model) -> RipeMambaSpike:
     return fuse(model, quiet=True) if model.config.form == "training" else model
 
 
-def check_place(out: Path) -> None:
+def check_output_folder(out: Path) -> None:
     """What stands where an export is to go is an earlier export and nothing besides, an empty folder, or nothing."""
     try:
         if not out.exists():
@@ -106,16 +106,16 @@ def export(
     labels: Labels | None,
     stored: Mapping[str, Stored] | None = None,
     finish: Callable[[Path], None] = lambda folder: None,
-    say: Say = lambda what: None,
+    report: Progress = lambda what: None,
 ) -> Path:
     """Write the deployed network into `out`; `finish` may look at the folder, and raise, before it is moved in."""
-    check_place(out)
+    check_output_folder(out)
     try:
         with atomic_folder(out) as folder:
             if wish.to == "safetensors":
                 save_pretrained(model, folder, stored=stored or None)
             else:
-                manifest = _write_graphs(model, wish, folder, labels, stored, say)
+                manifest = _write_graphs(model, wish, folder, labels, stored, report)
                 (folder / MANIFEST).write_bytes(manifest.to_json())
             if labels is not None:  # as given, whatever the network says
                 save_labels(labels, folder)
@@ -135,7 +135,7 @@ def _write_graphs(
     folder: Path,
     labels: Labels | None,
     stored: Mapping[str, Stored] | None,
-    say: Say,
+    report: Progress,
 ) -> Manifest:
     steps, grid = (labels.steps, labels.grid) if labels else (model.config.steps, model.config.resolution)
     module = format_module(wish.to)
@@ -143,13 +143,13 @@ def _write_graphs(
     missing: Sequence[str] = ()
     if wish.to == "nir":
         path = folder / f"front{module.SUFFIX}"
-        say("writing the front-end")
+        report("writing the front-end")
         missing = module.save(model, path, *grid)
         files.append(describe_file("front", path))
     else:
         options: dict[str, Any] = {} if wish.opset is None else {"opset": wish.opset}
         for kind in wish.kinds:
-            say(f"writing the {kind} graph")
+            report(f"writing the {kind} graph")
             graph = _graph(kind, model, grid, steps, stored)
             path = folder / f"{kind}{module.SUFFIX}"
             module.save(graph, path, dynamic=not wish.static, **options)

@@ -31,7 +31,7 @@ from ripe_mambaspike.deploy.export.common import (
     write_whole,
 )
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.graph_trace import traced
+from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".pt2"
@@ -61,7 +61,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
         refuse_free_sizes(graph, "a graph compiled ahead of time")
     inputs = json.dumps([[str(one.dtype), list(one.shape)] for one in graph.example])
     with tempfile.TemporaryDirectory(prefix="ripe-aoti-") as folder, quiet(), torch.no_grad():
-        program = traced(graph, dynamic=False)
+        program = trace_graph(graph, dynamic=False)
         package = Path(folder) / f"package{SUFFIX}"
         try:
             torch._inductor.aoti_compile_and_package(

@@ -30,7 +30,7 @@ Run = Callable[..., tuple[Tensor, ...]]
 
 def format_module(to: str) -> ModuleType:
     """What writes and runs a format."""
-    return importlib.import_module(f"ripe_mambaspike.deploy.export.{RUNNABLE.get(to, 'nir_file')}")
+    return importlib.import_module(f"ripe_mambaspike.deploy.export.formats.{RUNNABLE.get(to, 'nir')}")
 
 
 class Exported:

@@ -26,7 +26,7 @@ from ripe_mambaspike.deploy.export.common import (
     write_whole,
 )
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.graph_trace import traced
+from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 
 SUFFIX = ".pte"
@@ -54,7 +54,7 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     if dynamic:
         refuse_free_sizes(graph, "an ExecuTorch program")
     with quiet():
-        program = lowered(graph)
+        program = lower(graph)
         missing = _without_kernel(program)
     if missing:
         raise ConfigError(
@@ -64,12 +64,12 @@ def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     write_whole(path, program.buffer)
 
 
-def lowered(graph: Graph) -> Any:
+def lower(graph: Graph) -> Any:
     """The graph in ExecuTorch's own form, its memory planned."""
     exir = importlib.import_module("executorch.exir")
     with torch.no_grad():
         edge = exir.to_edge_transform_and_lower(
-            traced(graph, dynamic=False),
+            trace_graph(graph, dynamic=False),
             partitioner=_partitioners(),
             compile_config=exir.EdgeCompileConfig(_check_ir_validity=False),  # a check of every pass over all nodes
         )

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import TRUST_HINT, failed_run, graph_bytes, reason_of, write_whole
 from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.deploy.export.graph_trace import check_length, traced
 from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
 from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
+from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import InputError
 
 SUFFIX = ".pt2"
@@ -34,7 +34,7 @@ def unavailable_reason() -> str | None:
 
 def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
     """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
-    program = traced(graph, dynamic=dynamic)
+    program = trace_graph(graph, dynamic=dynamic)
     module: Any = graph.module
     facts = {"kind": graph.kind, "dynamic": dynamic, "inputs": graph.input_names, **module.facts}
     program.example_inputs = None  # zeros of the traced size: nothing reads them

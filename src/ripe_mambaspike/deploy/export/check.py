@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.exported import Exported, format_module, load_exported
 from ripe_mambaspike.deploy.export.manifest import RUNNABLE
-from ripe_mambaspike.deploy.export.parity import Parity, check, compare
+from ripe_mambaspike.deploy.export.parity import ParityResult, compare_outputs, require_parity
+from ripe_mambaspike.deploy.export.run import Exported, format_module, load_exported
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -54,12 +54,12 @@ def check_front(path: Path, model: RipeMambaSpike, clips: Tensor) -> FrontParity
     return FrontParity(len(clips), fired, differing, right / places)
 
 
-def check_export(folder: Path, to: str, model: RipeMambaSpike, clips: Tensor) -> dict[str, Parity]:
+def check_export(folder: Path, to: str, model: RipeMambaSpike, clips: Tensor) -> dict[str, ParityResult]:
     """Every way to run what lies in the folder, against the network [with the same weights]; raises where one fails."""
     found = {}
     for how, load in _ways(folder, to).items():
-        found[how] = compare(load, model, clips)
-        check(found[how], f"the {how} in {to}")
+        found[how] = compare_outputs(load, model, clips)
+        require_parity(found[how], f"the {how} in {to}")
     return found
 
 

@@ -110,7 +110,7 @@ def test_what_is_kept_in_what(trained, calibrated):
     assert sum(report.numbers.values()) == trained.parameter_count()
     assert report.numbers["int8"] == sum(one.values.numel() for one in stored.values() if one.scale is not None)
     assert (report.clips, report.rounding) == (16, "compensated")
-    assert all(0 < layer.error < layer.plain for layer in report.layers if layer.plain)
+    assert all(0 < layer.error < layer.round_nearest for layer in report.layers if layer.round_nearest)
     assert report.worst.error == max(layer.error for layer in report.layers)
     every = to_int8(trained, bars(8, 1)[0], rounding="plain", float16_stages=0)[0]
     assert every["stages.0.first_conv.weight"].values.dtype == torch.int8

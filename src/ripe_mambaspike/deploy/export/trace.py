@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from ripe_mambaspike.deploy.export.graph import Graph, resized
-from ripe_mambaspike.deploy.export.graph_scan import LONGEST
+from ripe_mambaspike.deploy.export.graph_scan import MAX_TOKENS
 from ripe_mambaspike.errors import ConfigError, InputError
 
-SMALLEST_TRACED = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
+MIN_TRACED_SIZE = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
 
 
-def traced(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedProgram:
+def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedProgram:
     """The graph's operations and constants; sizes that `graph.dynamic` names are symbols unless `dynamic` is False.
 
     Sizes of 0 and 1 are not treated apart, so one program serves every batch and every size from 8×8 on.
@@ -43,13 +43,13 @@ def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
         return
     shape = inputs[0].shape
     tokens = shape[1] * shape[2] if kind == "tail" else shape[1] * -(-shape[-2] // 8) * -(-shape[-1] // 8)
-    if tokens > LONGEST:
-        raise InputError(f"the clips give {tokens} tokens each; a graph of free size takes at most {LONGEST}")
+    if tokens > MAX_TOKENS:
+        raise InputError(f"the clips give {tokens} tokens each; a graph of free size takes at most {MAX_TOKENS}")
 
 
 def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:
     """An example whose sizes stand for any others; at least the graph's own, which its tokens fit."""
     module: Any = graph.module
-    batch, *sides = SMALLEST_TRACED
+    batch, *sides = MIN_TRACED_SIZE
     height, width = (max(side, own) for side, own in zip(sides, module.size, strict=True))
     return resized(graph, batch, height, width + 8 * (width == height)).example

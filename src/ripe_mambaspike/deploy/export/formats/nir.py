@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.deploy.export.common import graph_bytes, reason_of, write_whole
-from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, parameters, text
+from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, node_parameters, text
 from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
@@ -93,7 +93,7 @@ class NirFrontEnd:
         with torch.device("meta"):
             model = build(config, text(self.graph.metadata["name"]))
         assert isinstance(model, RipeMambaSpike)
-        tensors = {name: torch.as_tensor(values) for name, values in parameters(self.graph).items()}
+        tensors = {name: torch.as_tensor(values) for name, values in node_parameters(self.graph).items()}
         load_weights(model, tensors, str(self.path))
         return model.eval()
 
