@@ -34,11 +34,11 @@ from ripe_mambaspike.models.labels import Labels, read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.train.checkpoint_data import open_for, settings_of
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16, "classes": 2}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16, "num_classes": 2}
 SETTINGS = (
     "augmentation.horizontal_flip=0", "augmentation.time_reversal=0",
     "data.set=folder", "data.steps=4", "data.grid=16", "schedule.batch_size=8", "schedule.epochs=1",
-    "schedule.warmup_epochs=0", "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "schedule.warmup_epochs=0", "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
     "run.device=cpu", "run.recalibrate=2",
 )  # fmt: skip
 CROP = (3, 5, 24, 26)

@@ -176,7 +176,7 @@ class _Job:
             progress("checking …")
             self.document["check"] = {"on": self.seen.what, "ways": self._check(made, self.seen)}
         config = self.model.config
-        at = config.replace(steps=self.classifier.steps, resolution=self.classifier.grid)
+        at = config.replace(time_steps=self.classifier.steps, in_size=self.classifier.grid)
         cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 

@@ -150,7 +150,7 @@ class Learner:
                 group, totals = [], []
 
     def _augmented(self, x: Tensor, y: Tensor, index: int) -> Batch:
-        settings, classes = self.recipe.augmentation, self.model.config.classes
+        settings, classes = self.recipe.augmentation, self.model.config.num_classes
         if not len(x):  # what a process may have of an epoch's last batch
             return x, x.new_zeros(0, classes)
         draws = draws_for(self.recipe.run.seed, self.place.epoch, index)
