@@ -17,7 +17,7 @@ from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.inference.predict import Classifier, Moment, Prediction
+    from ripe_mambaspike.inference.predict import Classifier, Prediction, TimelineStep
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -96,13 +96,13 @@ class PredictCommand:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.deploy.export.exported import is_export, load_exported_classifier
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.deploy.export.exported import is_export, load_export
+        from ripe_mambaspike.inference.predict import load
 
         how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
         if is_export(self.checkpoint):
-            return load_exported_classifier(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
-        return load_classifier(self.checkpoint, **how)  # type: ignore[arg-type]
+            return load_export(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
+        return load(self.checkpoint, **how)  # type: ignore[arg-type]
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""
@@ -146,11 +146,11 @@ class ClassStyles:
 
 def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
-    from ripe_mambaspike.inference.predict import predict, read_for
+    from ripe_mambaspike.inference.predict import predict, read_recording
 
     try:
         with print_warnings():
-            recording = read_for(classifier, path)
+            recording = read_recording(classifier, path)
             return recording, predict(classifier, recording)
     except RipeError as error:
         if str(path) in str(error):
@@ -189,7 +189,7 @@ def _show(out: Console, path: Path, prediction: "Prediction", keys: ClassStyles)
     out.print(legend, soft_wrap=True)
 
 
-def _lines(moments: "Sequence[Moment]", start_us: int, keys: ClassStyles) -> list[Text]:
+def _lines(moments: "Sequence[TimelineStep]", start_us: int, keys: ClassStyles) -> list[Text]:
     """Probability as the height of a cell, the leading class's letter under it, and the times under both."""
     bars, letters = Text(INDENT), Text(INDENT)
     for moment in moments:
