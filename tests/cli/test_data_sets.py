@@ -211,7 +211,7 @@ def served(tmp_path, monkeypatch):
     (tmp_path / "served").mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
     archives = []
-    for part, numbers in (("Train", range(1, 7)), ("Test", range(1, 3))):
+    for part, numbers in (("TrainCommand", range(1, 7)), ("Test", range(1, 3))):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for number in numbers:

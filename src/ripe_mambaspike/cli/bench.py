@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ripe_mambaspike.cli.bench_tables import show_infer, show_ops, show_scan, show_train
-from ripe_mambaspike.cli.show import print_json, progress, progress_done
+from ripe_mambaspike.cli.output import print_json, progress, progress_done
 
 Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
 Counts = Annotated[list[int], tyro.conf.arg(metavar="N")]
@@ -17,7 +17,7 @@ REPEATS = {"cpu": 5, "cuda": 50}
 
 
 @dataclass
-class Infer:
+class InferCommand:
     """Time the deployed network: ours, the plain-PyTorch reference path, and Mamba-Spike."""
 
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")] = "dvsgesture"
@@ -52,7 +52,7 @@ class Infer:
 
 
 @dataclass
-class Train:
+class BenchTrain:
     """Time one step of training: ours and the plain-PyTorch reference path."""
 
     recipe: Literal["dvsgesture", "nmnist", "dailydvs200"] | None = None
@@ -89,7 +89,7 @@ class Train:
 
 
 @dataclass
-class Ops:
+class OpsCommand:
     """Time every fused operator, forward and with backward, at the DVS-Gesture network's sizes."""
 
     batch: Count = None
@@ -122,7 +122,7 @@ class Ops:
 
 
 @dataclass
-class Scan:
+class ScanCommand:
     """Sweep the deployed network over resolution and steps, fit a line to its time, and time the scan alone."""
 
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")] = "dvsgesture"
@@ -157,18 +157,18 @@ class Scan:
         return _finish(bench_scan(setting, device, progress), self.json, show_scan)
 
 
-COMMANDS = {"infer": Infer, "train": Train, "ops": Ops, "scan": Scan}
+COMMANDS = {"infer": InferCommand, "train": BenchTrain, "ops": OpsCommand, "scan": ScanCommand}
 
 
 @dataclass
-class Bench:
+class BenchCommand:
     """Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Infer, tyro.conf.subcommand("infer")]
-        | Annotated[Train, tyro.conf.subcommand("train")]
-        | Annotated[Ops, tyro.conf.subcommand("ops")]
-        | Annotated[Scan, tyro.conf.subcommand("scan")]
+        Annotated[InferCommand, tyro.conf.subcommand("infer")]
+        | Annotated[BenchTrain, tyro.conf.subcommand("train")]
+        | Annotated[OpsCommand, tyro.conf.subcommand("ops")]
+        | Annotated[ScanCommand, tyro.conf.subcommand("scan")]
     ]
 
     def run(self) -> int:

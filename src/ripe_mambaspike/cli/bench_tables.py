@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ripe_mambaspike.cli.show import console, number, print_table
+from ripe_mambaspike.cli.output import console, number, print_table
 
 Row = dict[str, Any]
 
