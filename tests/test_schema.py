@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import msgspec
 import pytest
 from msgspec import Meta
 
@@ -18,8 +19,8 @@ class Shard(Document):
 
 
 class Index(Document):
-    shards: list[Shard] = []
-    cuts: dict[str, Shard] = {}
+    shards: list[Shard] = msgspec.field(default_factory=list)
+    cuts: dict[str, Shard] = msgspec.field(default_factory=dict)
     grid: int | tuple[int, int] = 1
 
 
