@@ -62,8 +62,8 @@ def scene(rate: float, side: int) -> list[Events]:
     packets = []
     for index in range(LOOP):
         angle = 2 * np.pi * index / LOOP
-        centre = side / 2 * (1 + 0.5 * np.array([np.cos(angle), np.sin(angle)]))
-        blob = rng.normal(centre[:, None], side / 12, (2, count))
+        center = side / 2 * (1 + 0.5 * np.array([np.cos(angle), np.sin(angle)]))
+        blob = rng.normal(center[:, None], side / 12, (2, count))
         noise = rng.uniform(0, side, (2, count))
         x, y = np.clip(np.where(rng.random(count) < 0.8, blob, noise), 0, side - 1).astype(np.int64)
         times = np.sort(rng.integers(0, PACKET_US, count))

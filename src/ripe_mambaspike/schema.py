@@ -104,7 +104,7 @@ def convert(
 
 
 def suggest(name: str, known: Mapping[str, Any] | list[str] | tuple[str, ...]) -> str:
-    """"; did you mean 'x'?" where a known name is close to this one, otherwise nothing."""
+    """ "; did you mean 'x'?" where a known name is close to this one, otherwise nothing."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

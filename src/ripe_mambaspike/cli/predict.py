@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
+COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
 INDENT = "  "
 MARK_EVERY = 10  # steps
 ROOM_FOR_MARK = 12  # columns that the last mark may take after the cells
@@ -137,8 +137,8 @@ class ClassStyles:
     def letter(self, label: str) -> str:
         return LETTERS[self._number(label) % len(LETTERS)]
 
-    def colour(self, label: str) -> str:
-        return COLOURS[self._number(label) % len(COLOURS)]
+    def color(self, label: str) -> str:
+        return COLORS[self._number(label) % len(COLORS)]
 
     def _number(self, label: str) -> int:
         return self._order.setdefault(label, len(self._order))
@@ -175,9 +175,9 @@ def _row(path: Path, recording: "Recording", prediction: "Prediction") -> dict[s
 
 def _show(out: Console, path: Path, prediction: "Prediction", keys: ClassStyles) -> None:
     second = prediction.runner_up
-    colour = keys.colour(prediction.timeline[-1].label)
+    color = keys.color(prediction.timeline[-1].label)
     then = "" if second is None else f", then {escape(second[0])} {_percent(second[1])}"
-    label = f"[bold {colour}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
+    label = f"[bold {color}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
     out.print(f"[bold]{escape(printable(path))}[/]: {label}{then}", soft_wrap=True)
     a_line = max(1, out.width - len(INDENT) - ROOM_FOR_MARK)
     moments, start = prediction.timeline, prediction.timeline[0].start_us
@@ -194,8 +194,8 @@ def _lines(moments: "Sequence[TimelineStep]", start_us: int, keys: ClassStyles) 
     bars, letters = Text(INDENT), Text(INDENT)
     for moment in moments:
         height = min(len(BARS) - 1, int(moment.probability * len(BARS)))
-        bars.append(BARS[height], style=keys.colour(moment.label))
-        letters.append(keys.letter(moment.label), style=keys.colour(moment.label))
+        bars.append(BARS[height], style=keys.color(moment.label))
+        letters.append(keys.letter(moment.label), style=keys.color(moment.label))
     length = moments[-1].stop_us - start_us
     last = f"╵{_time(moments[-1].stop_us - start_us, length)}"
     marks = ""
