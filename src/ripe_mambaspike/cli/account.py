@@ -134,9 +134,9 @@ class AccountCommand:
                 f"--recordings was given for {self.model!r}; the folder of a run or of a saved network is wanted"
             )
         from ripe_mambaspike.account.measured import account_recordings, accumulator_of
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.inference.predict import load
 
-        classifier = load_classifier(
+        classifier = load(
             self.model, steps=self.steps, grid=self.resolution, sensor_size=self.sensor_size, crop=self.crop
         )
         runtime = accumulator_of(classifier.model)
@@ -176,12 +176,12 @@ class AccountCommand:
 def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
     """One recording's activity; an error always names the file."""
     from ripe_mambaspike.account.measured import measure_clip
-    from ripe_mambaspike.inference.predict import clip_of, read_for
+    from ripe_mambaspike.inference.predict import make_clip, read_recording
 
     try:
         with print_warnings():
-            recording = read_for(classifier, path)
-        return measure_clip(runtime, printable(path), clip_of(classifier, recording).unsqueeze(0))
+            recording = read_recording(classifier, path)
+        return measure_clip(runtime, printable(path), make_clip(classifier, recording).unsqueeze(0))
     except RipeError as error:
         if str(path) in str(error):
             raise

@@ -63,7 +63,7 @@ class ExportCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.export.folder import ExportOptions, check_place, deployed, export
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.inference.predict import load
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
         self._check_words()
@@ -72,7 +72,7 @@ class ExportCommand:
         home = folder.parent / "export" if folder.name in HOMES else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
         check_place(out)
-        classifier = load_classifier(folder)
+        classifier = load(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)
         try:
