@@ -52,7 +52,10 @@ def test_without_the_filter_there_is_no_dual_kernel():
 def test_the_account_of_a_clip(form):
     model = create_model("nmnist", seed=0, **SMALL, form=form).train()
     document = account(model, probe_events(3, 20, 30), "a clip")
-    parameters, flops = count_parameters(model.config), count_flops(model.config.replace(time_steps=3, in_size=(20, 30)))
+    parameters, flops = (
+        count_parameters(model.config),
+        count_flops(model.config.replace(time_steps=3, in_size=(20, 30))),
+    )
     assert document["parameters"]["training"] == parameters.training
     assert document["parameters"]["deployed"] == parameters.deployed
     assert document["parameters"]["by_part"] == parameters.by_part

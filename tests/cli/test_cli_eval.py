@@ -96,7 +96,7 @@ def test_a_set_with_other_classes(refused, finished, tmp_path):
     shutil.copytree(finished / "best", tmp_path / "net")
     labels = read_labels(tmp_path / "net")
     changed = [
-        type(labels)(**{**vars(labels), "num_classes": classes})
+        type(labels)(**{**vars(labels), "classes": classes})
         for classes in ((*labels.classes[:-1], "sneeze"), labels.classes[::-1])
     ]
     recipe = finished / "recipe.yaml"

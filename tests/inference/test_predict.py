@@ -108,7 +108,14 @@ def test_half_precision(saved, network, tmp_path):
 
 
 def test_a_network_that_answers_once_has_one_moment(tmp_path):
-    fields = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 2, "time_steps": 7, "in_size": (13, 18), "num_classes": 3}
+    fields = {
+        "channels": (4, 5, 6),
+        "embed_dim": 16,
+        "depth": 2,
+        "time_steps": 7,
+        "in_size": (13, 18),
+        "num_classes": 3,
+    }
     create_model("mamba-spike", seed=0, **fields).save_pretrained(tmp_path)
     clip = recording()
     (moment,) = predict(load(tmp_path), clip).timeline
@@ -160,7 +167,7 @@ def test_no_events(saved):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"time_steps": 0}, "0"), ({"time_steps": 7}, "7"), ({"grid": 7}, "7"), ({"grid": -1}, "-1"), ({"grid": 1 << 20}, "grid")],
+    [({"steps": 0}, "0"), ({"steps": 7}, "7"), ({"grid": 7}, "7"), ({"grid": -1}, "-1"), ({"grid": 1 << 20}, "grid")],
     ids=["steps 0", "steps 7", "grid 7", "grid -1", "grid huge"],
 )
 def test_sizes_that_the_network_does_not_take(saved, options, named):

@@ -58,7 +58,7 @@ def test_a_network_that_no_run_made_has_names_all_the_same(tmp_path):
 
 
 def test_sixty_thousand_names_are_read_at_once(tmp_path):
-    made = document() | {"num_classes": [f"class {number}" for number in range(60_000)]}
+    made = document() | {"classes": [f"class {number}" for number in range(60_000)]}
     (tmp_path / "labels.json").write_text(json.dumps(made))
     assert len(read_labels(tmp_path).classes) == 60_000  # took 20 s when names were compared pair by pair
 

@@ -66,7 +66,9 @@ def loud(model):
     return model.double().eval()
 
 
-@pytest.mark.parametrize("fields", [{}, {"conv_bias": True}, {"pool_size": 2}, {"rate_window": 5, "time_steps": 3}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"conv_bias": True}, {"pool_size": 2}, {"rate_window": 5, "time_steps": 3}], ids=str
+)
 def test_forward(tiny_baseline, events, fields):
     model = loud(tiny_baseline(**fields))
     x = events(13, 18, steps=model.config.time_steps, samples=3, dtype=torch.float64)

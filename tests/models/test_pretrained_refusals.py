@@ -129,7 +129,9 @@ def test_a_config_that_says_something_else(saved, change, words):
     refused(saved, *words, kind=(WeightsError, ConfigError))
 
 
-@pytest.mark.parametrize("change", [lambda d: d["config"].update(time_steps=0), lambda d: d["config"].update(form="odd")])
+@pytest.mark.parametrize(
+    "change", [lambda d: d["config"].update(time_steps=0), lambda d: d["config"].update(form="odd")]
+)
 def test_a_bad_value_in_a_config_names_the_file(saved, change):
     rewrite(saved, change)
     refused(saved, str(saved / "config.json"), kind=(WeightsError, ConfigError))

@@ -12,7 +12,13 @@ from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.calibrate import recalibrate
 
-SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "drop_path_rate": 0.0}
+SMALL = {
+    "stage_channels": (8, 12, 16),
+    "embed_dims": (8, 16, 24),
+    "time_steps": 4,
+    "in_size": 16,
+    "drop_path_rate": 0.0,
+}
 NAMES = ["wave", "clap", "drum"]
 
 

@@ -494,7 +494,11 @@ def made_recipes(draw):
     epochs = draw(counts)
     lr_min = draw(st.floats(0, 1))
     folds = draw(st.sampled_from([0, 2, 5]))
-    fields = {"neurons": st.sampled_from([["lif"] * 3, "silif"]), "drop_path_rate": st.floats(0, 0.99), "tdm": st.booleans()}
+    fields = {
+        "neurons": st.sampled_from([["lif"] * 3, "silif"]),
+        "drop_path_rate": st.floats(0, 0.99),
+        "tdm": st.booleans(),
+    }
     values = {
         "name": draw(st.from_regex(NAME, fullmatch=True)),
         "data": {

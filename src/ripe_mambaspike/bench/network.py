@@ -73,7 +73,11 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
     """Mamba-Spike for the same clips and classes."""
     if not isinstance(model_config(name), MambaSpikeConfig):
         raise ConfigError(f"--baseline is {name}; a Mamba-Spike such as mamba-spike is wanted")
-    fields: dict[str, Any] = {"num_classes": config.num_classes, "time_steps": config.time_steps, "in_size": config.in_size}
+    fields: dict[str, Any] = {
+        "num_classes": config.num_classes,
+        "time_steps": config.time_steps,
+        "in_size": config.in_size,
+    }
     return create_model(name, seed=SEED, **fields).to(device).eval()
 
 

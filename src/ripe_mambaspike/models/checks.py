@@ -12,9 +12,7 @@ from ripe_mambaspike.models.config import MIN_SIDE
 WANTED = "events binned to (batch, steps, 2, height, width)"
 
 
-def check_input(
-    x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False
-) -> None:
+def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False) -> None:
     """Raise unless a network of this precision can read x, after `seen` steps of the same recording.
 
     `max_steps` is None for a network that takes any number of them. In training what is not finite is left to the

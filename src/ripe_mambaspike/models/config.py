@@ -75,7 +75,9 @@ class ModelConfig:
                 close = [renamed] if renamed else difflib.get_close_matches(name, cls.field_names(), 1)
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 known = ", ".join(cls.field_names())
-                raise ConfigError(f"{name}: expected a field of {origin} ({known}), got an unknown one{hint}", field=name)
+                raise ConfigError(
+                    f"{name}: expected a field of {origin} ({known}), got an unknown one{hint}", field=name
+                )
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

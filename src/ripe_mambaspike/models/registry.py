@@ -30,7 +30,9 @@ CONFIGS: dict[str, ModelConfig] = {
     "dailydvs200-lite": DAILY.replace(stage_channels=(64, 128, 256), embed_dims=(64, 128, 256)),
     # Each baseline is counted as its row of the paper: the pooled one from a checkpoint of the released code.
     "mamba-spike": MambaSpikeConfig(),
-    "mamba-spike-nmnist": MambaSpikeConfig(time_steps=10, in_size=(34, 34), channels=(32, 32, 64), embed_dim=128, depth=4),
+    "mamba-spike-nmnist": MambaSpikeConfig(
+        time_steps=10, in_size=(34, 34), channels=(32, 32, 64), embed_dim=128, depth=4
+    ),
     "mamba-spike-pooled": MambaSpikeConfig(pool_size=8, conv_bias=True),
 }
 

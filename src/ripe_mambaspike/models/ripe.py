@@ -75,7 +75,9 @@ class RipeMambaSpike(Model):
         self.stages = nn.ModuleList(_stage(config, level) for level in range(3))
         self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0], config.rate_decay)
         self.tokens = TokenSelection(config.num_tokens)
-        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, config.drop_path_rate, causal=config.causal)
+        self.hierarchy = Hierarchy(
+            widths, config.pool_ratios, config.mixer, config.drop_path_rate, causal=config.causal
+        )
         self.head = make_head(widths[-1], config.num_classes, config.head_hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:

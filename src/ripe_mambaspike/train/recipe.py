@@ -38,7 +38,9 @@ class DataSettings:
 class ModelSettings:
     """The network."""
 
-    name: str = "dvsgesture"  # a registered network (see ripe models); num_classes, time_steps and in_size come from the data
+    name: str = (
+        "dvsgesture"  # a registered network (see ripe models); num_classes, time_steps and in_size come from the data
+    )
     fields: dict[str, Any] = field(
         default_factory=dict
     )  # other fields of its config, such as {neurons: [lif, lif, lif]}

@@ -146,7 +146,9 @@ def save_stored(
     beside: dict[str, bytes] = {}
     if labels is not None:
         if len(labels.classes) != network.config.num_classes:
-            raise ConfigError(f"labels names {len(labels.classes)} classes; the network has {network.config.num_classes}")
+            raise ConfigError(
+                f"labels names {len(labels.classes)} classes; the network has {network.config.num_classes}"
+            )
         beside[LABELS_FILE] = packed_labels(labels, Path(folder) / LABELS_FILE)
     return save_pretrained(network, folder, stored=stored, beside=beside)
 
