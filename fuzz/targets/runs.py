@@ -20,7 +20,7 @@ from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_c
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
 
 SETTINGS = (
-    "data.steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], hierarchy_widths: [4, 4, 4]}",
+    "data.steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], embed_dims: [4, 4, 4]}",
     "schedule.batch_size=4", "schedule.epochs=2", "run.recalibrate=1", "run.device=cpu",
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ FIELDS = {
     "name": "tiny",
     "data.steps": "4",
     "data.grid": "16",
-    "model.fields": "{stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "model.fields": "{stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
     "schedule.batch_size": "4",
     "schedule.epochs": "2",
     "optimizer.lr_min": "1e-4",

@@ -13,7 +13,7 @@ DURATION_US = 400_000
 SMALL = (
     "data.steps=4",
     "data.grid=17",  # of two pixels each: a mirrored clip has no columns that others lack
-    "model.fields={stage_channels: [8, 16, 16], hierarchy_widths: [8, 16, 16], neurons: [lif, lif, lif]}",
+    "model.fields={stage_channels: [8, 16, 16], embed_dims: [8, 16, 16], neurons: [lif, lif, lif]}",
     "schedule.warmup_iterations=0",
     "schedule.epochs=5",
 )

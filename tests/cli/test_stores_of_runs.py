@@ -17,7 +17,7 @@ from ripe_mambaspike.train.checkpoint_data import open_for, settings_of
 
 SETTINGS = (
     "name=tiny", "data.steps=4", "data.grid=16", "schedule.batch_size=11", "schedule.epochs=2", "run.device=cpu",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
 )  # fmt: skip
 COUNTS = {"train": 11, "val": 11, "test": 22}
 SAME = ("set", "cut", "split", "store", "top1", "top5", "n", "loss", "per_class", "confusion", "rates")

@@ -116,14 +116,14 @@ def test_one_pass_leaves_the_relaxed_columns_empty(tiny, go, read_log, tmp_path)
 
 
 def test_the_filters_in_order():
-    fields = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
-    model = create_model("dvsgesture", seed=0, classes=11, **fields)
+    fields = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
+    model = create_model("dvsgesture", seed=0, num_classes=11, **fields)
     with torch.no_grad():
         for number, stage in enumerate(model.stages):
             stage.first_conv.coefficient.fill_(-(2.0 * number + 1))
             stage.second_conv.coefficient.fill_(2.0 * number + 2)
     assert filters(model) == {f"tdm_{layer}": float(layer) for layer in range(1, 7)}
-    without = create_model("dvsgesture", seed=0, classes=11, tdm=False, **fields)
+    without = create_model("dvsgesture", seed=0, num_classes=11, tdm=False, **fields)
     assert filters(without) == {f"tdm_{layer}": None for layer in range(1, 7)}
 
 

@@ -13,7 +13,7 @@ from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.objective import Weights, consistency, objective, rate_penalty, relaxed_weight, tet
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, split_by_decay, training_step
 
-SMALL = {"stage_channels": (8, 8, 12), "hierarchy_widths": (8, 12, 16), "steps": 3, "resolution": 16, "drop_path": 0.0}
+SMALL = {"stage_channels": (8, 8, 12), "embed_dims": (8, 12, 16), "time_steps": 3, "in_size": 16, "drop_path_rate": 0.0}
 
 
 def small(**fields):
@@ -169,7 +169,7 @@ def test_one_pass_or_two():
 
 
 def test_the_relaxed_pass_keeps_the_hard_tokens():
-    model = small(tokens=2).train()
+    model = small(num_tokens=2).train()
     seen = []
     run_passes = model.run_passes
 
@@ -197,7 +197,7 @@ def test_training_lowers_the_loss():
 
 
 def test_what_decays():
-    model = small(head_width=20)
+    model = small(head_hidden_size=20)
     decayed, kept = ({id(p) for p in part} for part in split_by_decay(model))
     names = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
     assert decayed | kept == set(names.values())

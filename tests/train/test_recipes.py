@@ -80,7 +80,7 @@ def test_the_papers_recipes_are_its_table(name):
     assert (rates.lr_min, rates.clip, plan.sharpness_start) == (1e-6, 1.0, 2.0)
     assert recipe.augmentation == BENCHMARKS[name.removesuffix("-lite")]
     config = model_config(name)
-    assert (recipe.model.name, recipe.data.steps, recipe.data.grid) == (name, config.steps, config.resolution)
+    assert (recipe.model.name, recipe.data.steps, recipe.data.grid) == (name, config.time_steps, config.in_size)
     assert recipe.model.fields == {}
     assert recipe.data.set == name.removesuffix("-lite")
     assert recipe.run == RunSettings()
@@ -148,7 +148,7 @@ def test_what_is_left_out_keeps_its_default():
         ("data: {extra: [sim-nmnist=/a]}", "data.extra", ("sim-nmnist=/a",)),
         ("loss: {passes: 1}", "loss.passes", 1),
         ("data: {binary: yes}", "data.binary", True),
-        ("model: {fields: {drop_path: 1e-1}}", "model.fields", {"drop_path": 0.1}),
+        ("model: {fields: {drop_path_rate: 1e-1}}", "model.fields", {"drop_path_rate": 0.1}),
         ("model: {fields: {neurons: [lif, lif, silif]}}", "model.fields", {"neurons": ["lif", "lif", "silif"]}),
     ],
 )
@@ -245,8 +245,8 @@ def test_a_wrong_value_is_one_sentence(text, named):
         ("name=''", "letters, digits"),
         ("model.name=dvsgestur", "did you mean 'dvsgesture'"),
         ("model.fields.neuron=lif", "did you mean 'neurons'"),
-        ("model.fields.drop_path=2", "up to but not 1"),
-        ("model.fields.drop_path=much", "a finite number"),
+        ("model.fields.drop_path_rate=2", "up to but not 1"),
+        ("model.fields.drop_path_rate=much", "a finite number"),
         ("model.fields.classes=3", "comes from the data"),
         ("model.fields.steps=3", "comes from the data"),
         ("model.fields.resolution=34", "comes from the data"),
@@ -350,7 +350,7 @@ HUGE = "0x" + "f" * 5000  # more digits than Python prints
         f"optimizer: {{lr: {HUGE}}}",
         f"data: {{grid: [{HUGE}, 1]}}",
         f"loss: {{passes: {HUGE}}}",
-        f"model: {{fields: {{head_width: {HUGE}}}}}",
+        f"model: {{fields: {{head_hidden_size: {HUGE}}}}}",
         f"name: {HUGE}",
         f"model: {{fields: {{? {HUGE} : 1}}}}",
         "schedule: {epochs: 1" + ":59" * 2000 + "}",
@@ -384,7 +384,7 @@ def test_hostile_files(tmp_path, content):
     refused(lambda: load_recipe(path), "mine.yaml")
 
 
-@pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_width", "name"])
+@pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_hidden_size", "name"])
 def test_settings_with_endless_numbers(field):
     refused(lambda: with_settings(load_recipe("nmnist"), [f"{field}={HUGE}"]))
 
@@ -407,13 +407,13 @@ def test_no_file(tmp_path):
 def test_settings():
     before = load_recipe("dvsgesture")
     words = ["schedule.epochs=30", "data.grid=[34,48]", "data.cache=off", "optimizer.lr=1e-2", "name=mine"]
-    words += ["data.root=", "model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path=0.3"]
+    words += ["data.root=", "model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path_rate=0.3"]
     after = with_settings(before, words)
     assert (after.schedule.epochs, after.data.grid, after.data.cache, after.name) == (30, (34, 48), "off", "mine")
     assert (after.optimizer.lr, after.data.root) == (1e-2, None)
-    assert after.model.fields == {"neurons": ["lif"] * 3, "drop_path": 0.3}
+    assert after.model.fields == {"neurons": ["lif"] * 3, "drop_path_rate": 0.3}
     assert before == load_recipe("dvsgesture")  # unchanged, its mapping too
-    changed = ["name", "data.grid", "data.cache", "model.fields.neurons", "model.fields.drop_path"]
+    changed = ["name", "data.grid", "data.cache", "model.fields.neurons", "model.fields.drop_path_rate"]
     assert difference(before, after) == [*changed, "optimizer.lr", "schedule.epochs"]
     assert difference(after, after) == []
     assert with_settings(after, ["model.fields={}"]).model.fields == {}
@@ -494,7 +494,11 @@ def made_recipes(draw):
     epochs = draw(counts)
     lr_min = draw(st.floats(0, 1))
     folds = draw(st.sampled_from([0, 2, 5]))
-    fields = {"neurons": st.sampled_from([["lif"] * 3, "silif"]), "drop_path": st.floats(0, 0.99), "tdm": st.booleans()}
+    fields = {
+        "neurons": st.sampled_from([["lif"] * 3, "silif"]),
+        "drop_path_rate": st.floats(0, 0.99),
+        "tdm": st.booleans(),
+    }
     values = {
         "name": draw(st.from_regex(NAME, fullmatch=True)),
         "data": {

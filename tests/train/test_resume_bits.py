@@ -20,7 +20,7 @@ from ripe_mambaspike.train.run import Stop
 RICH = (
     "schedule.accumulate=2",  # moves of 8 clips and of the 3 that are left
     "run.ema=0.5",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8], drop_path: 0.5}",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.5}",
     "augmentation.mixup_alpha=0.4",
     "augmentation.mixup_probability=0.7",
     "augmentation.cutmix_alpha=0.4",

@@ -39,7 +39,7 @@ def test_a_run_without_a_grid_has_the_sensors_and_writes_it_down(tiny, go, watch
     watcher = watching()
     given = tiny("data.grid=null")
     go(given, tmp_path / "run", watcher)
-    assert watcher.learner.model.config.resolution == (16, 16)
+    assert watcher.learner.model.config.in_size == (16, 16)
     assert [line for line in watcher.lines if "data.grid" in line and "16×16" in line]
     assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["data"]["grid"] == [16, 16]
     assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["data"]["grid"] == [16, 16]

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 ON_CUDA = ("run.device=cuda", "data.cache=device", "schedule.epochs=3")
 # A CPU and a GPU draw other numbers from one seed.
-NOTHING_DRAWN = "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8], drop_path: 0.0}"
+NOTHING_DRAWN = "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.0}"
 
 
 def largest_difference(folder, other):

@@ -20,7 +20,7 @@ from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
 from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimizer, split_by_decay, whole_step
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 ONE_MOVE = ("schedule.batch_size=11", "loss.passes=1")  # an epoch
 PLAIN = (
     "augmentation.nda_operations=0",
@@ -216,7 +216,7 @@ def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
         (["optimizer.lr=2e-3"], "optimizer.lr differs"),
         (["schedule.epochs=3"], "schedule.epochs differs"),
         (["run.seed=1", "run.ema=0.9"], "run.seed, run.ema differ)"),
-        (["model.fields={stage_channels: [4, 8, 16], hierarchy_widths: [4, 8, 8]}"], "model.fields"),
+        (["model.fields={stage_channels: [4, 8, 16], embed_dims: [4, 8, 8]}"], "model.fields"),
     ],
 )
 def test_another_recipe_is_refused(finished, tiny, go, settings, said):
@@ -257,7 +257,7 @@ def test_a_lost_result_is_found_again(finished, tiny, go, outcome, tmp_path):
 
 @pytest.fixture
 def network():
-    return create_model("dvsgesture", seed=0, classes=11, drop_path=0.0, **FIELDS)
+    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
 
 
 def clips(count, seed=0):

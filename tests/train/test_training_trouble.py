@@ -15,13 +15,13 @@ from ripe_mambaspike.train.loop import NotFiniteError
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, move, training_step
 from ripe_mambaspike.train.trouble import first_bad
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 KERNEL = "stages.1.first_conv.branches.0.convs.0.weight"
 
 
 @pytest.fixture
 def network():
-    return create_model("dvsgesture", seed=0, classes=11, drop_path=0.0, **FIELDS)
+    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
 
 
 @pytest.fixture

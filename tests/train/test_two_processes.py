@@ -25,7 +25,7 @@ PLAIN = (  # nothing is drawn, so that it does not matter who draws
     "augmentation.polarity_flip=0",
     "augmentation.mixup_probability=0",
     "augmentation.cutmix_probability=0",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8], drop_path: 0.0}",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.0}",
 )
 CURVES = ("loss", "hard", "relaxed", "consistency", "rate", "grad_norm", "rate_1", "rate_6", "tdm_6", "train_top1")
 PICKED = ("val_loss", "val_top1", "lr", "sharpness", "relaxed_share")

@@ -70,7 +70,7 @@ def bench_train(
     with explain_out_of_memory(device, f"a training step of batch {batch}"):
         model = training_network(setting.recipe, config, device).train()
         x = clips(config, batch, device)
-        targets = torch.arange(batch, device=device) % config.classes
+        targets = torch.arange(batch, device=device) % config.num_classes
         progress("comparing loss and gradients …")
         agreement = _compare(model, x, targets, settings, setting.precision)
         progress("timing the step …")
@@ -83,8 +83,8 @@ def bench_train(
         "precision": setting.precision,
         "batch": batch,
         "passes": passes,
-        "steps": config.steps,
-        "resolution": list(config.resolution),
+        "steps": config.time_steps,
+        "resolution": list(config.in_size),
         "agreement": agreement.to_dict(),
         "says": agreement.sentence,
         "speedup": ratio(found["reference"], fastest) if agreement.agrees else None,

@@ -62,8 +62,8 @@ class ExportCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.export.write import ExportOptions, check_output_folder, export, to_deployed
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.deploy.export.write import ExportOptions, check_place, deployed, export
+        from ripe_mambaspike.inference.predict import load
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
         self._check_words()
@@ -71,8 +71,8 @@ class ExportCommand:
         folder = find_checkpoint(self.checkpoint)
         home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
-        check_output_folder(out)
-        classifier = load_classifier(folder)
+        check_place(out)
+        classifier = load(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)
         try:
@@ -176,7 +176,7 @@ class _Job:
             progress("checking …")
             self.document["check"] = {"on": self.seen.what, "ways": self._check(made, self.seen)}
         config = self.model.config
-        at = config.replace(steps=self.classifier.steps, resolution=self.classifier.grid)
+        at = config.replace(time_steps=self.classifier.steps, in_size=self.classifier.grid)
         cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 

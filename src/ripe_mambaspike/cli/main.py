@@ -50,7 +50,8 @@ Command = (
     | Annotated[TrainCommand, tyro.conf.subcommand("train")]
 )
 Asked = (
-    AccountCommand | BenchCommand | CheckCommand | DataCommand | EvalCommand | ExportCommand | FuseCommand | ModelsCommand | PredictCommand | RecipesCommand | SeedsCommand | ServeCommand | SimCommand | StreamCommand
+    AccountCommand | BenchCommand | CheckCommand | DataCommand | EvalCommand | ExportCommand | FuseCommand
+    | ModelsCommand | PredictCommand | RecipesCommand | SeedsCommand | ServeCommand | SimCommand | StreamCommand
     | TrainCommand
 )  # fmt: skip
 COMMANDS = (

@@ -67,7 +67,8 @@ def headline(run: RunData, parameters: dict[str, Any]) -> str:
     where = " · ".join(escaped(result[key], 60) for key in ("set", "cut") if result.get(key))
     return (
         f'<header><p class="kind">Training report{f" · {where}" if where else ""}</p><h1>{escaped(run_name(run))}</h1>'
-        f'<div class="hero">{_score(run)}{badge(run)}</div>{missing_note}<dl class="facts">{_facts(run, parameters)}</dl>'
+        f'<div class="hero">{_score(run)}{badge(run)}</div>{missing_note}'
+        f'<dl class="facts">{_facts(run, parameters)}</dl>'
         "</header>"
     )
 

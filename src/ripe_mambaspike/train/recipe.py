@@ -38,14 +38,16 @@ class DataSettings:
 class ModelSettings:
     """The network."""
 
-    name: str = "dvsgesture"  # a registered network (see ripe models); classes, steps and resolution come from the data
+    name: str = (
+        "dvsgesture"  # a registered network (see ripe models); num_classes, time_steps and in_size come from the data
+    )
     fields: dict[str, Any] = field(
         default_factory=dict
     )  # other fields of its config, such as {neurons: [lif, lif, lif]}
 
 
 @dataclass(frozen=True)
-class OptimiserSettings:
+class OptimizerSettings:
     """AdamW."""
 
     lr: float = 1e-3  # learning rate after the warm-up
@@ -104,7 +106,7 @@ class Recipe:
     name: str = "recipe"  # of the run, and of its folder in runs/
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    optimizer: OptimiserSettings = field(default_factory=OptimiserSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     augmentation: Augmentation = field(default_factory=Augmentation)
     schedule: Schedule = field(default_factory=Schedule)

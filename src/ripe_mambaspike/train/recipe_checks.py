@@ -6,13 +6,13 @@ from typing import Any
 from ripe_mambaspike.data.sets.registry import SETS, SIMULATED
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.config import LARGEST, SMALLEST_SIDE
+from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, MIN_SIDE
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipe_fields import kinds_of, leaves, nearest, read, show
 
 NAME = re.compile(r"\w[\w.+-]{0,99}")  # it names a folder
-FROM_DATA = ("classes", "steps", "resolution", "form")  # of a network, which a recipe does not set
+FROM_DATA = ("num_classes", "time_steps", "in_size", "form")  # of a network, which a recipe does not set
 LARGEST_SEED = 2**63 - 1
 LEAST = {
     "data.steps": 1,
@@ -67,7 +67,7 @@ def _refuse(path: str, value: Any, wanted: str) -> None:
 
 def _check_data(recipe: Recipe) -> None:
     data = recipe.data
-    most_steps, most_side = LARGEST["steps"], LARGEST["resolution"]
+    most_steps, most_side = MAX_TIME_STEPS, MAX_SIDE
     known = [*SETS, *SIMULATED]
     if data.set not in known:
         raise ConfigError(
@@ -75,8 +75,8 @@ def _check_data(recipe: Recipe) -> None:
         )
     if data.steps > most_steps:
         _refuse("data.steps", data.steps, f"a whole number from 1 to {most_steps}")
-    if data.grid is not None and not all(SMALLEST_SIDE <= side <= most_side for side in data.grid):
-        _refuse("data.grid", list(data.grid), f"one side or [height, width] from {SMALLEST_SIDE} to {most_side}")
+    if data.grid is not None and not all(MIN_SIDE <= side <= most_side for side in data.grid):
+        _refuse("data.grid", list(data.grid), f"one side or [height, width] from {MIN_SIDE} to {most_side}")
     if data.store is not None and not KEY.fullmatch(data.store):
         said = "the key of a prepared set (see ripe data list) or null"
         raise ConfigError(f"data.store: expected {said}, got {show(data.store)}", field="data.store")
@@ -100,8 +100,8 @@ def _check_model(recipe: Recipe) -> None:
     if fixed := [field for field in FROM_DATA if field in given]:
         raise ConfigError(f"model.fields sets {fixed[0]}, which comes from the data; another field is wanted there")
     try:
-        sizes = {} if recipe.data.grid is None else {"resolution": recipe.data.grid}
-        model_config(name, **given, steps=recipe.data.steps, **sizes)
+        sizes = {} if recipe.data.grid is None else {"in_size": recipe.data.grid}
+        model_config(name, **given, time_steps=recipe.data.steps, **sizes)
     except ConfigError as error:
         raise ConfigError(f"model.fields: {error}") from error
 
