@@ -104,7 +104,7 @@ def test_multiply_adds_leave_out_the_border(network):
 
 def test_the_report_follows_from_the_layers(network):
     x = probe_events(3, 11, 9)
-    report, layers = energy_report(network, x, "a test"), measure(network, x)
+    report, layers = energy_report(network, x, "a test"), measure_activity(network, x)
     flops = count_flops(network.config.replace(in_size=(11, 9)))
     rest = (flops.total - flops.by_part["backbone"]) / 2 * 4.6e-6
     dense = sum(layer.macs for layer in layers) * 4.6e-6

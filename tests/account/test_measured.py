@@ -54,7 +54,7 @@ def test_what_one_clip_did(model, clips, activities):
 @pytest.mark.parametrize("resolution", [(18, 22), (34, 34), (11, 9)], ids=str)
 def test_multiply_adds_without_running(model, resolution):
     config = model.config.replace(in_size=resolution, time_steps=2)
-    ran = {layer.layer: layer.macs for layer in measure(model, probe_events(2, *resolution))}
+    ran = {layer.layer: layer.macs for layer in measure_activity(model, probe_events(2, *resolution))}
     assert backbone_macs(config) == ran
 
 

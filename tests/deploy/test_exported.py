@@ -8,12 +8,10 @@ import torch
 
 from ripe_mambaspike.deploy.export import graph_scan
 from ripe_mambaspike.deploy.export.check import CLIP, STEPS, check_export, check_front
-from ripe_mambaspike.deploy.export.run import load_export, load_exported
-from ripe_mambaspike.deploy.export.write import ExportOptions, deployed, export
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
 from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE, ParityResult, compare_outputs, require_parity
-from ripe_mambaspike.deploy.export.run import load_exported, load_export
-from ripe_mambaspike.deploy.export.write import ExportOptions, to_deployed, export
+from ripe_mambaspike.deploy.export.run import load_export, load_exported
+from ripe_mambaspike.deploy.export.write import ExportOptions, export, to_deployed
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16

@@ -62,7 +62,7 @@ class ExportCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.export.write import ExportOptions, check_place, deployed, export
+        from ripe_mambaspike.deploy.export.write import ExportOptions, check_output_folder, export, to_deployed
         from ripe_mambaspike.inference.predict import load
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
@@ -71,7 +71,7 @@ class ExportCommand:
         folder = find_checkpoint(self.checkpoint)
         home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
-        check_place(out)
+        check_output_folder(out)
         classifier = load(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)

@@ -122,7 +122,7 @@ def _tokens() -> list[Claim]:
         for keep, paper in ((32, 512), (64, 1024), (128, 2048), (256, 4096))
     ]
     model: Any = create_model("dvsgesture", seed=0, form="deployed", time_steps=2).eval()
-    features = model.front_end(binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
+    features = model.front_end(draw_binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
     return [
         *claims,
         BRIDGE.count(

@@ -143,8 +143,8 @@ def _others() -> list[Claim]:
     """The counts of the results table and of the widened networks."""
     wide = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
     widest = {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}
-    flops = Source("parameters", "Table 20 (compute cost)")
-    scaled = Source("parameters", "§6, Results")
+    flops = ClaimSource("parameters", "Table 20 (compute cost)")
+    scaled = ClaimSource("parameters", "§6, Results")
     gesture, cifar = "dvsgesture", "cifar10dvs"
 
     def deployed(name: str, **overrides: Any) -> int:
