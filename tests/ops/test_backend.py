@@ -13,7 +13,7 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import backend as module
 from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, log_once, precision, run
-from ripe_mambaspike.ops.native import build
+from ripe_mambaspike.ops.cpp import build
 
 SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "classes": 7, "drop_path": 0.0}
 RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
@@ -214,8 +214,8 @@ def test_an_operators_implementation(monkeypatch):
 
     monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=import_module))
     x, there = on_cpu(), SimpleNamespace(is_cuda=True)
-    assert run("neurons", "norm_fire", x, 3)[0] == "ripe_mambaspike.ops.native.neurons"
-    assert run("neurons", "norm_fire", there, 3) == ("ripe_mambaspike.ops.cuda.neurons", there, 3)
+    assert run("neurons", "norm_fire", x, 3)[0] == "ripe_mambaspike.ops.norm_fire.cpu"
+    assert run("neurons", "norm_fire", there, 3) == ("ripe_mambaspike.ops.norm_fire.triton", there, 3)
     for chosen, path in (("triton", "cuda.neurons"), ("native", "native.neurons"), ("plain", "plain")):
         with kernels(chosen):
             assert run("neurons", "norm_fire", x)[0] == f"ripe_mambaspike.ops.{path}"
