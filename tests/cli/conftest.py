@@ -10,13 +10,13 @@ from ripe_mambaspike.data.simulated import make_set
 
 SETTINGS = (
     "name=tiny",
-    "data.steps=4",
+    "data.time_steps=4",
     "data.grid=[16, 18]",
     "data.by=count",
     "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
     "schedule.batch_size=11",
     "schedule.epochs=3",
-    "run.ema=0.5",
+    "run.ema_decay=0.5",
     "run.device=cpu",
 )
 SMALL = ("stage_channels=[8, 12, 16]", "embed_dims=[8, 16, 24]")
