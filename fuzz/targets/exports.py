@@ -91,7 +91,7 @@ def _change_archive(case: bytes, random: Random) -> bytes:
 
 def _exported(to: str, names: tuple[str, ...]) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
-        model = create_model("nmnist", classes=3, seed=0, **FIELDS).eval()
+        model = create_model("nmnist", num_classes=3, seed=0, **FIELDS).eval()
         out = Path(place) / "out"
         export(deployed(model), ExportOptions(to, kinds=("clip",), static=True), out, LABELS)
         return {name: (out / name).read_bytes() for name in names}

@@ -28,8 +28,8 @@ SENSOR = (20, 18)
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
-    model = create_model("nmnist", seed=0, classes=3, **fields)
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
+    model = create_model("nmnist", seed=0, num_classes=3, **fields)
     randomize(model, 0)
     folder = model.save_pretrained(tmp_path_factory.mktemp("net"))
     save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "time", False, 1, "validation"), folder)
@@ -204,7 +204,7 @@ def test_sources_it_cannot_use(ripe, network, tmp_path):
 
 
 def test_a_network_trained_on_counts_is_refused(ripe, network, recording, tmp_path):
-    model = create_model("nmnist", seed=0, classes=3, steps=4, resolution=16)
+    model = create_model("nmnist", seed=0, num_classes=3, time_steps=4, in_size=16)
     folder = model.save_pretrained(tmp_path / "counts")
     save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "count", False, 1, "validation"), folder)
     said = ripe("stream", folder, "--source", recording)

@@ -31,8 +31,8 @@ LABELS = Labels(NAMES, "mine", None, STEPS_, (SIDE, SIDE), "count", False, 1, "v
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    small = {"stage_channels": [4, 8, 8], "hierarchy_widths": [4, 8, 8], "resolution": [SIDE, SIDE]}
-    made = create_model("nmnist", steps=STEPS_, classes=len(NAMES), **small)
+    small = {"stage_channels": [4, 8, 8], "embed_dims": [4, 8, 8], "in_size": [SIDE, SIDE]}
+    made = create_model("nmnist", time_steps=STEPS_, num_classes=len(NAMES), **small)
     randomize(made, 0)
     return fuse(made.eval(), quiet=True)
 

@@ -149,7 +149,7 @@ def test_the_peak_of_memory_is_lower():
 @pytest.mark.parametrize("side", [34, 64])
 @torch.no_grad()
 def test_whole_network(monkeypatch, side, dtype, limit):
-    model = create_model("dvsgesture", seed=0, steps=6)
+    model = create_model("dvsgesture", seed=0, time_steps=6)
     randomize(model, 0)
     model, x = model.cuda().eval(), probe_events(6, side, side, samples=2).cuda()
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -161,7 +161,7 @@ def test_whole_network(monkeypatch, side, dtype, limit):
 
 
 def test_captured_in_a_graph():
-    model = create_model("dvsgesture", seed=0, steps=4)
+    model = create_model("dvsgesture", seed=0, time_steps=4)
     randomize(model, 0)
     model = fuse(model.cuda().eval(), quiet=True)
     clips = [probe_events(4, 34, 34, samples=1, seed=seed).cuda() for seed in range(2)]

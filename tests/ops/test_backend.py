@@ -15,7 +15,13 @@ from ripe_mambaspike.ops import backend as module
 from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, log_once, precision, run
 from ripe_mambaspike.ops.cpp import build
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "classes": 7, "drop_path": 0.0}
+SMALL = {
+    "stage_channels": (8, 12, 16),
+    "embed_dims": (8, 16, 24),
+    "time_steps": 4,
+    "num_classes": 7,
+    "drop_path_rate": 0.0,
+}
 RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
 CACHED = (module._missing, log_once)
 

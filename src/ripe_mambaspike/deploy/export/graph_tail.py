@@ -23,7 +23,7 @@ class Tail(nn.Module):
         super().__init__()
         self.config = model.config
         self.attention = model.bridge.attention
-        self.tokens: TokenSelection | None = None if model.config.tokens is None else model.tokens
+        self.tokens: TokenSelection | None = None if model.config.num_tokens is None else model.tokens
         self.hierarchy, self.head = model.hierarchy, model.head
 
     def forward(self, features: Tensor, attention: Tensor, *salience: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class Tail(nn.Module):
         if self.tokens is not None:
             total, earliness = salience
             score = self.tokens.activity * total + self.tokens.earliness * earliness
-            indices = ops.salient_tokens(score, cast("int", self.config.tokens))
+            indices = ops.salient_tokens(score, cast("int", self.config.num_tokens))
         attended = ops.packed(attention.flatten(3).transpose(2, 3))
         tokens = keep_tokens(features, indices) + self.attention(keep_tokens(attended, indices))
         logits: Tensor = self.head(_climb(self.hierarchy, tokens).mean(2))

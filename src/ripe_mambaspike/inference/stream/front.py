@@ -51,7 +51,7 @@ def make_front(model: RipeMambaSpike, slots: int, grid: tuple[int, int], steps: 
     probe = torch.empty((1, steps, 2, *grid), dtype=model.dtype, device=weight.device)
     if steps > 1 and probe.dtype == torch.float32 and kernels_cover(model, probe) and backend(probe) == "native":
         planned = plan(model, probe)
-        if model.config.tokens is None and all(isinstance(s.attention, AttentionWeights) for s in planned.stages):
+        if model.config.num_tokens is None and all(isinstance(s.attention, AttentionWeights) for s in planned.stages):
             return StepFront(planned, slots, grid, steps)
     return ClipFront(model, slots)
 

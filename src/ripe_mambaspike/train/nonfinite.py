@@ -9,7 +9,7 @@ from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.step import StepSettings, forward
 
 
-def first_bad(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
+def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
     """Which module, in words; the weights are as they were before the step that failed."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():

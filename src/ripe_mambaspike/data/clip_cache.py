@@ -20,7 +20,7 @@ from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError, Ri
 from ripe_mambaspike.train.recipe import DataSettings
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.train.clips import Clips
+    from ripe_mambaspike.data.clips import Clips
 
 Numbers = NDArray[np.int64]  # of clips
 Mode = Literal["off", "memory", "device"]
@@ -94,13 +94,13 @@ def open_cache(
     progress: Progress | None = None,
 ) -> ClipCache:
     """The clips, kept where `data.cache` says; `processes` share this machine's memory."""
-    if data.workers < 0:
-        raise ConfigError(f"data.workers is {data.workers}; 0 or more processes are wanted")
+    if data.num_workers < 0:
+        raise ConfigError(f"data.num_workers is {data.num_workers}; 0 or more processes are wanted")
     if data.cache == "device" and device.type != "cuda":
         raise ConfigError(f"data.cache is device and the run is on {device.type}; auto, memory or off is wanted")
     found = _build_auto if data.cache == "auto" else _build_given
     kept = None if data.cache == "off" else found(clips, data, device, processes, progress)
-    return ClipCache(clips, device, kept, data.workers)
+    return ClipCache(clips, device, kept, data.num_workers)
 
 
 def _build_auto(
@@ -114,7 +114,7 @@ def _build_auto(
             allowed = min(MOST_BYTES, allowed // processes)
         if clip_bytes(clips) * itemsize > allowed:
             continue
-        kept = build(clips, place, data.workers, allowed, progress)
+        kept = build(clips, place, data.num_workers, allowed, progress)
         if kept is not None:
             return kept
         itemsize = FLOAT32  # bytes were too small
@@ -129,7 +129,7 @@ def _build_given(
     free = _free(place, unknown=1 << 62) // (processes if place.type == "cpu" else 1)
     needed = clip_bytes(clips)
     if needed <= free:
-        kept = build(clips, place, data.workers, free, progress)
+        kept = build(clips, place, data.num_workers, free, progress)
         if kept is not None:
             return kept
         needed *= FLOAT32
@@ -249,4 +249,4 @@ def workers_explained() -> Iterator[None]:
         said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         if isinstance(error, RuntimeError) and not said.startswith(DEATHS):
             raise
-        raise DataError(f"a data worker died ({said}); fewer data.workers or more memory is wanted") from error
+        raise DataError(f"a data worker died ({said}); fewer data.num_workers or more memory is wanted") from error

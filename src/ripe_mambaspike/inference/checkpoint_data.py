@@ -3,18 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ripe_mambaspike.data.clips import Clips, TrainingData, open_data, root_of
 from ripe_mambaspike.data.sets.registry import STORE, find_set
 from ripe_mambaspike.data.store import describe_keys, store_keys
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.train.clips import Clips, TrainingData, open_data, root_of
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 from ripe_mambaspike.train.recipes import load_recipe
 
 CURRENT_STORE = "current"  # instead of a key
 
 
-def settings_of(
+def data_settings_of(
     folder: Path,
     labels: Labels,
     *,
@@ -32,13 +32,13 @@ def settings_of(
     known = labels.set or dataset
     if known is None:
         raise WeightsError(f"{folder}: --dataset: expected a name, since the network does not say its set; got none")
-    settings = DataSettings(set=known, cut=labels.cut)
+    settings = DataSettings(dataset=known, cut=labels.cut)
     if recipe is not None and dataset in (None, labels.set):
         settings = recipe
         if cut is not None:
             settings = replace(settings, cut=cut, folds=0, fold=0)
-    if dataset is not None and dataset != settings.set:
-        settings = DataSettings(set=dataset)
+    if dataset is not None and dataset != settings.dataset:
+        settings = DataSettings(dataset=dataset)
     asked = replace(
         settings,
         root=settings.root if root is None else str(root),
@@ -47,24 +47,24 @@ def settings_of(
         extra=(),
         first=(),
         cache="off",
-        steps=labels.steps,
+        time_steps=labels.steps,
         grid=labels.grid,
         by=labels.by,
         binary=labels.binary,
     )
     if store is not None:
         return replace(asked, store=None if store == CURRENT_STORE else store)
-    trained = trained_store(folder, labels) if asked.set == labels.set else None
-    home = root_of(asked) / STORE / asked.set
+    trained = trained_store(folder, labels) if asked.dataset == labels.set else None
+    home = root_of(asked) / STORE / asked.dataset
     if trained is None or trained in store_keys(home):
         return replace(asked, store=trained)
     elsewhere = root is not None and (recipe is None or root_of(asked).resolve() != root_of(recipe).resolve())
     if elsewhere or not store_keys(home):  # that nothing is prepared there is said when it is opened
         return asked
-    command = "sim make" if find_set(asked.set).simulated else "data prepare"
+    command = "sim make" if find_set(asked.dataset).simulated else "data prepare"
     raise DataError(
         f"{home}: store: expected {trained}, which {folder} was trained on, got {describe_keys(home)}; make it again "
-        f"by `ripe {command} {asked.set}` with the options of then, or name another by --store KEY",
+        f"by `ripe {command} {asked.dataset}` with the options of then, or name another by --store KEY",
         field="store",
         path=home,
     )
@@ -81,7 +81,7 @@ def trained_store(folder: Path, labels: Labels) -> str | None:
     if labels.store is not None:
         return labels.store
     recipe = _run_settings(folder)
-    return None if recipe is None or recipe.set != labels.set else recipe.store
+    return None if recipe is None or recipe.dataset != labels.set else recipe.store
 
 
 def store_note(trained: str | None, data: TrainingData) -> str | None:
@@ -94,20 +94,20 @@ def store_note(trained: str | None, data: TrainingData) -> str | None:
     return None
 
 
-def open_for(folder: Path, labels: Labels, settings: DataSettings) -> TrainingData:
+def open_data_for(folder: Path, labels: Labels, settings: DataSettings) -> TrainingData:
     """The set, if it has the network's classes."""
     data = open_data(Recipe(data=settings))
     if data.classes != labels.classes:
         raise WeightsError(
             f"{folder} tells {len(labels.classes)} classes apart ({', '.join(labels.classes[:3])}, …) and "
-            f"{settings.set} has {len(data.classes)} ({', '.join(data.classes[:3])}, …); the same ones are wanted"
+            f"{settings.dataset} has {len(data.classes)} ({', '.join(data.classes[:3])}, …); the same ones are wanted"
         )
     return data
 
 
-def part_of(data: TrainingData, part: str) -> Clips:
+def split_of(data: TrainingData, part: str) -> Clips:
     """One part of the set by its name: train, val or test."""
     found = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[part]()
     if found is None:
-        raise WeightsError(f"{data.settings.set} has no {part} part; one that is there is wanted")
+        raise WeightsError(f"{data.settings.dataset} has no {part} part; one that is there is wanted")
     return found

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.data.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.listing import PARTS, TEST, TRAIN, VALIDATION
 from ripe_mambaspike.data.loading import BinnedSet, EventSet, load_set
@@ -23,7 +24,6 @@ from ripe_mambaspike.data.sets.registry import STORE, find_set
 from ripe_mambaspike.data.store import CURRENT, EventStore, open_store, store_keys
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.region import sides
-from ripe_mambaspike.train.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 from ripe_mambaspike.train.sizes import settled_grid, with_sizes
 
@@ -35,11 +35,11 @@ class Clips:
         """`labels` of each part, as numbers of the first part's classes."""
         height, width = settled_grid(data)
         self.settings = data
-        self.shape = (data.steps, 2, height, width)
+        self.shape = (data.time_steps, 2, height, width)
         self.classes = parts[0].classes
         self.labels: Numbers = np.concatenate(labels)
         self._parts = [
-            BinnedSet(part, data.steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts
+            BinnedSet(part, data.time_steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts
         ]
         self._ends = np.cumsum([len(part) for part in parts])
         self._cache: ClipCache | None = None
@@ -153,7 +153,7 @@ class TrainingData:
 
     def describe(self) -> dict[str, Any]:
         """All of it for a JSON document: where from, how split and binned, how many clips."""
-        kept = ("set", "steps", "by", "binary", "folds", "fold")
+        kept = ("dataset", "time_steps", "by", "binary", "folds", "fold")
         said = {name: value for name, value in asdict(self.settings).items() if name in kept}
         extra = [
             {
@@ -185,22 +185,22 @@ class TrainingData:
 
 def root_of(data: DataSettings) -> Path:
     """The folder that a set lies in."""
-    return Path("data") / data.set if data.root is None else Path(data.root)
+    return Path("data") / data.dataset if data.root is None else Path(data.root)
 
 
 def open_data(recipe: Recipe) -> TrainingData:
     """The set that a recipe names, split as it says; no recording is read yet."""
     data = recipe.data
     root = root_of(data)
-    _check_there(data.set, root)
+    _check_there(data.dataset, root)
     if data.folds:
-        store = open_store(root / STORE, data.set, data.store)
+        store = open_store(root / STORE, data.dataset, data.store)
         cut = store.cuts[0] if data.cut is None else data.cut
         members = folds_of(store, cut, data.folds, data.fold)
     elif data.fold:
         raise ConfigError(f"data.fold is {data.fold} and data.folds is 0; how many folds there are is wanted")
     else:
-        train = load_set(data.set, root, TRAIN, cut=data.cut, store_key=data.store)
+        train = load_set(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
         store, cut = train.store, train.cut
         members = {part: store.members(cut, part) for part in PARTS}
     if not data.validation:
@@ -208,7 +208,9 @@ def open_data(recipe: Recipe) -> TrainingData:
         members[VALIDATION] = members[VALIDATION][:0]
     for part in (TRAIN, TEST):  # said now, not when all epochs are over
         if not len(members[part]):
-            raise DataError(f"{data.set} ({cut}) has no {part} clips in {store.folder}; some are wanted in every part")
+            raise DataError(
+                f"{data.dataset} ({cut}) has no {part} clips in {store.folder}; some are wanted in every part"
+            )
     return TrainingData(with_sizes(data, store.sensor_size), root, store, cut, members)
 
 

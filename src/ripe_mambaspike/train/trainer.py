@@ -16,20 +16,20 @@ from torch import Tensor
 
 from ripe_mambaspike.data.augment.draws import draws_for
 from ripe_mambaspike.data.augment.settings import augment_labeled, label_tables, mix
+from ripe_mambaspike.data.clips import Clips, TrainBatches
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.train.average import AveragedWeights
 from ripe_mambaspike.train.capture import CapturedStep
 from ripe_mambaspike.train.checkpoint import Checkpoint
-from ripe_mambaspike.train.clips import Clips, TrainBatches
 from ripe_mambaspike.train.distributed import ALONE, Processes, SharedStep
 from ripe_mambaspike.train.history import LAYERS, SUMMED, Row, averages, filters, summed
-from ripe_mambaspike.train.objective import Parts, Weights, relaxed_weight
+from ripe_mambaspike.train.nonfinite import find_nonfinite
+from ripe_mambaspike.train.objective import LossTerms, LossWeights, relaxed_weight
 from ripe_mambaspike.train.recipe import Recipe
-from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpness
-from ripe_mambaspike.train.step import Batch, StepSettings, make_optimizer, whole_step
-from ripe_mambaspike.train.trouble import first_bad
+from ripe_mambaspike.train.schedule import learning_rate, sharpness, steps_per_epoch
+from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step, make_optimizer
 
 
 class NotFiniteError(RipeError):
@@ -37,7 +37,7 @@ class NotFiniteError(RipeError):
 
 
 @dataclass
-class Place:
+class TrainState:
     """Where in a run: the next batch of an epoch, and the moves taken so far."""
 
     epoch: int = 0
@@ -48,30 +48,32 @@ class Place:
 
 
 @dataclass
-class Learner:
+class Trainer:
     """The network, what moves it, and the place it has reached."""
 
     recipe: Recipe
     model: RipeMambaSpike
     clips: Clips
     device: torch.device
-    place: Place = field(default_factory=Place)
+    place: TrainState = field(default_factory=TrainState)
     processes: Processes = ALONE
 
     def __post_init__(self) -> None:
         settings, run = self.recipe.optimizer, self.recipe.run
         label_tables(self.recipe.augmentation, self.clips.classes)  # refuses now what would give clips wrong labels
-        rate: float | Tensor = settings.lr
+        rate: float | Tensor = settings.learning_rate
         if self.device.type == "cuda":
-            rate = torch.tensor(settings.lr, device=self.device)  # a recorded step reads it there
-        self.optimizer = make_optimizer(self.model, rate, settings.weight_decay, settings.decay_rule, settings.filters)
-        self.average = AveragedWeights(self.model, run.ema) if run.ema else None
+            rate = torch.tensor(settings.learning_rate, device=self.device)  # a recorded step reads it there
+        self.optimizer = make_optimizer(
+            self.model, rate, settings.weight_decay, settings.decay_rule, settings.tdm_lr_scale
+        )
+        self.average = AveragedWeights(self.model, run.ema_decay) if run.ema_decay else None
         self.sums = torch.zeros(len(SUMMED) + LAYERS, dtype=torch.float64)
         self._step: CapturedStep | None = None
         self._shared: SharedStep | None = None
         if self.processes.world > 1:
-            self._shared = SharedStep(self.model, self.processes, sync_norms=run.sync_norms)
-            if self.device.type == "cuda" and run.graph == "auto":
+            self._shared = SharedStep(self.model, self.processes, sync_batch_norm=run.sync_batch_norm)
+            if self.device.type == "cuda" and run.cuda_graph == "auto":
                 log_once(f"{self.processes.world} processes take their steps one operation at a time: none is recorded")
 
     @property
@@ -85,9 +87,13 @@ class Learner:
         loss = recipe.loss
         # Labels are smoothed before clips are mixed, so the loss has nothing left to smooth.
         share = relaxed_weight(epoch, recipe.schedule.epochs)
-        weights = Weights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
+        weights = LossWeights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
         return StepSettings(
-            sharpness(recipe, epoch), weights, loss.passes, autocast(recipe, self.device), recipe.optimizer.clip
+            sharpness(recipe, epoch),
+            weights,
+            loss.passes,
+            autocast(recipe, self.device),
+            recipe.optimizer.clip_grad_norm,
         )
 
     def epoch(self, after_move: Callable[[], None]) -> Row:
@@ -128,7 +134,7 @@ class Learner:
         }
         if settings.passes == 1:
             row["relaxed"] = row["consistency"] = None
-        self.place = Place(place.epoch + 1, 0, place.moves)
+        self.place = TrainState(place.epoch + 1, 0, place.moves)
         self.sums.zero_()
         return row
 
@@ -136,7 +142,7 @@ class Learner:
         """The batches of every move from the place on, augmented, and the clips that all processes have of each."""
         recipe, place = self.recipe, self.place
         rank, world = self.processes.rank, self.processes.world
-        size = recipe.schedule.accumulate
+        size = recipe.schedule.grad_accum_steps
         length, seed = recipe.schedule.batch_size, recipe.run.seed
         alone = place.epoch < recipe.schedule.first_epochs
         batches = TrainBatches(self.clips, length, seed, place.epoch, self.device, rank, world, place.batch, alone)
@@ -150,18 +156,18 @@ class Learner:
                 group, totals = [], []
 
     def _augmented(self, x: Tensor, y: Tensor, index: int) -> Batch:
-        settings, classes = self.recipe.augmentation, self.model.config.classes
+        settings, classes = self.recipe.augmentation, self.model.config.num_classes
         if not len(x):  # what a process may have of an epoch's last batch
             return x, x.new_zeros(0, classes)
         draws = draws_for(self.recipe.run.seed, self.place.epoch, index)
         x, y = augment_labeled(x, y, settings, draws, self.clips.classes)
         return mix(x, y, settings, draws, classes)
 
-    def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> Parts:
+    def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> LossTerms:
         place = self.place
         whole = all(len(x) == self.recipe.schedule.batch_size for x, _ in group)
-        full = whole and len(group) == self.recipe.schedule.accumulate
-        recorded = self._shared is None and self.device.type == "cuda" and self.recipe.run.graph == "auto" and full
+        full = whole and len(group) == self.recipe.schedule.grad_accum_steps
+        recorded = self._shared is None and self.device.type == "cuda" and self.recipe.run.cuda_graph == "auto" and full
         if recorded and self._step is None:
             self._step = CapturedStep(self.model, self.optimizer, group, settings)
         drawn = ("move", self.recipe.run.seed, place.epoch, place.batch)  # after recording, which draws as well
@@ -171,21 +177,21 @@ class Learner:
         elif recorded and self._step is not None:
             parts = self._step(*group)
         else:
-            parts = whole_step(self.model, self.optimizer, group, settings)
+            parts = accumulated_step(self.model, self.optimizer, group, settings)
         if not math.isfinite(float(parts.loss)) or not math.isfinite(float(parts.norm)):  # type: ignore[arg-type]
             seen = [batch for batch in group if len(batch[0])]
             bad = [batch for batch in seen if not torch.isfinite(batch[0]).all()]  # first, where an input is to blame
-            where = first_bad(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
+            where = find_nonfinite(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
             raise NotFiniteError(
                 f"the loss is {float(parts.loss):g} in epoch {place.epoch + 1}, batch {place.batch + 1}: {where} is "
-                "the first that is not finite; a smaller optimizer.lr or other data is wanted"
+                "the first that is not finite; a smaller optimizer.learning_rate or other data is wanted"
             )
         return parts
 
     @property
     def _moves(self) -> int:
         """Of an epoch."""
-        return moves_an_epoch(len(self.clips), self.recipe, self.processes.world)
+        return steps_per_epoch(len(self.clips), self.recipe, self.processes.world)
 
     def _rate(self, move: int) -> float:
         return learning_rate(self.recipe, self.place.epoch, self._moves, move)
@@ -228,7 +234,7 @@ class Learner:
             for name, value in self.average.tensors().items():
                 value.copy_(tensors[f"average.{name}"])
         self.sums.copy_(tensors["sums"])
-        self.place = Place(**checkpoint.document["place"])
+        self.place = TrainState(**checkpoint.document["place"])
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]

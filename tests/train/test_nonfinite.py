@@ -9,19 +9,19 @@ from torch import nn
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train import loop
+from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint
-from ripe_mambaspike.train.loop import NotFiniteError
+from ripe_mambaspike.train.nonfinite import find_nonfinite
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, move, training_step
-from ripe_mambaspike.train.trouble import first_bad
+from ripe_mambaspike.train.trainer import NotFiniteError
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 KERNEL = "stages.1.first_conv.branches.0.convs.0.weight"
 
 
 @pytest.fixture
 def network():
-    return create_model("dvsgesture", seed=0, classes=11, drop_path=0.0, **FIELDS)
+    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
 
 
 @pytest.fixture
@@ -79,14 +79,14 @@ def test_with_a_checkpoint_after_every_move(tiny, go, poison, finished, outcome,
 def test_an_input_that_is_not_finite_in_the_second_batch_of_a_move(tiny, go, poison, tmp_path):
     poison(2)
     with pytest.raises(NotFiniteError, match="the input is the first that is not finite"):
-        go(tiny("schedule.accumulate=2"), tmp_path / "run")
+        go(tiny("schedule.grad_accum_steps=2"), tmp_path / "run")
 
 
 def test_a_weight_that_is_not_finite(tiny, go, watching, tmp_path):
-    def spoil(learner):
-        if learner.place.moves == 4:
+    def spoil(trainer):
+        if trainer.place.moves == 4:
             with torch.no_grad():
-                learner.model.get_parameter(KERNEL)[0, 0, 0, 0] = math.nan
+                trainer.model.get_parameter(KERNEL)[0, 0, 0, 0] = math.nan
 
     with pytest.raises(NotFiniteError, match=f"epoch 2, batch 2: the weight {KERNEL} is the first that is not finite"):
         go(tiny(), tmp_path / "run", watching(on_move=spoil))
@@ -118,7 +118,7 @@ def test_the_command_says_it_in_one_sentence(tiny_words, poison, capsys, tmp_pat
 def test_the_first_bad_module(network, batch, spoil, said):
     with torch.no_grad():
         spoil(network)
-    assert first_bad(network, *batch, StepSettings()) == said
+    assert find_nonfinite(network, *batch, StepSettings()) == said
 
 
 def test_the_relaxed_pass_alone(network, batch, monkeypatch):
@@ -132,8 +132,8 @@ def test_the_relaxed_pass_alone(network, batch, monkeypatch):
 
     monkeypatch.setattr(type(neuron), "forward", spoiled)
     # A neuron gives its spikes in a tuple, so the first to show it is the convolution that reads them.
-    assert first_bad(network, *batch, StepSettings()).endswith(" in the relaxed pass")
-    assert first_bad(network, *batch, StepSettings(passes=1)) == "no module when it is tried again"
+    assert find_nonfinite(network, *batch, StepSettings()).endswith(" in the relaxed pass")
+    assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "no module when it is tried again"
 
 
 class Infinite(torch.autograd.Function):
@@ -152,7 +152,7 @@ def bad_gradient(network, batch):
     """What is said where the gradient is lost between the hierarchy and the head."""
     network.head.register_forward_pre_hook(lambda module, inputs: (Infinite.apply(inputs[0]),))
     with kernels("off"):
-        said = first_bad(network, *batch, StepSettings())
+        said = find_nonfinite(network, *batch, StepSettings())
     assert said.startswith("the gradient of ")
     return said.removeprefix("the gradient of ")
 
@@ -168,7 +168,7 @@ def test_the_gradient_that_is_bad_first(network, batch):
 
 def test_looking_leaves_the_network_as_it_is(network, batch):
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    assert first_bad(network, *batch, StepSettings()) == "no module when it is tried again"
+    assert find_nonfinite(network, *batch, StepSettings()) == "no module when it is tried again"
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
     assert [name for name in changed if "running" not in name] == []
     assert not any(module._forward_hooks for module in network.modules())

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from ripe_mambaspike.data import clip_cache
+from ripe_mambaspike.data.clip_cache import build, clip_bytes, open_cache, pack, workers_explained
+from ripe_mambaspike.data.clips import Clips, EvalBatches, TrainBatches, TrainingData, open_data
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_set
 from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError
 from ripe_mambaspike.events import Recording, make_events, write
 from ripe_mambaspike.models import memory
-from ripe_mambaspike.train import clip_cache
-from ripe_mambaspike.train.clip_cache import build, clip_bytes, open_cache, pack, workers_explained
-from ripe_mambaspike.train.clips import Clips, EvalBatches, TrainBatches, TrainingData, open_data
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def roots(tmp_path_factory) -> dict[bool, Path]:
 
 
 def data_of(root: Path, **fields: object) -> TrainingData:
-    settings = DataSettings(**{"set": "folder", "root": str(root), "steps": 1, "grid": (8, 8), **fields})
+    settings = DataSettings(**{"dataset": "folder", "root": str(root), "time_steps": 1, "grid": (8, 8), **fields})
     return open_data(Recipe(data=settings))
 
 
@@ -79,7 +79,7 @@ def test_every_way_gives_the_same_bits(roots, hot):
         ("memory", 2, "memory"),
         ("off", 2, "off"),
     ):
-        clips = data_of(roots[hot], cache=cache, workers=workers).train
+        clips = data_of(roots[hot], cache=cache, num_workers=workers).train
         assert same(list(TrainBatches(clips, 6, 1, 2, CPU)), wanted)
         assert same(list(EvalBatches(clips, 7, CPU)), evaluated)
         assert same(list(TrainBatches(clips, 6, 1, 2, CPU, first=2)), wanted[2:])
@@ -113,7 +113,7 @@ def test_batches_may_be_changed_without_harm(roots):
 
 @pytest.mark.slow
 def test_workers_stay_draw_nothing_and_serve_two_passes_at_once(roots):
-    clips = data_of(roots[False], cache="off", workers=1).train
+    clips = data_of(roots[False], cache="off", num_workers=1).train
     plain = data_of(roots[False], cache="off").train
     before = torch.get_rng_state()
     list(islice(TrainBatches(clips, 4, 0, 0, CPU), 2))  # left in the middle
@@ -142,8 +142,8 @@ LOSES_A_WORKER = """
 import os, signal, sys, time
 import torch
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.train.clip_cache import workers_explained
-from ripe_mambaspike.train.clips import TrainBatches, open_data
+from ripe_mambaspike.data.clip_cache import workers_explained
+from ripe_mambaspike.data.clips import TrainBatches, open_data
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 
 def lose_it(clips, device):
@@ -155,7 +155,7 @@ def lose_it(clips, device):
     list(TrainBatches(clips, 1, 0, 1, device))
 
 if __name__ == "__main__":
-    data = DataSettings(set="folder", root=sys.argv[1], steps=1, grid=(8, 8), cache="off", workers=1)
+    data = DataSettings(dataset="folder", root=sys.argv[1], time_steps=1, grid=(8, 8), cache="off", num_workers=1)
     device = torch.device("cpu")
     clips = open_data(Recipe(data=data)).train
     try:
@@ -176,7 +176,7 @@ def test_workers_that_die(roots, tmp_path):
     assert done.returncode == 0, done.stderr
     said, again = done.stdout.splitlines()
     assert said.startswith("a data worker died (")
-    assert said.endswith("); fewer data.workers or more memory is wanted")
+    assert said.endswith("); fewer data.num_workers or more memory is wanted")
     assert int(again) == CLIPS
 
 
@@ -187,7 +187,7 @@ def test_other_errors_stay_what_they_are():
 
 @pytest.mark.parametrize(("cache", "workers"), [("off", 0), ("off", 1), ("memory", 1)])
 def test_a_recording_that_is_lost_has_its_own_sentence(tmp_path, cache, workers):
-    clips = data_of(make_root(tmp_path / "set", False), cache=cache, workers=workers).train
+    clips = data_of(make_root(tmp_path / "set", False), cache=cache, num_workers=workers).train
     for shard in tmp_path.rglob("shard-*.npy"):
         shard.unlink()
     with pytest.raises(DataError) as caught:
@@ -256,8 +256,8 @@ def test_settings_that_cannot_be(train):
         open_cache(train, replace(train.settings, cache="device"), CPU)
     assert str(caught.value) == "data.cache is device and the run is on cpu; auto, memory or off is wanted"
     with pytest.raises(ConfigError) as caught:
-        open_cache(train, replace(train.settings, workers=-1), CPU)
-    assert str(caught.value) == "data.workers is -1; 0 or more processes are wanted"
+        open_cache(train, replace(train.settings, num_workers=-1), CPU)
+    assert str(caught.value) == "data.num_workers is -1; 0 or more processes are wanted"
 
 
 def test_progress(train):
@@ -281,7 +281,7 @@ def test_the_same_bits_on_a_device(roots, hot):
         ("memory", 0, "memory"),
         ("off", 1, "off"),
     ):
-        clips = data_of(roots[hot], cache=cache, workers=workers).train
+        clips = data_of(roots[hot], cache=cache, num_workers=workers).train
         batches = list(TrainBatches(clips, 6, 1, 2, cuda))
         assert clips.cache(cuda).mode == mode
         assert all(x.device.type == y.device.type == "cuda" for _, x, y, _ in batches)

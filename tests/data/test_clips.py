@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from ripe_mambaspike.data.clips import Clips, EvalBatches, TrainBatches, epoch_order, open_data, share_of
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.loading import BinnedSet, load_set
 from ripe_mambaspike.data.simulated import make_set
@@ -17,7 +18,6 @@ from ripe_mambaspike.data.store import EventStore, current_key
 from ripe_mambaspike.data.store_index import LETTERS, index_checksum
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.gesture_classes import CLASSES
-from ripe_mambaspike.train.clips import Clips, EvalBatches, TrainBatches, epoch_order, open_data, share_of
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def other(tmp_path_factory) -> Path:
 
 
 def recipe(root: Path, **fields: object) -> Recipe:
-    return Recipe(data=DataSettings(**{"root": str(root), "steps": 3, "grid": (8, 12), "cache": "off", **fields}))
+    return Recipe(data=DataSettings(**{"root": str(root), "time_steps": 3, "grid": (8, 12), "cache": "off", **fields}))
 
 
 def changed(root: Path, folder: Path, **index: object) -> Path:
@@ -99,7 +99,7 @@ def test_the_set_is_looked_for_under_data(root, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "synthgesture").symlink_to(root)
     monkeypatch.chdir(tmp_path)
-    data = open_data(Recipe(data=DataSettings(steps=2, grid=(4, 4))))
+    data = open_data(Recipe(data=DataSettings(time_steps=2, grid=(4, 4))))
     assert data.root == Path("data/synthgesture")
     assert len(data.train) == 23
 
@@ -255,11 +255,13 @@ def test_refusals(root, other, tmp_path):
         f"{gone} holds no prepared synthgesture; run `ripe sim make synthgesture --out {gone}` first, "
         "or name another data.root"
     )
-    assert refusal(DataError, open_data, recipe(gone, set="nmnist")) == (
+    assert refusal(DataError, open_data, recipe(gone, dataset="nmnist")) == (
         f"{gone} holds no prepared nmnist; run `ripe data prepare nmnist --root {gone}` first, "
         "or name another data.root"
     )
-    assert refusal(ConfigError, open_data, recipe(root, set="nothing")).startswith("there is no set 'nothing'; one of")
+    assert refusal(ConfigError, open_data, recipe(root, dataset="nothing")).startswith(
+        "there is no set 'nothing'; one of"
+    )
     assert refusal(DataError, open_data, recipe(root, cut="rooms")) == (
         "synthgesture was prepared with the cut people; 'rooms' is not there"
     )
