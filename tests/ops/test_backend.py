@@ -45,7 +45,7 @@ def said(caplog):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(build, "why_not", lambda: "no C++ compiler was found (g++ is not on the PATH)")
+    monkeypatch.setattr(build, "unavailable_reason", lambda: "no C++ compiler was found (g++ is not on the PATH)")
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_half_precision_is_said_once(said):
 
 def test_the_cpu_has_kernels_where_they_are_built(monkeypatch, said):
     asked = []
-    monkeypatch.setattr(build, "why_not", lambda: asked.append(1))
+    monkeypatch.setattr(build, "unavailable_reason", lambda: asked.append(1))
     assert [backend(on_cpu(dtype)) for dtype in (torch.float32, torch.bfloat16)] == ["native", "native"]
     assert backend(on_cpu(torch.float64), torch.bfloat16) == "native"
     assert asked == [1]

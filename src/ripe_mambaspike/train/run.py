@@ -235,8 +235,8 @@ class Run:
     def _labels(self, epoch: int) -> Labels:
         data = self.recipe.data
         return Labels(
-            classes=self.data.classes, set=data.dataset, cut=self.data.cut, steps=data.time_steps, grid=settled_grid(data),
-            by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+            classes=self.data.classes, set=data.dataset, cut=self.data.cut, steps=data.time_steps,
+            grid=settled_grid(data), by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
             store=self.data.store.folder.name, sensor_size=self.data.store.whole_size, crop=self.data.store.crop,
             duration_us=self.data.duration_us,
         )  # fmt: skip

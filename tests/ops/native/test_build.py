@@ -106,7 +106,7 @@ def test_a_failed_build_names_the_error_and_the_log(small, monkeypatch, ninja):
 
 @LINUX
 def test_no_compiler_is_a_reason_and_no_error(tmp_path):
-    code = "from ripe_mambaspike.ops.cpp.build import why_not; print(why_not())"
+    code = "from ripe_mambaspike.ops.cpp.build import unavailable_reason; print(unavailable_reason())"
     environment = {**os.environ, "CXX": "no-such-compiler", "TORCH_EXTENSIONS_DIR": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "no C++ compiler was found (no-such-compiler is not on the PATH)"
