@@ -80,8 +80,8 @@ def train() -> None:
         assert isinstance(model, RipeMambaSpike)
         config = model.config
         optimizer = make_optimizer(model, 1e-3, 0.05)
-        x = probe_events(config.steps, *config.resolution, samples=batch).cuda()
-        y = torch.arange(batch, device="cuda") % config.classes
+        x = probe_events(config.time_steps, *config.in_size, samples=batch).cuda()
+        y = torch.arange(batch, device="cuda") % config.num_classes
         settings = StepSettings(passes=passes, autocast=True)  # type: ignore[arg-type]
         arguments = (model, optimizer, x, y, settings)
         training_step(*arguments)

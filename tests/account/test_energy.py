@@ -10,7 +10,7 @@ from ripe_mambaspike.models.probe import probe_events
 
 SIZES = pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (6, 7), (9, 9)])
 CHANNELS = (3, 4, 5)
-TINY = {"stage_channels": CHANNELS, "hierarchy_widths": (4, 4, 4), "steps": 3}
+TINY = {"stage_channels": CHANNELS, "embed_dims": (4, 4, 4), "time_steps": 3}
 
 
 def outputs_reading(position, size, stride):
@@ -103,7 +103,7 @@ def test_multiply_adds_leave_out_the_border(network):
 def test_the_report_follows_from_the_layers(network):
     x = probe_events(3, 11, 9)
     report, layers = energy_report(network, x, "a test"), measure(network, x)
-    flops = count_flops(network.config.replace(resolution=(11, 9)))
+    flops = count_flops(network.config.replace(in_size=(11, 9)))
     rest = (flops.total - flops.by_part["backbone"]) / 2 * 4.6e-6
     dense = sum(layer.macs for layer in layers) * 4.6e-6
     additions = sum(layer.accumulates for layer in layers[1:])
@@ -151,7 +151,7 @@ def test_without_the_filter_every_spike_is_read_once():
 
 
 def test_the_baselines_encoder():
-    small = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 4, "resolution": (13, 18)}
+    small = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 2, "time_steps": 4, "in_size": (13, 18)}
     model = create_model("mamba-spike", seed=0, **small).eval()
     with torch.no_grad():
         for layer in model.encoder:

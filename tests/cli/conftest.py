@@ -10,16 +10,16 @@ from ripe_mambaspike.data.simulated import make_set
 
 SETTINGS = (
     "name=tiny",
-    "data.steps=4",
+    "data.time_steps=4",
     "data.grid=[16, 18]",
     "data.by=count",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
     "schedule.batch_size=11",
     "schedule.epochs=3",
-    "run.ema=0.5",
+    "run.ema_decay=0.5",
     "run.device=cpu",
 )
-SMALL = ("stage_channels=[8, 12, 16]", "hierarchy_widths=[8, 16, 24]")
+SMALL = ("stage_channels=[8, 12, 16]", "embed_dims=[8, 16, 24]")
 
 
 STORE_DOCUMENT_KEYS = (
@@ -57,7 +57,7 @@ def small_words():
 
 @pytest.fixture
 def saved(tmp_path):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18}
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18}
     return create_model("nmnist", seed=0, **fields).save_pretrained(tmp_path / "net")
 
 

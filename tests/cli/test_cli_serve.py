@@ -73,7 +73,7 @@ def test_a_checkpoint_is_wanted(refused, tmp_path):
 
 
 def test_a_network_that_cannot_stream_is_refused(refused, tmp_path):
-    model = create_model("mamba-spike", seed=0, steps=4, resolution=18)
+    model = create_model("mamba-spike", seed=0, time_steps=4, in_size=18)
     refused(["serve", model.save_pretrained(tmp_path / "net")], "mamba-spike")
 
 

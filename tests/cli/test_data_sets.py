@@ -52,10 +52,10 @@ def test_the_sets(ripe):
     assert [entry["name"] for entry in document] == [*SETS, *SIMULATED]
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
-        "name", "title", "sizes", "sensor", "cuts", "files", "download", "licence", "home", "simulated",
+        "name", "title", "sizes", "sensor", "cuts", "files", "download", "license", "home", "simulated",
     ]  # fmt: skip
     assert rows["cifar10dvs"]["cuts"] == ["first-100", "last-100", "random-100"]
-    assert rows["nmnist"]["licence"] == "CC BY-SA 4.0"
+    assert rows["nmnist"]["license"] == "CC BY-SA 4.0"
     assert {name for name, row in rows.items() if row["download"]} == {"dvsgesture", "cifar10dvs", "nmnist"}
     assert rows["folder"]["home"] is None
     said = ripe("data", "sets")

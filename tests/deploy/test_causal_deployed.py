@@ -18,7 +18,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.probe import probe_events
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18, "causal": True}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18, "causal": True}
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ def test_a_graph_of_another_size_than_the_manifest_says(folder):
 
 
 def test_logits_of_another_shape(folder):
-    rewrite(folder, lambda document: document["config"].update(classes=4))
+    rewrite(folder, lambda document: document["config"].update(num_classes=4))
     with pytest.raises(WeightsError) as caught:
         load_exported(folder)(X)
     assert (caught.value.field, caught.value.path) == ("logits", folder)

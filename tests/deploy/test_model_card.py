@@ -39,8 +39,8 @@ DOCUMENT = {
 
 @pytest.fixture(scope="module")
 def network():
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 16}
-    return create_model("nmnist", seed=0, classes=4, form="deployed", **fields)
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 6, "in_size": 16}
+    return create_model("nmnist", seed=0, num_classes=4, form="deployed", **fields)
 
 
 @pytest.fixture

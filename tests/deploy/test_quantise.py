@@ -40,8 +40,8 @@ def bars(count, seed):
 @pytest.fixture(scope="module")
 def trained():
     """A narrow network that has learned the four ways, fused."""
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "classes": 4}
-    model = create_model("nmnist", seed=0, resolution=12, **fields).train()
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "num_classes": 4}
+    model = create_model("nmnist", seed=0, in_size=12, **fields).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     x, y = bars(240, 0)
     for step in range(30):
@@ -183,11 +183,11 @@ def test_files_of_the_whole_networks_are_small(tmp_path, name):
     "fields",
     [{"attention": kind} for kind in ("low-rank", "grouped", "sigmoid", "gate", "none")]
     + [{"mixer": kind} for kind in ("transformer", "gru", "conv1d", "none", "flat")]
-    + [{"bridge": "stage3"}, {"tdm": False}, {"head_width": 20}, {"tokens": 3}],
+    + [{"bridge": "stage3"}, {"tdm": False}, {"head_hidden_size": 20}, {"num_tokens": 3}],
     ids=lambda fields: "-".join(map(str, *fields.items())),
 )
 def test_every_variant_stays_near(loud, fields):
-    model = fuse(loud(steps=3, **fields), quiet=True)
+    model = fuse(loud(time_steps=3, **fields), quiet=True)
     stored, report = to_int8(model, probe_events(3, 12, 12, 8), rounding="searched")
     restored = apply_stored(model, stored)
     for layer_error in report.layers:
@@ -200,7 +200,7 @@ def test_every_variant_stays_near(loud, fields):
 
 
 def test_two_kernels_are_rounded_too(loud):
-    model = dual_kernel(loud(steps=3), quiet=True)
+    model = dual_kernel(loud(time_steps=3), quiet=True)
     stored, _ = to_int8(model, probe_events(3, 12, 12, 8))
     for name in ("weight_now", "weight_before"):
         assert stored[f"stages.1.second_conv.{name}"].values.dtype == torch.int8

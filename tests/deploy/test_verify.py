@@ -10,7 +10,7 @@ from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.nn import repconv
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
-SILENT = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
+SILENT = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5}
 
 
 def corrupt_kernel(monkeypatch, owner, name, factor=1 + 1e-9):
@@ -143,14 +143,14 @@ def test_the_comparison_counts_flips(loud):
 
 
 def test_the_probe_is_wide_enough_for_the_tokens(loud):
-    assert probe(loud(tokens=16)).shape == (1, 5, 2, 32, 32)
+    assert probe(loud(num_tokens=16)).shape == (1, 5, 2, 32, 32)
     assert probe(loud()).shape == (1, 5, 2, 18, 18)
     assert probe(loud()).dtype == torch.float64
 
 
 def test_a_layer_whose_branches_cancel_is_no_error():
     """Zero kernels, and norms whose shifts add up to rounding error alone: nothing is wrong with that."""
-    model = create_model("nmnist", seed=0, stage_channels=(8, 8, 8), hierarchy_widths=(8, 8, 8))
+    model = create_model("nmnist", seed=0, stage_channels=(8, 8, 8), embed_dims=(8, 8, 8))
     with torch.no_grad():
         for branch in model.stages[1].second_conv.branches:
             for conv in branch.convs:

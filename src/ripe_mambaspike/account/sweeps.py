@@ -52,8 +52,8 @@ def sweep(name: SweepName, config: ModelConfig) -> Sweep:
 
 def _cost(config: RipeConfig) -> dict[str, float]:
     flops = count_flops(config)
-    positions = config.grids(*config.resolution)[-1]
-    fewer = config.replace(tokens=min(64, positions[0] * positions[1]))
+    positions = config.grids(*config.in_size)[-1]
+    fewer = config.replace(num_tokens=min(64, positions[0] * positions[1]))
     return {
         "deployed": count_parameters(config).deployed / 1e6,
         "gflops": flops.without_scan / 1e9,
@@ -71,10 +71,10 @@ def _resolution(config: RipeConfig) -> Sweep:
     }
     rows = []
     for side, (deployed, gflops, total, projection, share) in paper.items():
-        baseline = count_parameters(model_config("mamba-spike", resolution=side))
+        baseline = count_parameters(model_config("mamba-spike", in_size=side))
         join = baseline.by_part["input_proj"]
         ours = {
-            **_cost(config.replace(resolution=side)),
+            **_cost(config.replace(in_size=side)),
             "mamba_spike": baseline.deployed / 1e6,
             "its_projection": join / 1e6,
             "projection_share": 100 * join / baseline.deployed,
@@ -98,7 +98,7 @@ def _steps(config: RipeConfig) -> Sweep:
     }
     rows = []
     for steps, (deployed, gflops, gmacs) in paper.items():
-        cost = _cost(config.replace(steps=steps))
+        cost = _cost(config.replace(time_steps=steps))
         ours = {**cost, "gmacs": cost["gflops"] / 2}
         theirs = (deployed, gflops, None, None, gmacs)
         rows.append(Row(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
@@ -112,7 +112,7 @@ def _width(config: RipeConfig) -> Sweep:
     paper = {(32, 64, 128): (0.875, 9.00), (64, 128, 256): (3.361, 32.73), (128, 256, 512): (13.165, 130.49)}
     rows = []
     for widths, (deployed, gflops) in paper.items():
-        ours = _cost(config.replace(stage_channels=widths, hierarchy_widths=widths))
+        ours = _cost(config.replace(stage_channels=widths, embed_dims=widths))
         theirs = (deployed, gflops, None, None)
         rows.append(Row(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
     pruned = PRUNED.format(rows="the two wider rows")
@@ -122,11 +122,11 @@ def _width(config: RipeConfig) -> Sweep:
 def _tokens(config: RipeConfig) -> Sweep:
     paper: dict[int | None, float | None] = {32: 8.11, 64: None, 128: 8.49, None: 9.00}
     rows = []
-    height, width = config.grids(*config.resolution)[-1]
+    height, width = config.grids(*config.in_size)[-1]
     for keep, gflops in paper.items():
         if keep is not None and keep > height * width:
             continue
-        cost = _cost(config.replace(tokens=keep))
+        cost = _cost(config.replace(num_tokens=keep))
         ours = {name: value for name, value in cost.items() if name != "gflops_64_tokens"}
         setting = f"k {keep}" if keep else f"all {height * width}"
         theirs = (0.875 if gflops else None, gflops, None)

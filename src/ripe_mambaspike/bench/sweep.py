@@ -51,17 +51,17 @@ def bench_scan(
     if not all(1 <= length <= 1 << 20 for length in setting.lengths):
         raise ConfigError(f"--lengths is {list(setting.lengths)}; whole numbers from 1 to {1 << 20} are wanted")
     own = ripe_config(setting.model, None, None)
-    most = own.replace(steps=max(*setting.steps, own.steps))
-    largest = most.replace(resolution=max(*setting.sides, *own.resolution))
+    most = own.replace(time_steps=max(*setting.steps, own.time_steps))
+    largest = most.replace(in_size=max(*setting.sides, *own.in_size))
     expect_memory(setting.batch * least_bytes(largest, setting.precision), device, f"batch {setting.batch}")
     progress("fusing the network …")
     model = deployed_network(setting.model, most, device)
     points = {
-        "resolution": [own.replace(resolution=side) for side in setting.sides],
-        "steps": [own.replace(steps=steps) for steps in setting.steps],
+        "in_size": [own.replace(in_size=side) for side in setting.sides],
+        "time_steps": [own.replace(time_steps=steps) for steps in setting.steps],
     }
     with explain_out_of_memory(device, "the comparison"):
-        least = min(points["resolution"], key=lambda config: config.resolution)
+        least = min(points["resolution"], key=lambda config: config.in_size)
         agreement = compare_inference(model, clips(least, setting.batch, device), setting.precision)
     sweeps = {name: _sweep(model, configs, setting, device, progress) for name, configs in points.items()}
     scan = [_scan(length, setting, device, progress) for length in setting.lengths]
@@ -88,14 +88,14 @@ def _sweep(
 ) -> dict[str, Any]:
     rows = []
     for config in configs:
-        side, steps = config.resolution[0], config.steps
+        side, steps = config.in_size[0], config.time_steps
         progress(f"side {side}, T {steps} …")
         x = clips(config, setting.batch, device)
         with explain_out_of_memory(device, f"side {side}, T {steps}"):
             run, x = captured(model, x, setting.precision)
             call = partial(run, x)
             times = time_jobs({"captured": call}, device, setting.repeats)["captured"]
-        size = side * config.resolution[1] * steps
+        size = side * config.in_size[1] * steps
         rows.append({"side": side, "steps": steps, "pixels_times_steps": size, **times.to_dict()})
     fitted = fit_line([row["pixels_times_steps"] for row in rows], [row["median_ms"] for row in rows])
     return {**fitted, "rows": rows}

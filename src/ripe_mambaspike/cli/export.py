@@ -63,7 +63,7 @@ class ExportCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.export.folder import ExportOptions, check_place, deployed, export
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.inference.predict import load
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
         self._check_words()
@@ -72,7 +72,7 @@ class ExportCommand:
         home = folder.parent / "export" if folder.name in HOMES else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
         check_place(out)
-        classifier = load_classifier(folder)
+        classifier = load(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)
         try:
@@ -176,7 +176,7 @@ class _Job:
             progress("checking …")
             self.document["check"] = {"on": self.seen.what, "ways": self._check(made, self.seen)}
         config = self.model.config
-        at = config.replace(steps=self.classifier.steps, resolution=self.classifier.grid)
+        at = config.replace(time_steps=self.classifier.steps, in_size=self.classifier.grid)
         cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 
@@ -196,10 +196,10 @@ class _Job:
         """What the smaller weights change on the test part."""
         import torch
 
+        from ripe_mambaspike.data.clips import EvalBatches
         from ripe_mambaspike.deploy.export.sample_clips import whole_part
         from ripe_mambaspike.deploy.quantize.convert import compare_accuracy
-        from ripe_mambaspike.train.clips import EvalBatches
-        from ripe_mambaspike.train.evaluate import BATCH
+        from ripe_mambaspike.models.evaluate import BATCH
 
         if self.labels is None:
             raise WeightsError(f"{self.folder} does not say what it was trained on")

@@ -74,13 +74,13 @@ def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
     return {
         "recipe": name,
         "what": head.partition("\n")[0],
-        "set": recipe.data.set,
+        "set": recipe.data.dataset,
         "network": recipe.model.name,
-        "steps": recipe.data.steps,
+        "steps": recipe.data.time_steps,
         "grid": None if recipe.data.grid is None else list(recipe.data.grid),
         "epochs": recipe.schedule.epochs,
         "batch_size": recipe.schedule.batch_size,
-        "accumulate": recipe.schedule.accumulate,
+        "accumulate": recipe.schedule.grad_accum_steps,
     }
 
 

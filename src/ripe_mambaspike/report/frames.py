@@ -54,8 +54,8 @@ def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] 
     if most <= 0:
         return None
     alpha = (maps / most * STRONGEST * 255).round().astype(np.uint8)
-    colour = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
-    return list(np.concatenate([colour, alpha[..., None]], axis=-1))
+    color = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
+    return list(np.concatenate([color, alpha[..., None]], axis=-1))
 
 
 def finite_maps(attention: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ class SetsCommand:
                     "cuts": list(facts.cuts),
                     "files": facts.files,
                     "download": bool(mirror and mirror.archives),
-                    "licence": mirror.licence if mirror else None,
+                    "license": mirror.license if mirror else None,
                     "home": mirror.home if mirror else None,
                     "simulated": facts.simulated,
                 }
@@ -85,7 +85,7 @@ class DownloadCommand:
 
         with progress_bar(self.name, "bytes") as report:
             facts = fetch_set(self.name, self.root, report)
-        print(f"{self.root}: {facts.title}, licence {facts.licence}; cite {facts.citation}")
+        print(f"{self.root}: {facts.title}, licence {facts.license}; cite {facts.citation}")
         return 0
 
 

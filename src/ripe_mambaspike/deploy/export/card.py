@@ -114,7 +114,7 @@ def _front_matter(facts: CardFacts) -> list[str]:
 
 def _network(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     config = model.config
-    height, width = facts.labels.grid if facts.labels else config.resolution
+    height, width = facts.labels.grid if facts.labels else config.in_size
     yield (
         "A RIPE-MambaSpike network, a classifier for recordings of event cameras: spiking convolutions whose rates "
         f"feed a {'forward' if config.causal else 'bidirectional'} Mamba."
@@ -122,7 +122,7 @@ def _network(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     yield from ("", "| | |", "|---|---|")
     yield f"| form | {safe(config.form)} |"
     yield f"| input | {_steps(model, facts)} time steps of 2 polarities, {height}×{width} pixels |"
-    yield f"| output | {config.classes} classes, logits for every step |"
+    yield f"| output | {config.num_classes} classes, logits for every step |"
     yield f"| parameters | {model.parameter_count():,} |"
     yield f"| weights | {WEIGHTS[facts.weights]} |"
     yield f"| format | {safe(facts.to)} |"
@@ -137,7 +137,7 @@ def _files(files: Mapping[str, int]) -> Iterator[str]:
 
 
 def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
-    steps, (height, width) = _steps(model, facts), facts.labels.grid if facts.labels else model.config.resolution
+    steps, (height, width) = _steps(model, facts), facts.labels.grid if facts.labels else model.config.in_size
     if facts.to == "nir":
         yield "The graph is read by `nir.read`; see the limits below for what it leaves out."
         return
@@ -151,7 +151,7 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
         yield "from ripe_mambaspike.deploy.export.exported import load_exported"
         yield from ("", f'network = load_exported("."{trusted})')
     yield f"clips = torch.zeros({shape})  # events counted: clip, step, polarity (OFF, ON), row, column"
-    yield f"logits = network(clips)  # [1, {steps}, {model.config.classes}]"
+    yield f"logits = network(clips)  # [1, {steps}, {model.config.num_classes}]"
     yield "classes = logits.mean(1).argmax(-1)  # of every clip"
     yield from ("```", "", "On recordings of any length and format:", "")
     yield from ("```bash", f"ripe predict . RECORDING{' --trust' if _carries(facts) else ''}", "```")
@@ -184,7 +184,7 @@ def _loading(facts: CardFacts) -> Iterator[str]:
 
 def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     if facts.labels is None:
-        yield f"The outputs have no names: 0 to {model.config.classes - 1}."
+        yield f"The outputs have no names: 0 to {model.config.num_classes - 1}."
         return
     yield from ("| output | class |", "|---|---|")
     for number, name in enumerate(facts.labels.classes[:MOST_NAMES]):
@@ -262,9 +262,9 @@ def _checks(facts: CardFacts) -> Iterator[str]:
 def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     yield "- Whatever a recording shows is called one of the classes above; there is no answer for anything else."
     if model.config.causal:
-        yield f"- It takes any number of steps and was trained on clips of {model.config.steps}."
+        yield f"- It takes any number of steps and was trained on clips of {model.config.time_steps}."
     else:
-        yield f"- A clip has at most {model.config.steps} steps, and the answer is for the clip as a whole."
+        yield f"- A clip has at most {model.config.time_steps} steps, and the answer is for the clip as a whole."
     yield "- Other sensors, sizes, lenses and bin lengths than those it was trained on were not tested."
     if facts.weights != "fp32":
         yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."
@@ -273,7 +273,7 @@ def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
 
 
 def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
-    return facts.labels.steps if facts.labels else model.config.steps
+    return facts.labels.steps if facts.labels else model.config.time_steps
 
 
 def _simulated(name: str) -> bool:

@@ -91,7 +91,7 @@ class Exported:
 
     def _checked(self, parts: Sequence[Tensor], x: Tensor) -> Tensor:
         """The logits of all clips, of the shape that they must have."""
-        wanted = (self.manifest.steps, self.config.classes)
+        wanted = (self.manifest.steps, self.config.num_classes)
         for part in parts:
             if not isinstance(part, Tensor) or part.dtype != self.dtype or tuple(part.shape[1:]) != wanted:
                 raise self._odd("logits", f"{self.dtype} (B, {wanted[0]}, {wanted[1]})", getattr(part, "shape", part))
@@ -153,7 +153,7 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
     return Exported(folder, manifest, config_of(manifest, folder), trust=trust)
 
 
-def load_exported_classifier(
+def load_export(
     folder: str | Path,
     *,
     steps: int | None = None,
@@ -166,8 +166,8 @@ def load_exported_classifier(
     model = load_exported(folder, trust=trust)
     manifest = model.manifest
     labels = labels_of(Path(folder), manifest)
-    if labels is not None and len(labels.classes) != model.config.classes:
-        raise WeightsError(f"{folder} names {len(labels.classes)} classes; the network has {model.config.classes}")
+    if labels is not None and len(labels.classes) != model.config.num_classes:
+        raise WeightsError(f"{folder} names {len(labels.classes)} classes; the network has {model.config.num_classes}")
     if steps not in (None, manifest.steps):
         raise InputError(f"--steps is {steps}; the graph in {folder} takes {manifest.steps} alone")
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
@@ -178,7 +178,7 @@ def load_exported_classifier(
         labels,
         manifest.steps,
         manifest.grid if grid is None else (grid, grid),
-        grid_asked=grid is not None,
+        grid_given=grid is not None,
         sensor_size=sensor_size,
         crop=crop,
     )

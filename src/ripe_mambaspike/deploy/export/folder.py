@@ -137,7 +137,7 @@ def _write_graphs(
     stored: Mapping[str, Stored] | None,
     say: Say,
 ) -> Manifest:
-    steps, grid = (labels.steps, labels.grid) if labels else (model.config.steps, model.config.resolution)
+    steps, grid = (labels.steps, labels.grid) if labels else (model.config.time_steps, model.config.in_size)
     module = format_module(wish.to)
     files: list[GraphFile] = []
     missing: Sequence[str] = ()

@@ -29,7 +29,7 @@ from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 from ripe_mambaspike.models.checks import check_input
-from ripe_mambaspike.models.config import LARGEST, SMALLEST_SIDE, RipeConfig
+from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -54,9 +54,9 @@ def save(model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str
     if reason := unavailable_reason():
         raise ConfigError(reason)
     check_model(model)
-    most = LARGEST["resolution"]
-    if not all(isinstance(side, int) and SMALLEST_SIDE <= side <= most for side in (height, width)):
-        raise ConfigError(f"the size is {width}×{height}; a NIR graph wants sides from {SMALLEST_SIDE} to {most}")
+    most = MAX_SIDE
+    if not all(isinstance(side, int) and MIN_SIDE <= side <= most for side in (height, width)):
+        raise ConfigError(f"the size is {width}×{height}; a NIR graph wants sides from {MIN_SIDE} to {most}")
     graph, missing = front_end_graph(model, height, width)
     whole = io.BytesIO()
     nir().write(whole, graph)
@@ -100,7 +100,7 @@ class NirFrontEnd:
     def _check(self, x: Tensor) -> None:
         """It computes in the precision of the clips, whatever the network's was."""
         wide = isinstance(x, Tensor) and x.dtype == torch.float64
-        check_input(x, self.network.config.steps, torch.float64 if wide else torch.float32)
+        check_input(x, self.network.config.time_steps, torch.float64 if wide else torch.float32)
 
     @torch.no_grad()
     def _run(self, x: Tensor, replaced: Mapping[str, Replacement]) -> tuple[Tensor, ...]:

@@ -107,14 +107,14 @@ def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
         f"The bridge divides counts of {rates} by the steps so far and normalizes over channels, which no NIR node "
         "does: the graph ends with the stages' spikes, and the bridge's weights are metadata."
     )
-    if config.tokens is not None:
-        said.append(f"Keeping the {config.tokens} most salient positions is a choice that no NIR node makes.")
+    if config.num_tokens is not None:
+        said.append(f"Keeping the {config.num_tokens} most salient positions is a choice that no NIR node makes.")
     said.append(
         f"The mixing of the tokens ({config.mixer}) and the head have no NIR nodes: their weights are metadata."
     )
     said.append(
         f"NIR's neurons have the shape of their grid: the graph is for inputs of {width}×{height} and no others, and "
-        f"its norms for at most {config.steps} steps."
+        f"its norms for at most {config.time_steps} steps."
     )
     return said
 

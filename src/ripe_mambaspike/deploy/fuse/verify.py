@@ -36,8 +36,8 @@ class Agreement(NamedTuple):
 def probe(model: RipeMambaSpike, side: int | None = None, samples: int = 1, seed: int = 0) -> Tensor:
     """Binned events for this network [samples, T, 2, side, side], float64; wide enough for its tokens."""
     if side is None:
-        side = max(PROBE_SIDE, 8 * math.ceil(math.sqrt(model.config.tokens or 1)))
-    return probe_events(model.config.steps, side, side, samples, seed).double()
+        side = max(PROBE_SIDE, 8 * math.ceil(math.sqrt(model.config.num_tokens or 1)))
+    return probe_events(model.config.time_steps, side, side, samples, seed).double()
 
 
 @torch.no_grad()
@@ -105,7 +105,7 @@ def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
 
 def _trace_layers(model: RipeMambaSpike) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    steps, side = model.config.steps, 9
+    steps, side = model.config.time_steps, 9
     weight = model.bridge.norm.weight
 
     def operand(*shape: int) -> Tensor:

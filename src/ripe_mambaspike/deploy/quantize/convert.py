@@ -145,8 +145,10 @@ def save_stored(
     network = _expect(model, "save_stored")
     beside: dict[str, bytes] = {}
     if labels is not None:
-        if len(labels.classes) != network.config.classes:
-            raise ConfigError(f"labels names {len(labels.classes)} classes; the network has {network.config.classes}")
+        if len(labels.classes) != network.config.num_classes:
+            raise ConfigError(
+                f"labels names {len(labels.classes)} classes; the network has {network.config.num_classes}"
+            )
         beside[LABELS_FILE] = packed_labels(labels, Path(folder) / LABELS_FILE)
     return save_pretrained(network, folder, stored=stored, beside=beside)
 
@@ -191,7 +193,7 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
     """Batches of clips that have events, and how many clips those are."""
     batches: list[Tensor] = []
     for part in _parts(clips):
-        check_input(part, model.config.most_steps, torch.float32)
+        check_input(part, model.config.max_time_steps, torch.float32)
         seen = part[part.flatten(1).any(1)]
         batches.extend(piece for piece in seen.split(TOGETHER) if len(piece))
     count = sum(map(len, batches))

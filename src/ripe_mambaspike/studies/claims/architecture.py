@@ -13,7 +13,7 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.bridge import pooled_rates
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
-from ripe_mambaspike.ops.rates import cumulative_rates
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.studies.claims.random_network import (
     binary,
     generator,
@@ -117,11 +117,11 @@ def _tokens() -> list[Claim]:
             f"architecture.tokens.{keep}",
             f"Tokens a sample with {keep} a step",
             paper,
-            16 * token_counts(_config(tokens=keep))[0],
+            16 * token_counts(_config(num_tokens=keep))[0],
         )
         for keep, paper in ((32, 512), (64, 1024), (128, 2048), (256, 4096))
     ]
-    model: Any = create_model("dvsgesture", seed=0, form="deployed", steps=2).eval()
+    model: Any = create_model("dvsgesture", seed=0, form="deployed", time_steps=2).eval()
     features = model.front_end(binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
     return [
         *claims,
@@ -137,7 +137,7 @@ def _tokens() -> list[Claim]:
 
 def _levels() -> list[Claim]:
     config = _config()
-    counts, widths = token_counts(config), config.hierarchy_widths
+    counts, widths = token_counts(config), config.embed_dims
     claims = []
     for level, (count, width, tokens, dim) in enumerate(
         zip(counts, widths, (256, 128, 64), (32, 64, 128), strict=True), 1

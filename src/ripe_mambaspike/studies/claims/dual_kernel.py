@@ -111,7 +111,7 @@ def _operands(model: RipeMambaSpike, x: Tensor) -> list[Tensor]:
 def _shares() -> list[Claim]:
     config = model_config("dvsgesture")
     backbone = count_flops(config).by_part["backbone"]
-    first = 2 * config.steps * conv_macs(64 * 64, 2, 32)
+    first = 2 * config.time_steps * conv_macs(64 * 64, 2, 32)
     share = 100 * first / backbone
     return [
         SECTION.number("dual.first-share", "Share of the first convolution at 128²", "1.54 %", share),

@@ -68,7 +68,7 @@ def _mebibytes(config: ModelConfig, form: str | None) -> float:
 
 def _weights() -> list[Claim]:
     gesture = model_config("dvsgesture")
-    baseline = _mebibytes(model_config("mamba-spike", classes=11, conv_bias=True), None)
+    baseline = _mebibytes(model_config("mamba-spike", num_classes=11, conv_bias=True), None)
     training, deployed = _mebibytes(gesture, "training"), _mebibytes(gesture, "deployed")
     kept = [
         buffer.numel()

@@ -98,7 +98,7 @@ def _static() -> list[Claim]:
     place = Source("fusion", "§4.1, Reparameterized Spiking Stage")
     sizes = []
     for steps in (4, 10, 16, 32):
-        config = model_config("dvsgesture", steps=steps, form="deployed")
+        config = model_config("dvsgesture", time_steps=steps, form="deployed")
         with torch.device("meta"):
             network = RipeMambaSpike(config, "claim")  # type: ignore[arg-type]
         fused = [part for part in network.modules() if isinstance(part, FusedConv)]

@@ -30,7 +30,7 @@ def relative_error(ours: Tensor, expected: Tensor) -> float:
 
 def random_network(seed: int, steps: int = 4) -> RipeMambaSpike:
     """The DVS-Gesture network in its training form at few steps, evaluated with random statistics, in float64."""
-    model = create_model("dvsgesture", seed=seed, steps=steps).double().eval()
+    model = create_model("dvsgesture", seed=seed, time_steps=steps).double().eval()
     assert isinstance(model, RipeMambaSpike)
     randomize(model, seed)
     return model

@@ -30,7 +30,7 @@ def _ours() -> list[Claim]:
     assert isinstance(model, RipeMambaSpike)
     claims, counts = [], []
     for side in SIDES:
-        counts.append(count_parameters(model_config("cifar10dvs", resolution=side)).deployed)
+        counts.append(count_parameters(model_config("cifar10dvs", in_size=side)).deployed)
         claims.append(TABLE.millions(f"resolution.deployed.{side}", f"Deployed at {side}²", "0.870 M", counts[-1]))
         claims += _pass(model, side)
     growth = max(counts) / min(counts)
@@ -68,7 +68,7 @@ def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
 
 def _parts(side: int) -> tuple[int, int]:
     """Baseline's total and its input projection."""
-    counted = count_parameters(model_config("mamba-spike", resolution=side))
+    counted = count_parameters(model_config("mamba-spike", in_size=side))
     return counted.training, counted.by_part["input_proj"]
 
 
@@ -98,7 +98,7 @@ def _growth() -> list[Claim]:
     formula = [128 * (side // 4) ** 2 * 256 for side in SIDES]
     weights = [_parts(side)[1] - 256 for side in SIDES]
     released = count_parameters(model_config("mamba-spike", conv_bias=True)).training
-    gesture = count_parameters(model_config("mamba-spike", classes=11)).training
+    gesture = count_parameters(model_config("mamba-spike", num_classes=11)).training
     nmnist = count_parameters(model_config("mamba-spike-nmnist")).training
     ours = {name: count_parameters(model_config(name)).deployed for name in ("dvsgesture", "cifar10dvs", "nmnist")}
     results = Source("resolution", "§6, Results")
@@ -144,7 +144,7 @@ def _growth() -> list[Claim]:
 
 def _sensor() -> list[Claim]:
     weights = 128 * (720 // 4) * (1280 // 4) * 256
-    built = count_parameters(model_config("mamba-spike", resolution=(720, 1280))).by_part["input_proj"]
+    built = count_parameters(model_config("mamba-spike", in_size=(720, 1280))).by_part["input_proj"]
     return [
         FIGURE.number("resolution.hd.weights", "The projection at 1280×720, by the formula", "1.89 B", weights / 1e9),
         FIGURE.number("resolution.hd.built", "The same, counted by building it", "1.89 B", built / 1e9),

@@ -141,8 +141,8 @@ def _per_unit() -> Claim:
 
 def _others() -> list[Claim]:
     """The counts of the results table and of the widened networks."""
-    wide = {"stage_channels": (64, 128, 256), "hierarchy_widths": (64, 128, 256)}
-    widest = {"stage_channels": (128, 256, 512), "hierarchy_widths": (128, 256, 512)}
+    wide = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
+    widest = {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}
     flops = Source("parameters", "Table 20 (compute cost)")
     scaled = Source("parameters", "§6, Results")
     gesture, cifar = "dvsgesture", "cifar10dvs"
@@ -161,8 +161,8 @@ def _others() -> list[Claim]:
         (scaled, "params.width.128.t10", "CIFAR10-DVS at [128, 256, 512]", "13.14 M", deployed(cifar, **widest)),
         (flops, "params.width.64.t16", "DVS-Gesture at [64, 128, 256]", "3.361 M", deployed(gesture, **wide)),
         (flops, "params.width.128.t16", "DVS-Gesture at [128, 256, 512]", "13.165 M", deployed(gesture, **widest)),
-        (flops, "params.steps.4", "DVS-Gesture at T = 4", "0.864 M", deployed(gesture, steps=4)),
-        (flops, "params.steps.8", "DVS-Gesture at T = 8", "0.868 M", deployed(gesture, steps=8)),
-        (flops, "params.steps.32", "DVS-Gesture at T = 32", "0.890 M", deployed(gesture, steps=32)),
+        (flops, "params.steps.4", "DVS-Gesture at T = 4", "0.864 M", deployed(gesture, time_steps=4)),
+        (flops, "params.steps.8", "DVS-Gesture at T = 8", "0.868 M", deployed(gesture, time_steps=8)),
+        (flops, "params.steps.32", "DVS-Gesture at T = 32", "0.890 M", deployed(gesture, time_steps=32)),
     ]
     return [place.millions(id, f"Deployed parameters, {what}", paper, ours) for place, id, what, paper, ours in rows]

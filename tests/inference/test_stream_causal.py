@@ -1,0 +1,98 @@
+"""A causal network streams for ever: its answers are the whole stream's, to rounding, in constant memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.streamer import Streamer
+from ripe_mambaspike.models.base import clip_logits
+
+SENSOR = (20, 18)
+FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "num_classes": 3}
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = create_model("nmnist", seed=0, causal=True, **FIELDS).eval()
+    randomize(model, 0)
+    return Classifier(model, ("clap", "wave", "roll"), 4, (16, 16), "time", False)
+
+
+@pytest.fixture(scope="module")
+def stream():
+    rng = np.random.default_rng(0)
+    times = np.sort(rng.integers(0, 2000, 3000))
+    times[0] = 0
+    return make_events(rng.integers(0, 20, 3000), rng.integers(0, 18, 3000), times, rng.integers(0, 2, 3000))
+
+
+def answers_of(streamer, events, cuts=()):
+    bounds = [0, *cuts, len(events)]
+    found = [one for a, b in zip(bounds, bounds[1:], strict=False) for one in streamer.push(events[a:b])]  # noqa: RUF007
+    return found + streamer.advance(2000)
+
+
+def test_answers_are_means_over_the_last_steps_of_one_long_run(classifier, stream):
+    answers = answers_of(Streamer(classifier, SENSOR, window_us=400), stream, [1, 900, 905])
+    clip = bin_events(Recording(stream, SENSOR), 20, grid=(16, 16), start_us=0, stop_us=2000)
+    with torch.no_grad():
+        logits = classifier.model.eval().run_causal(clip.unsqueeze(0)).logits
+    assert [(one.start_us, one.stop_us) for one in answers] == [(100 * k, 100 * k + 400) for k in range(17)]
+    for index, answer in enumerate(answers):
+        mean = torch.softmax(clip_logits(logits[:, index : index + 4])[0], -1)
+        torch.testing.assert_close(torch.tensor(answer.probabilities), mean, atol=1e-4, rtol=1e-4)
+        assert answer.final
+
+
+def test_packets_and_early_answers(classifier, stream):
+    whole = answers_of(Streamer(classifier, SENSOR, window_us=400, early=True), stream)
+    cut = answers_of(Streamer(classifier, SENSOR, window_us=400, early=True), stream, [3, 4, 1500])
+    assert [one.step for one in whole] == [1, 2, 3, *[4] * 17]
+    assert [one.probabilities for one in whole] == [one.probabilities for one in cut]
+
+
+def test_a_hop_is_a_number_of_bins(classifier, stream):
+    answers = answers_of(Streamer(classifier, SENSOR, window_us=400, hop_us=200), stream)
+    assert [one.stop_us for one in answers] == list(range(400, 2001, 200))
+    with pytest.raises(InputError, match=r"the hop is 150 µs; a causal network .* such as 100 or 200 µs"):
+        Streamer(classifier, SENSOR, window_us=400, hop_us=150)
+    for hop in (334, 667, 1000):  # bins of 1000 / 3 µs end at these
+        Streamer(replace(classifier, steps=3), SENSOR, window_us=1000, hop_us=hop)
+    with pytest.raises(InputError, match="such as 667 or 1000 µs"):
+        Streamer(replace(classifier, steps=3), SENSOR, window_us=1000, hop_us=668)
+
+
+@pytest.mark.parametrize("pause_us", [350, 1100, 1700, 2100, 60_050])
+def test_a_silence_is_the_same_however_time_is_cut(classifier, stream, pause_us):
+    """Told in one go or bit by bit, it gives the same answers before and after, and is counted the same."""
+    later = stream.copy()
+    later["t"] += int(stream["t"][-1]) + pause_us
+    found = []
+    for step in (10**9, 130, 1000):
+        streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=200)
+        answers = streamer.push(stream)
+        for now in range(int(stream["t"][-1]), int(later["t"][0]), step):
+            answers += streamer.advance(now)
+        answers += streamer.push(later)
+        found.append(([(one.stop_us, one.probabilities) for one in answers], streamer.silent))
+    assert found[0] == found[1] == found[2]
+    assert (found[0][1] > 0) == (pause_us > 1000)
+
+
+def test_a_long_silence_begins_anew(classifier, stream):
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    streamer.push(stream)
+    later = stream.copy()
+    later["t"] += 10**15
+    again = Streamer(classifier, SENSOR, window_us=400)
+    streamer.advance(10**15)
+    expected = [one.probabilities for one in again.push(stream[:2000])]
+    assert [one.probabilities for one in streamer.push(later[:2000])] == expected

@@ -1,0 +1,342 @@
+"""A stream's answers are those of the network on each window, to the last bit, however the events arrive."""
+
+import gc
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ripe_mambaspike import create_model
+from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
+from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.errors import InputError, WeightsError
+from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.predict import Classifier, predict
+from ripe_mambaspike.inference.stream.front import ClipFront, StepFront, make_front
+from ripe_mambaspike.inference.streamer import Streamer, default_hop
+from ripe_mambaspike.models.attention_map import attention_contrast
+from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+
+SENSOR = (20, 18)
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "num_classes": 3}
+NAMES = ("clap", "wave", "roll")
+needs_operators = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
+
+
+def network(form="deployed", **fields):
+    model = create_model("nmnist", seed=0, **{**SMALL, **fields}).eval()
+    randomize(model, 0)
+    return {"training": lambda m: m, "deployed": fuse, "dual-kernel": dual_kernel}[form](model)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return Classifier(network(), NAMES, 4, (16, 16), "time", False)
+
+
+def make_stream(times, seed=0):
+    rng = np.random.default_rng(seed)
+    times = np.sort(np.asarray(times))
+    columns = (rng.integers(0, side, len(times)) for side in SENSOR)
+    return make_events(*columns, times, rng.integers(0, 2, len(times)))
+
+
+@pytest.fixture(scope="module")
+def stream():
+    """A busy stretch, a silence of many windows, and another busy stretch."""
+    rng = np.random.default_rng(1)
+    return make_stream(np.concatenate((rng.integers(1000, 3000, 2500), rng.integers(9007, 10000, 1200))))
+
+
+def whole(classifier, events, answer, steps=None):
+    """The network's own answer for the part of a window that an answer is for."""
+    inside = events[(events["t"] >= answer.start_us) & (events["t"] < answer.stop_us)]
+    clip = bin_events(
+        Recording(inside, SENSOR),
+        classifier.steps,
+        grid=classifier.grid,
+        binary=classifier.binary,
+        start_us=answer.start_us,
+        stop_us=answer.stop_us,
+    )
+    with torch.no_grad():
+        logits = classifier.model(clip[:steps].unsqueeze(0).to(classifier.model.dtype))
+    return tuple(torch.softmax(clip_logits(logits)[0], -1).tolist())
+
+
+def in_packets(streamer, events, sizes, end):
+    answers, first = [], 0
+    for size in sizes:
+        answers += streamer.push(events[first : first + size])
+        first += size
+    return answers + streamer.push(events[first:]) + streamer.advance(end)
+
+
+def heard(answers):
+    return [(one.start_us, one.stop_us, one.step, one.label, one.probabilities, one.rates) for one in answers]
+
+
+SPANS = [(400, 100), (400, None), (403, 150), (401, 87), (100, 300)]
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["counts", "binary"])
+@pytest.mark.parametrize(("window", "hop"), SPANS, ids=lambda value: str(value))
+def test_every_answer_is_the_networks_on_that_window(classifier, stream, window, hop, binary):
+    one = replace(classifier, binary=binary)
+    streamer = Streamer(one, SENSOR, window_us=window, hop_us=hop)
+    end = int(stream["t"][-1]) + window
+    answers = in_packets(streamer, stream, [1, 700, 3, 1500], end)
+    first, times = int(stream["t"][0]), stream["t"]
+    starts = [
+        start
+        for start in range(first, end - window + 1, streamer.hop_us)
+        if ((times >= start) & (times < start + window)).any()
+    ]
+    assert [answer.start_us for answer in answers] == starts
+    assert all(answer.final and answer.stop_us == answer.start_us + window for answer in answers)
+    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+    assert streamer.late == 0
+    assert streamer.silent == (end - window - first) // streamer.hop_us + 1 - len(starts)
+
+
+def test_an_answer_is_that_of_predict(classifier):
+    rng = np.random.default_rng(2)
+    times = np.concatenate(([0, 399], rng.integers(0, 400, 600)))
+    events = make_stream(times)
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    (answer,) = streamer.push(events) + streamer.advance(400)
+    offline = predict(classifier, Recording(events, SENSOR))
+    assert answer.label == offline.label
+    assert answer.probability == offline.probability
+    assert answer.probabilities == tuple(offline.probabilities.values())
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 400), max_size=25),
+    hop=st.sampled_from([100, 70, 250]),
+    early=st.booleans(),
+)
+def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
+    events = make_stream(np.random.default_rng(3).integers(0, 1500, 1500))
+    streams = [Streamer(classifier, SENSOR, window_us=400, hop_us=hop, early=early) for _ in range(2)]
+    assert heard(in_packets(streams[0], events, sizes, 1600)) == heard(in_packets(streams[1], events, [], 1600))
+
+
+@needs_operators
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"neurons": "lif", "bridge": "stage3", "tdm": False},
+        {"neurons": ("silif", "csilif", "lif"), "mixer": "gru"},
+        {"head_hidden_size": 12, "pool_ratios": (2, 1, 3)},
+        {"stage_channels": (16, 32, 48), "embed_dims": (16, 16, 16)},  # whole vectors: fewer products
+        {"attention": "none"},
+        {"num_tokens": 2},
+        {"time_steps": 1},
+    ],
+    ids=lambda fields: "-".join(fields),
+)
+def test_networks_of_other_parts(stream, fields):
+    model = network(**fields)
+    one = Classifier(model, NAMES, model.config.time_steps, (16, 16), "time", False)
+    answers = Streamer(one, SENSOR, window_us=400, hop_us=170).push(stream[:2000])
+    assert len(answers) > 3
+    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+    stepwise = not {"attention", "tokens", "steps"} & fields.keys()
+    assert isinstance(make_front(model, 1, (16, 16), model.config.time_steps), StepFront if stepwise else ClipFront)
+
+
+@pytest.mark.parametrize("form", ["training", "dual-kernel"])
+def test_networks_in_other_forms(stream, form):
+    one = Classifier(network(form), NAMES, 4, (16, 16), "time", False)
+    answers = Streamer(one, SENSOR, window_us=400, hop_us=300).push(stream[:2000])
+    assert len(answers) > 3
+    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float64"])
+def test_networks_in_other_precisions(stream, precision):
+    model = network().to(getattr(torch, precision))
+    one = Classifier(model, NAMES, 4, (16, 16), "time", False)
+    answers = Streamer(one, SENSOR, window_us=400, hop_us=400).push(stream[:2000])
+    assert len(answers) > 2
+    assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
+
+
+def test_without_operators_the_clip_is_run(classifier, stream):
+    with kernels("off"):
+        streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=300)
+        answers = streamer.push(stream[:2000])
+        assert len(answers) > 3
+        assert [answer.probabilities for answer in answers] == [whole(classifier, stream, a) for a in answers]
+
+
+@needs_operators
+def test_early_answers_are_those_of_the_steps_seen(classifier, stream):
+    streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=200, early=True, attention=True)
+    answers = streamer.push(stream[:1200])
+    steps = {}
+    for answer in answers:
+        steps.setdefault(answer.start_us, []).append(answer.step)
+    full = [seen for start, seen in steps.items() if start + 400 <= stream["t"][1199]]
+    assert full == [[1, 2, 3, 4]] * len(full)
+    assert len(full) > 2
+    for answer in answers:
+        if answer.step > 1:  # one image alone may go through another routine of the convolution
+            assert answer.probabilities == whole(classifier, stream, answer, answer.step)
+        assert answer.final == (answer.step == answer.steps == 4)
+
+
+def test_rates_and_attention_are_the_networks(classifier, stream):
+    answer = Streamer(classifier, SENSOR, window_us=400, hop_us=400, attention=True).push(stream[:900])[0]
+    inside = Recording(stream, SENSOR).crop(answer.start_us, answer.stop_us)
+    clip = bin_events(inside, 4, grid=(16, 16), start_us=answer.start_us, stop_us=answer.stop_us)
+    with torch.no_grad():
+        out = classifier.model.run(clip.unsqueeze(0))
+    assert answer.rates == pytest.approx(out.rates[1::2].tolist(), abs=1e-6)
+    assert min(answer.rates) > 0
+    torch.testing.assert_close(answer.attention, attention_contrast(out.attention[0, -1]))
+    assert Streamer(classifier, SENSOR, window_us=400).push(stream[:900])[0].attention is None
+
+
+def test_late_events_are_counted_and_change_nothing(classifier, stream):
+    clean, dirty = (Streamer(classifier, SENSOR, window_us=400, hop_us=100) for _ in range(2))
+    expected = heard(clean.push(stream[:2000]))
+    found = heard(dirty.push(stream[:1000]))
+    assert dirty.push(stream[:50]) == []
+    assert heard([]) + found + heard(dirty.push(stream[1000:2000])) == expected
+    assert (clean.late, dirty.late) == (0, 50)
+
+
+def test_a_leap_of_a_hundred_years_takes_no_longer(classifier):
+    streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
+    century = 100 * 365 * 86_400_000_000
+    assert len(streamer.push(make_stream([5, 6, 7, century]))) == 1  # later windows have no event
+    answers = streamer.advance(century + 400)
+    assert [answer.start_us <= century < answer.stop_us for answer in answers] == [True] * 4
+    assert streamer.silent == (century - 5) // 100 - 4
+
+
+def test_the_end_gives_up_what_is_not_full(classifier, stream):
+    streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
+    streamer.push(stream[:300])
+    assert streamer.close() == []
+    again = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
+    assert heard(streamer.push(stream[300:1500])) == heard(again.push(stream[300:1500]))
+
+
+def test_the_default_hop_is_a_bin(classifier):
+    assert default_hop(classifier, 1600) == 400
+    assert default_hop(classifier, 1601) == 401
+    assert Streamer(classifier, SENSOR, window_us=1600).hop_us == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({"by": "count"}, {}, "bins by count, whose ends are known when a recording is over; one trained on bins by"),
+        ({}, {"window_us": 3}, "the window is 3 µs; from 4 "),
+        ({}, {"window_us": 10**12}, "the window is 1000000000000 µs"),
+        ({}, {"hop_us": 0}, "the hop is 0 µs; at least 1 is wanted"),
+        ({}, {"window_us": 10**6, "hop_us": 10}, "makes 100000 at a time; at most 1024"),
+        ({"grid": (32, 16)}, {}, "grid: .*20×18.*16×32"),
+        ({"model": torch.nn.Linear(1, 1)}, {}, "'Linear' cannot move on step by step"),
+    ],
+    ids=["by count", "short", "long", "no hop", "many windows", "small sensor", "other network"],
+)
+def test_what_cannot_stream_is_refused(classifier, changes, options, said):
+    with pytest.raises(InputError, match=said):
+        Streamer(replace(classifier, **changes), SENSOR, **{"window_us": 400, **options})
+
+
+FLOATS = np.array([(1.0, 2.0, 3, 1)], [("x", "f8"), ("y", "f8"), ("t", "i8"), ("p", "u1")])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([1, 2], "a list was pushed; an array with the fields x, y, t, p is wanted"),
+        (None, "a NoneType was pushed"),
+        (Recording(make_stream([1, 2]), SENSOR), "a Recording was pushed; its .events are wanted"),
+        (FLOATS, "x is of the type float64; whole numbers are wanted"),
+        (np.zeros(3), "a one-dimensional array with the fields x, y, t, p is wanted"),
+    ],
+    ids=["list", "none", "recording", "floats", "plain"],
+)
+def test_what_is_no_packet_is_refused(classifier, given, said):
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    with pytest.raises(InputError, match=said):
+        streamer.push(given)
+
+
+def test_times_beyond_reckoning_are_refused(classifier):
+    far = make_stream([2**62, 5])
+    far["t"] += 1
+    streamer = Streamer(classifier, SENSOR, window_us=400)
+    with pytest.raises(InputError, match="t goes from 6 to 4611686018427387905; "):
+        streamer.push(far)
+    with pytest.raises(InputError, match=r"to_us is 1\.5; a whole number is wanted"):
+        streamer.advance(1.5)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "said"),
+    [
+        (SENSOR, {"window_us": 240000.0}, "window_us is 240000.0; a whole number is wanted"),
+        (SENSOR, {"window_us": 400, "hop_us": "5"}, "hop_us is '5'; a whole number is wanted"),
+        ((128.5, 128), {"window_us": 400}, r"sensor_size is \(128.5, 128\); a width and a height in whole numbers"),
+        (128, {"window_us": 400}, "sensor_size is 128; a width and a height"),
+    ],
+    ids=["window", "hop", "size", "no pair"],
+)
+def test_whole_numbers_are_wanted(classifier, size, options, said):
+    with pytest.raises(InputError, match=said):
+        Streamer(classifier, size, **options)
+
+
+def test_logits_that_are_no_numbers_are_told(classifier, stream):
+    model = network()
+    with torch.no_grad():
+        model.head.bias[0] = float("nan")
+    streamer = Streamer(replace(classifier, model=model), SENSOR, window_us=400)
+    with pytest.raises(WeightsError, match="logits are not finite"):
+        streamer.push(stream[:1000])
+
+
+def test_nothing_grows_over_thousands_of_hops():
+    """A soak: an object kept for every hop would be 50 bytes of each."""
+    fields = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}
+    one = Classifier(network(**fields), NAMES, 2, (8, 8), "time", False)
+    streamer = Streamer(one, SENSOR, window_us=20, hop_us=10)
+    packet = make_stream(np.random.default_rng(0).integers(0, 500, 200))
+    pushed = [0]
+
+    def hops(count):
+        answers = 0
+        for _ in range(count // 50):
+            shifted = packet.copy()
+            shifted["t"] += 500 * pushed[0]
+            answers += len(streamer.push(shifted))
+            pushed[0] += 1
+        gc.collect()
+        return answers
+
+    hops(300)
+    objects = len(gc.get_objects())
+    assert hops(1500) == 1500
+    assert len(gc.get_objects()) - objects < 150
+    tracemalloc.start()
+    hops(300)
+    before = tracemalloc.get_traced_memory()[0]
+    hops(400)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 25_000
