@@ -11,7 +11,7 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 
 VARIANTS = [
     {},

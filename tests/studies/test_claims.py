@@ -7,7 +7,7 @@ import pytest
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.attention import ATTENTIONS, MembraneAttention
 from ripe_mambaspike.nn.repconv import AveragePool
-from ripe_mambaspike.ops.attention import convex_attention
+from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
 from ripe_mambaspike.studies.claims import GROUPS, Claim, run_claims
 from ripe_mambaspike.studies.claims import tdm as tdm_checks
 from ripe_mambaspike.studies.claims.verdict import UNEXPLAINED, ClaimSource, printed_value, rounds_to

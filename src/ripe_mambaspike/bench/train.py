@@ -22,7 +22,7 @@ from ripe_mambaspike.models.memory import is_memory_error
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
-from ripe_mambaspike.train.objective import Weights
+from ripe_mambaspike.train.objective import LossWeights
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 
@@ -31,15 +31,15 @@ class Recipe(NamedTuple):
 
     batch: int
     passes: Literal[1, 2]
-    weights: Weights
+    weights: LossWeights
     lr: float
     weight_decay: float
 
 
 RECIPES = {
-    "dvsgesture": Recipe(32, 2, Weights(), 1e-3, 0.05),
-    "nmnist": Recipe(64, 2, Weights(label_smoothing=0.05), 1e-3, 0.05),
-    "dailydvs200": Recipe(32, 1, Weights(consistency=0.0), 5e-4, 0.02),
+    "dvsgesture": Recipe(32, 2, LossWeights(), 1e-3, 0.05),
+    "nmnist": Recipe(64, 2, LossWeights(label_smoothing=0.05), 1e-3, 0.05),
+    "dailydvs200": Recipe(32, 1, LossWeights(consistency=0.0), 5e-4, 0.02),
 }
 
 

@@ -157,9 +157,6 @@ class ScanCommand:
         return _finish(bench_scan(setting, device, progress), self.json, show_scan)
 
 
-COMMANDS = {"infer": InferCommand, "train": BenchTrain, "ops": OpsCommand, "scan": ScanCommand}
-
-
 @dataclass
 class BenchCommand:
     """Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."""

@@ -196,10 +196,10 @@ class _Job:
         """What the smaller weights change on the test part."""
         import torch
 
+        from ripe_mambaspike.data.clips import EvalBatches
         from ripe_mambaspike.deploy.export.sample_clips import whole_part
         from ripe_mambaspike.deploy.quantize.convert import compare_accuracy
-        from ripe_mambaspike.train.clips import EvalBatches
-        from ripe_mambaspike.train.evaluate import BATCH
+        from ripe_mambaspike.models.evaluate import BATCH
 
         if self.labels is None:
             raise WeightsError(f"{self.folder} does not say what it was trained on")

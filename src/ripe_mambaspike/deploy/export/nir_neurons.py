@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.ops.fused import Neuron
 from ripe_mambaspike.ops.neurons import CSILIF_RESET
+from ripe_mambaspike.ops.norm_fire import Neuron
 
 Array = NDArray[Any]
 Grid = tuple[int, int]

@@ -1,7 +1,7 @@
 """The accumulate-only runtime: a dual-kernel network whose eligible convolutions are made of additions alone.
 
 Five of the six convolutions of the spiking part read spikes. Here each spike adds rows of weights to the outputs that
-it reaches (`ops/sparse_conv.py`), and the additions are counted as they are made. Everything else is the network's own
+it reaches (`ops/sparse_conv`), and the additions are counted as they are made. Everything else is the network's own
 code, so the spikes are those of the dense dual-kernel network — in every step, not by luck: a sum that is exact does
 not depend on the order of its terms. The weights are therefore put on a grid, one power of two a channel, on which no
 partial sum needs more digits than there are:

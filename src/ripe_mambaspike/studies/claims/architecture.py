@@ -13,7 +13,7 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.bridge import pooled_rates
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
-from ripe_mambaspike.ops.rates import cumulative_rates
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.studies.claims.random_network import (
     draw_binary,
     draw_uniform,

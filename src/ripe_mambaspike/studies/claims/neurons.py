@@ -5,8 +5,8 @@ import math
 import torch
 
 from ripe_mambaspike.nn.neurons import NEURONS, STEP
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.neurons import csilif, csilif_pole, lif
-from ripe_mambaspike.ops.scan import selective_scan
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.studies.claims.random_network import draw_normal, draw_uniform, generator, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
