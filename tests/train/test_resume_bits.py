@@ -10,9 +10,9 @@ import pytest
 
 from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.report.closing import log_contents
 from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
+from ripe_mambaspike.report.tables import log_table
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.run import Stop
@@ -235,4 +235,4 @@ def test_seconds_go_on(tiny, go, read_log, tmp_path):
     assert len(seconds) > 1
     assert 5000 < seconds[0] < seconds[-1] <= result["seconds"] + 0.1  # the log has six digits
     run = read_run(tmp_path / "run")
-    assert f"{duration_text(seconds[-1])} in all" in log_contents(run)  # the report's sum of them was hours
+    assert f"{duration_text(seconds[-1])} in all" in log_table(run)["summary"]  # the report's sum of them was hours
