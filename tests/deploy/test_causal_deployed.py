@@ -77,7 +77,7 @@ def test_prepared_for_one_shape(deployed):
 def test_small_weights(deployed, tmp_path):
     x = clips(8)
     stored, calibration = to_int8(deployed, x)
-    assert "hierarchy.blocks.1.ahead.in_proj" in stored
+    assert "hierarchy.blocks.1.forward_mamba.in_proj.weight" in stored
     assert calibration.clips == 8
     small = apply_stored(deployed, stored)
     loaded = from_pretrained(save_stored(deployed, stored, tmp_path))

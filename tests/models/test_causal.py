@@ -172,7 +172,7 @@ def test_norms_have_one_step_and_scans_one_direction():
     assert {type(norm) for norm in norms} == {SharedNorm}
     assert {norm.weight.shape[0] for norm in norms} == {1}
     assert type(network(form="deployed").entry) is SharedAffine
-    assert not any("behind" in name or "merge" in name for name in model.state_dict() if "hierarchy" in name)
+    assert not any("backward" in name or "merge" in name for name in model.state_dict() if "hierarchy" in name)
     assert model.config.rate_decay == pytest.approx(2 / 3)
 
 
@@ -283,8 +283,8 @@ def test_mixers_that_wait_for_the_clip_are_refused(mixer):
 
 
 def test_other_refusals():
-    refused(ConfigError, lambda: create_model("nmnist", causal=True, num_tokens=4), "causal is true", "tokens is 4")
-    refused(ConfigError, lambda: create_model("nmnist", causal="yes"), "causal is 'yes'", "true or false")
+    refused(ConfigError, lambda: create_model("nmnist", causal=True, num_tokens=4), "num_tokens", "causal")
+    refused(ConfigError, lambda: create_model("nmnist", causal="yes"), "causal", "yes")
     whole = create_model("nmnist", **SMALL)
     refused(ConfigError, lambda: whole.run_causal(clip(1).float()), "'nmnist'", "run_causal", "causal")
     refused(InputError, lambda: whole(clip(4).float()), "4 time steps", "at most 3")

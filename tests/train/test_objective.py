@@ -202,7 +202,7 @@ def test_what_decays():
     names = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
     assert decayed | kept == set(names.values())
     assert not decayed & kept
-    ends_kept = ("bias", "coefficient", "gain", "a_log", "skip", "dt_bias", "conv_bias", "mix", "threshold", "log_rate")
+    ends_kept = ("bias", "coefficient", "gain", "A_log", "D", "mix", "threshold", "log_rate")
     for name, which in names.items():
         owner, _, last = name.rpartition(".")
         norm = owner.rpartition(".")[2].endswith("norm") or owner in ("entry", "head.1")
@@ -211,13 +211,13 @@ def test_what_decays():
     for name in (
         "head.0.weight",
         "bridge.attention.weight",
-        "hierarchy.blocks.0.ahead.conv",
-        "hierarchy.blocks.2.behind.dt_proj",
+        "hierarchy.blocks.0.forward_mamba.conv1d.weight",
+        "hierarchy.blocks.2.backward_mamba.dt_proj.weight",
         "stages.1.attention.query.0",
         "stages.0.first_conv.branches.4.convs.1.weight",
     ):
         assert names[name] in decayed, name
-    for name in ("entry.weight", "stages.0.first_norm.weight", "hierarchy.blocks.0.ahead.a_log"):
+    for name in ("entry.weight", "stages.0.first_norm.weight", "hierarchy.blocks.0.forward_mamba.A_log"):
         assert names[name] in kept, name  # two dimensions and yet no matrix
 
 

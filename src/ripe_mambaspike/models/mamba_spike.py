@@ -11,7 +11,7 @@ from ripe_mambaspike.models.config import MambaSpikeConfig
 from ripe_mambaspike.nn.altered import Alteration, altered, known
 from ripe_mambaspike.nn.fast.coverage import layer_norm
 from ripe_mambaspike.nn.fast.hierarchy import run_block
-from ripe_mambaspike.nn.mamba import BlockPlan, Mamba, inner_weights
+from ripe_mambaspike.nn.mamba import BlockPlan, CausalConv1d, Mamba, inner_weights
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.rates import windowed_rate
@@ -59,7 +59,7 @@ class PreNormMamba(nn.Module):
         mamba = self.mamba
         inner = inner_weights((mamba,), dtype)
         with torch.autocast(x.device.type, enabled=False):
-            plan = BlockPlan(norm, mamba.in_proj.to(dtype), inner, mamba.out_proj.to(dtype), None)
+            plan = BlockPlan(norm, mamba.in_proj.weight.to(dtype), inner, mamba.out_proj.weight.to(dtype), None)
             return x + run_block(plan, x)
 
     def _altered(self) -> bool:
@@ -125,6 +125,6 @@ class MambaSpike(Model):
 
 MambaSpike.package_methods = {"forward": MambaSpike.forward}
 _TABLE = known(
-    (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, Mamba, PreNormMamba, RecurrentSpikingConv),
+    (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, CausalConv1d, Mamba, PreNormMamba, RecurrentSpikingConv),
     {nn.LayerNorm: layer_norm},
 )

@@ -25,7 +25,7 @@ from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
-from ripe_mambaspike.models.old_names import CONFIG_FIELDS
+from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 
@@ -130,6 +130,8 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
             "so it was damaged, cut short or exchanged"
         )
     tensors = _unpack(data, folder / WEIGHTS_FILE)
+    if document["version"] == OLD_VERSION:
+        tensors = rename_tensors(tensors)
     if "precision" in weights:
         tensors = from_file(tensors, weights["precision"], str(folder / WEIGHTS_FILE))
     load_weights(model, tensors, str(folder / WEIGHTS_FILE))

@@ -31,7 +31,7 @@ KEPT_WHOLE = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine, LIF, SiLIF, CS
 KEPT_BY_NAME: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
     ((RepConv, FusedConv, DualKernelConv), frozenset({"coefficient"})),
     ((MembraneAttention,), frozenset({"gain"})),
-    ((Mamba,), frozenset({"a_log", "skip", "dt_bias"})),
+    ((Mamba,), frozenset({"A_log", "D"})),
 )
 
 
