@@ -8,7 +8,7 @@ from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
 from ripe_mambaspike.bench.machine import choose_device, commit, describe, measure_memory_rate, measure_product
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory, free_memory, measure_memory
 from ripe_mambaspike.bench.sweep import fit_line
-from ripe_mambaspike.bench.timing import Times
+from ripe_mambaspike.bench.measure import Times
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.registry import model_config
 

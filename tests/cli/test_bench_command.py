@@ -9,11 +9,11 @@ from ripe_mambaspike.bench import infer, machine, memory
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops import backend
 
-INFER = ("bench", "infer", "--device", "cpu", "--side", "16", "--steps", "3", "--repeats", "2", "--model", "nmnist")
-TRAIN = ("bench", "train", "--device", "cpu", "--side", "16", "--steps", "1", "--batch", "2", "--repeats", "1")
-OPS = ("bench", "ops", "--device", "cpu", "--side", "16", "--steps", "2", "--repeats", "1")
+INFER = ("bench", "infer", "--device", "cpu", "--side", "16", "--time-steps", "3", "--repeats", "2", "--model", "nmnist")
+TRAIN = ("bench", "train", "--device", "cpu", "--side", "16", "--time-steps", "1", "--batch", "2", "--repeats", "1")
+OPS = ("bench", "ops", "--device", "cpu", "--side", "16", "--time-steps", "2", "--repeats", "1")
 SCAN = ("bench", "scan", "--device", "cpu", "--repeats", "1", "--model", "nmnist", "--sides", "16", "24", "32")
-SCAN += ("--steps", "1", "2", "3", "--lengths", "5")
+SCAN += ("--time-steps", "1", "2", "3", "--lengths", "5")
 MEASURED = {"median_ms", "p95_ms", "calls", "peak_mib", "activation_mib", "samples_per_second"}
 
 
@@ -119,9 +119,9 @@ def test_ops(ripe, monkeypatch):
 
 def test_scan(ripe):
     document = read(ripe(*SCAN, "--json"))
-    assert [row["pixels_times_steps"] for row in document["resolution"]["rows"]] == [2560, 5760, 10240]
-    assert [row["pixels_times_steps"] for row in document["steps"]["rows"]] == [34 * 34, 2 * 34 * 34, 3 * 34 * 34]
-    assert document["resolution"]["r2"] <= 1
+    assert [row["pixels_times_steps"] for row in document["in_size"]["rows"]] == [2560, 5760, 10240]
+    assert [row["pixels_times_steps"] for row in document["time_steps"]["rows"]] == [34 * 34, 2 * 34 * 34, 3 * 34 * 34]
+    assert document["in_size"]["r2"] <= 1
     assert [row["length"] for row in document["scan"]["rows"]] == [5]
     said = ripe(*SCAN)
     assert said.code == 0
@@ -158,7 +158,7 @@ def test_a_wrong_result_in_a_sweep(ripe, wrong):
         (("bench", "infer", "--baseline", "nmnist"), ["--baseline", "nmnist"]),
         (("bench", "infer", "--side", "4"), ["--side", "4", "8"]),
         (("bench", "infer", "--side", "0"), ["--side", "0", "8"]),
-        (("bench", "infer", "--steps", "0"), ["--steps", "0"]),
+        (("bench", "infer", "--time-steps", "0"), ["--time-steps", "0"]),
         (("bench", "infer", "--batches", "0"), ["--batch", "0"]),
         (("bench", "infer", "--batches", "1", "-3"), ["-3"]),
         (("bench", "infer", "--repeats", "0"), ["--repeats", "0"]),
