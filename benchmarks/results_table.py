@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ripe_mambaspike.bench.tables import Table, machine_line, paths_of, tables_of
-from ripe_mambaspike.cli.show import number
+from ripe_mambaspike.cli.output import number
 
 Document = dict[str, Any]
 TIMEOUT = 1200  # seconds a command may take
@@ -94,8 +94,6 @@ NEVER = "does not run"
 def deployed(precision: str, batch: int, what: str, key: str, unit: str, *numbers: Any) -> Target:
     job = f"{SAMPLE}, B {batch}, {precision}{what}"
     return Target(job, f"infer {precision}", inference(batch, key), unit, *numbers)
-        f"{SAMPLE}, B {batch}, {precision}{what}", f"infer {precision}", inference(batch, key), unit, *numbers
-    )
 
 
 def step(recipe: tuple[str, str], what: str, key: str, unit: str, scale: float, *numbers: Any) -> Target:

@@ -26,8 +26,8 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Events, Recording, make_events
 from ripe_mambaspike.inference.predict import Classifier
-from ripe_mambaspike.inference.stream.run import Limits, StreamRun
-from ripe_mambaspike.inference.streamer import Answer, Streamer
+from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.memory import keep_freed_memory
 
@@ -62,8 +62,8 @@ def scene(rate: float, side: int) -> list[Events]:
     packets = []
     for index in range(LOOP):
         angle = 2 * np.pi * index / LOOP
-        centre = side / 2 * (1 + 0.5 * np.array([np.cos(angle), np.sin(angle)]))
-        blob = rng.normal(centre[:, None], side / 12, (2, count))
+        center = side / 2 * (1 + 0.5 * np.array([np.cos(angle), np.sin(angle)]))
+        blob = rng.normal(center[:, None], side / 12, (2, count))
         noise = rng.uniform(0, side, (2, count))
         x, y = np.clip(np.where(rng.random(count) < 0.8, blob, noise), 0, side - 1).astype(np.int64)
         times = np.sort(rng.integers(0, PACKET_US, count))
@@ -103,7 +103,7 @@ def make_classifier(given: Arguments) -> Classifier:
     return Classifier(deployed, names, given.steps, (given.side, given.side), "time", False)
 
 
-def check(given: Arguments, classifier: Classifier, packets: list[Events]) -> list[Answer]:
+def check(given: Arguments, classifier: Classifier, packets: list[Events]) -> list[StreamPrediction]:
     """The first answers, each compared with the whole window's, bit by bit."""
     source = SteadySource(packets, given.side, given.checked, live=False)
     events = np.concatenate(list(source.packets(lambda: False)))
@@ -141,14 +141,20 @@ def main(given: Arguments) -> None:
     resident: list[float] = []  # after the first tenth, then at every tenth
     tenth = max(1, round(given.minutes * 60_000 / given.hop / 10))
 
-    def answered(answer: Answer) -> None:
+    def on_prediction(answer: StreamPrediction) -> None:
         if expected.get(answer.start_us, answer.probabilities) != answer.probabilities:
             differing[0] += 1
         if (answer.start_us // (given.hop * 1000)) % tenth == 0:
             resident.append(resident_mib())
 
     source = SteadySource(packets, given.side, given.minutes * 60, live=True)
-    run = StreamRun(source, lambda size: _streamer(given, classifier, size), Limits(), answered=answered, says=print)
+    run = StreamRunner(
+        source,
+        lambda size: _streamer(given, classifier, size),
+        StreamLimits(),
+        on_prediction=on_prediction,
+        on_message=print,
+    )
     summary = run.run()
     if differing[0] and not sum(summary.dropped.values()):  # what was dropped makes other answers
         sys.exit(f"{differing[0]} answers differ from those computed at leisure; no speed is reported")

@@ -1,7 +1,9 @@
 """The layout holds: rooms use the rooms before them, nothing unpickles, nothing speaks of a machine."""
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,36 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ripe_mambaspike"
 ROOMS = [
-    "events", "data", "ops", "nn", "models", "train", "deploy", "account", "studies", "bench", "report", "live", "cli",
+    "events", "data", "ops", "nn", "models", "train", "inference", "deploy", "account", "studies", "bench",
+    "report", "live", "cli",
 ]  # fmt: skip
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+STILL_DOUBLE = (ROOT / "tests" / "still_double.txt").read_text().split()  # to be renamed; nothing is added there
+# Words of British spelling: identifiers have PyTorch's.
+BRITISH = re.compile(
+    "colour|centre|grey|neighbour|behaviour|labelled|modelling|cancelled|favour|licence|"
+    "(?:optim|quant|normal|initial|general|standard|serial|summar|recogn|organ|minim|maxim|synchron|util|visual|"
+    "categor|random|parallel|parameter|special|final|local|vector|character|emphas|penal|discret|binar)is(?:e|ing|ation)",
+    re.IGNORECASE,
+)
+
+
+def definitions():
+    """Of classes and public functions, at the top of a module: names, and the places that define them.
+
+    The implementations of one operator (reference, C++, Triton), side by side in `ops/<operator>/`, share its name.
+    """
+    places = {}
+    for path in SOURCES:
+        where = path.relative_to(PACKAGE)
+        for node in ast.parse(path.read_text()).body:
+            function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")
+            if isinstance(node, ast.ClassDef) or function:
+                operator = where.parts[0] == "ops" and len(where.parts) > 2
+                places.setdefault(node.name, set()).add(str(where.parent if operator else where))
+    return places
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -36,7 +65,7 @@ def test_a_room_uses_the_rooms_before_it(path):
     room = path.relative_to(PACKAGE).parts[0]
     if room not in ROOMS:
         return
-    allowed = {*ROOMS[: ROOMS.index(room) + 1], "errors", "files"}
+    allowed = {*ROOMS[: ROOMS.index(room) + 1], "errors", "files", "schema"}
     assert imported_rooms(path) <= allowed
 
 
@@ -57,3 +86,18 @@ def test_help_does_not_wait_for_torch():
 
     code = "import sys; from ripe_mambaspike.cli.main import main; main(['--help']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_name_is_defined_once():
+    doubles = {name: sorted(places) for name, places in definitions().items() if len(places) > 1}
+    assert {name: places for name, places in doubles.items() if name not in STILL_DOUBLE} == {}
+
+
+def test_identifiers_have_the_spelling_of_pytorch():
+    found = {
+        f"{path.relative_to(PACKAGE)}: {token.string}"
+        for path in SOURCES
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.NAME and BRITISH.search(token.string)
+    }
+    assert sorted(found) == []

@@ -8,7 +8,7 @@ import pytest
 
 from ripe_mambaspike import from_pretrained
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.inference.predict import load_classifier
+from ripe_mambaspike.inference.predict import load
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "weights"
@@ -26,7 +26,7 @@ REAL = {"nmnist-simulated": 198, "nmnist-simulated-real": 197}  # right of 200
 )
 def test_they_load_as_deployed_networks(name, parameters, steps, side):
     assert sum(p.numel() for p in from_pretrained(WEIGHTS / name).parameters()) == parameters
-    found = load_classifier(WEIGHTS / name)
+    found = load(WEIGHTS / name)
     assert (found.model.config.form, found.steps, found.grid) == ("deployed", steps, (side, side))
     assert (found.sensor_size, found.crop) == ((side, side), None)
     assert found.duration_us == (1_500_000 if side == 128 else 310_000)

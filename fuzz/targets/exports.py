@@ -9,7 +9,7 @@ from random import Random
 from fuzz.mutate import dump, mutate, mutate_document
 from fuzz.target import Target, WrongAnswer
 from fuzz.targets.models import FIELDS, LABELS, folder_target, lay_out, packed
-from ripe_mambaspike.deploy.export.exported import load_exported, load_exported_classifier
+from ripe_mambaspike.deploy.export.exported import load_export, load_exported
 from ripe_mambaspike.deploy.export.folder import ExportOptions, deployed, export
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
 from ripe_mambaspike.errors import RipeError
@@ -34,7 +34,7 @@ def _folder(name: str) -> Target:
 def _open(case: bytes, folder: Path) -> None:
     lay_out(case, folder)
     load_exported(folder)
-    load_exported_classifier(folder)
+    load_export(folder)
 
 
 def _archive(name: str) -> Target:

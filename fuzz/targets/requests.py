@@ -9,13 +9,13 @@ from pathlib import Path
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.inference.predict import Classifier
-from ripe_mambaspike.live.limits import Limits
-from ripe_mambaspike.live.network import make_network
+from ripe_mambaspike.live.limits import ServerLimits
+from ripe_mambaspike.live.network import make_served_network
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 from ripe_mambaspike.models.registry import create_model
 
 FIELDS = {"stage_channels": (4, 4, 4), "hierarchy_widths": (4, 4, 4), "steps": 2, "resolution": 8}
-LIMITS = Limits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, reading_seconds=8, uploads_a_minute=60)
+LIMITS = ServerLimits(upload_seconds=2, head_seconds=1, upload_bytes=1 << 20, reading_seconds=8, uploads_a_minute=60)
 UPLOAD = (
     b"POST /upload?name=a.bin HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 10\r\n\r\n"
 )
@@ -53,7 +53,7 @@ def make(name: str) -> Target:
     model = create_model("nmnist", seed=0, **FIELDS)
     randomize(model, 0)
     names = tuple(map(str, range(10)))
-    network = make_network(Classifier(model.eval(), names, 2, (8, 8), "time", False), window_ms=100, hop_ms=50)
+    network = make_served_network(Classifier(model.eval(), names, 2, (8, 8), "time", False), window_ms=100, hop_ms=50)
     server = make_server(make_app(Service(network, limits=LIMITS)), LIMITS)
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     while not server.started:

@@ -10,18 +10,18 @@ from fuzz.mutate import dump, mutate_document
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import make_events
-from ripe_mambaspike.inference.stream.packets import Frame, FrameReader, read_frame, write_frame
+from ripe_mambaspike.inference.stream.packets import EventPacket, PacketReader, read_packet, write_packet
 from ripe_mambaspike.live.messages import WORDS as WISHES
-from ripe_mambaspike.live.messages import read_wish
+from ripe_mambaspike.live.messages import read_command
 
 SENSOR = (16, 12)
 
 
 def make(name: str) -> Target:
     events = make_events([1, 2, 3, 15], [0, 11, 5, 6], [10, 20, 20, 90], [0, 1, 1, 0])
-    frame = write_frame(events, SENSOR)
+    frame = write_packet(events, SENSOR)
     if name == "packet":
-        return Target(name, "others", [frame, write_frame(events[:0], SENSOR)], _packet, (b"REVT", frame[:12]))
+        return Target(name, "others", [frame, write_packet(events[:0], SENSOR)], _packet, (b"REVT", frame[:12]))
     if name == "pipe":
         return Target(name, "others", [frame * 4, frame * 40], _pipe, (b"REVT", frame[:12], frame))
     seeds = [json.dumps({"do": do, "value": value}).encode() for do in WISHES for value in (None, 1, 0.5, True, "key")]
@@ -29,14 +29,14 @@ def make(name: str) -> Target:
 
 
 def _packet(case: bytes, folder: Path) -> None:
-    _check([read_frame(case)])
+    _check([read_packet(case)])
 
 
 def _pipe(case: bytes, folder: Path) -> None:
     """However the bytes are cut, the same frames come out."""
     outcomes = []
     for size in (len(case) or 1, 13, 1):
-        reader = FrameReader()
+        reader = PacketReader()
         frames = [one for at in range(0, len(case), size) for one in reader.feed(case[at : at + size])]
         frames += reader.end()
         outcomes.append(_check(frames))
@@ -45,7 +45,7 @@ def _pipe(case: bytes, folder: Path) -> None:
 
 
 def _check(frames):  # type: ignore[no-untyped-def]
-    kept = [one for one in frames if isinstance(one, Frame)]
+    kept = [one for one in frames if isinstance(one, EventPacket)]
     for one in kept:
         width, height = one.sensor_size
         events = one.events
@@ -55,7 +55,7 @@ def _check(frames):  # type: ignore[no-untyped-def]
 
 
 def _message(case: bytes, folder: Path) -> None:
-    read_wish(case.decode("utf-8", "replace"))
+    read_command(case.decode("utf-8", "replace"))
 
 
 def _change(case: bytes, random: Random) -> bytes:

@@ -28,7 +28,7 @@ STORE_DOCUMENT_KEYS = (
 )  # fmt: skip
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -44,7 +44,7 @@ def store_document_keys():
 def ripe(capsys):
     def run(*words):
         code = main([str(word) for word in words])
-        return Said(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run
 

@@ -15,20 +15,20 @@ import torch
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.export.exported import load_exported_classifier, read_manifest
+from ripe_mambaspike.deploy.export.exported import load_export, read_manifest
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load_classifier, predict, read_for
-from ripe_mambaspike.inference.stream.packets import write_frame
-from ripe_mambaspike.inference.stream.run import Limits, StreamRun
+from ripe_mambaspike.inference.predict import load, predict, read_recording
+from ripe_mambaspike.inference.stream.packets import write_packet
+from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
 from ripe_mambaspike.inference.stream.sources import PipeSource
 from ripe_mambaspike.inference.streamer import Streamer, check_stream
-from ripe_mambaspike.live.engine import Engine
-from ripe_mambaspike.live.library import Library
-from ripe_mambaspike.live.limits import Limits as LiveLimits
-from ripe_mambaspike.live.network import make_network
+from ripe_mambaspike.live.engine import PredictionWorker
+from ripe_mambaspike.live.library import RecordingLibrary
+from ripe_mambaspike.live.limits import ServerLimits
+from ripe_mambaspike.live.network import make_served_network
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -210,14 +210,14 @@ def test_every_format_keeps_the_binning(ripe, cropped, tmp_path, to):
     assert read_labels(tmp_path / "out") == labels
     assert read_manifest(tmp_path / "out").labels == labels.to_dict()
     if to != "nir":
-        assert load_exported_classifier(tmp_path / "out", trust=True).region == load_classifier(run).region
+        assert load_export(tmp_path / "out", trust=True).region == load(run).region
 
 
 def test_streams_agree_with_eval(either):
     root, run = either
-    classifier = load_classifier(run)
+    classifier = load(run)
     for name, wanted in list(by_eval(run / "best").items())[:3]:
-        fitted, whole = read_for(classifier, root / name), read(root / name).ordered()
+        fitted, whole = read_recording(classifier, root / name), read(root / name).ordered()
         lasts = fitted.duration_us + 1
         streamer = Streamer(classifier, (35, 35), window_us=lasts, hop_us=lasts)
         first = int(np.searchsorted(whole["t"], fitted.first_us))  # events outside the crop begin no window
@@ -232,7 +232,7 @@ def test_streams_agree_with_eval(either):
 
 def test_time_goes_on_with_events_outside_the_crop(cropped):
     _, run = cropped
-    streamer = Streamer(load_classifier(run), (35, 35), window_us=400, hop_us=400)
+    streamer = Streamer(load(run), (35, 35), window_us=400, hop_us=400)
     assert streamer.push(make_events([5, 6], [9, 9], [1000, 1300], [0, 1])) == []
     (answer,) = streamer.push(make_events([0], [0], [1400], [1]))
     assert (answer.start_us, answer.stop_us, answer.final) == (1000, 1400, True)
@@ -240,8 +240,8 @@ def test_time_goes_on_with_events_outside_the_crop(cropped):
 
 def test_the_page_agrees_with_eval(either, tmp_path):
     root, run = either
-    network = make_network(load_classifier(run))
-    library = Library([], tmp_path, network, Engine(), LiveLimits())
+    network = make_served_network(load(run))
+    library = RecordingLibrary([], tmp_path, network, PredictionWorker(), ServerLimits())
     for name, wanted in list(by_eval(run / "best").items())[:2]:
         path = Path(shutil.copy(root / name, tmp_path))
         _, track = asyncio.run(library.take(path, name))
@@ -265,7 +265,7 @@ def test_the_window_is_as_long_as_the_training_clips(ripe, trained):
     assert answers[0]["stop_us"] - answers[0]["start_us"] == duration
     assert "--window" not in said.err
     assert (last["summary"]["sensor_size"], last["summary"]["sensor_size_from"]) == ([35, 35], "the network")
-    network = make_network(load_classifier(run))
+    network = make_served_network(load(run))
     assert (network.window_us, network.whole_us) == (duration, 2 * duration)
 
 
@@ -295,9 +295,9 @@ def test_a_quiet_clip_is_read_with_the_networks_sensor(ripe, network, tmp_path):
     document, err = asked(ripe, "predict", network, path)
     (row,) = document["recordings"]
     assert (row["sensor_size"], row["sensor_size_from"], err) == ([128, 128], "the network", "")
-    wanted = predict(load_classifier(network), replace(quiet, sensor_size=(128, 128)))
+    wanted = predict(load(network), replace(quiet, sensor_size=(128, 128)))
     assert row["probabilities"] == pytest.approx(wanted.probabilities, abs=1e-6)
-    guessed = predict(load_classifier(network, sensor_size=(34, 34)), quiet)
+    guessed = predict(load(network, sensor_size=(34, 34)), quiet)
     assert differ(guessed.probabilities.values(), wanted.probabilities.values()) > 3e-5
 
 
@@ -317,7 +317,7 @@ def test_a_guess_is_told(ripe, network, tmp_path):
     assert said.code == 0
     assert json.loads(said.out.splitlines()[-1])["summary"]["sensor_size_from"] == "the events"
     assert all(word in said.err for word in ("34×34", "--sensor-size", "1500 ms"))
-    fitted = make_network(load_classifier(network)).fit(read(path))
+    fitted = make_served_network(load(network)).fit(read(path))
     assert any("34×34" in sentence for sentence in fitted.warnings)
 
 
@@ -328,7 +328,7 @@ def test_another_sensor_is_refused_unless_it_is_asked_for(refused, ripe, network
         for words in (("predict", network, path), ("stream", network, "--source", path, "--window", "50")):
             refused(words, path.name, "sensor_size: ", "128×128", size)
         with pytest.raises(InputError) as error:
-            read_for(load_classifier(network), path)
+            read_recording(load(network), path)
         assert (error.value.field, error.value.path) == ("sensor_size", path)
     document, _ = asked(ripe, "predict", network, named, "--sensor-size", 34, 34)
     assert document["recordings"][0]["sensor_size_from"] == "the caller"
@@ -338,48 +338,48 @@ def test_another_sensor_is_refused_unless_it_is_asked_for(refused, ripe, network
     kept["x"] -= 1
     kept["y"] -= 2
     part = Recording(kept, (30, 31))
-    wanted = predict(load_classifier(network, sensor_size=(30, 31)), part).probabilities
+    wanted = predict(load(network, sensor_size=(30, 31)), part).probabilities
     assert document["recordings"][0]["probabilities"] == pytest.approx(wanted, abs=1e-6)
     refused(["predict", network, named, "--crop", "1", "2", "34", "31"], "crop: ", "34×34")
     refused(["predict", network, named, "--sensor-size", "0", "3"], "sensor_size")
 
 
 def test_the_page_refuses_another_sensor(network, tmp_path):
-    library = Library([], tmp_path, make_network(load_classifier(network)), Engine(), LiveLimits())
+    library = RecordingLibrary([], tmp_path, make_served_network(load(network)), PredictionWorker(), ServerLimits())
     with pytest.raises(InputError, match="sensor_size"):
         asyncio.run(library.take(write(make_clip(1), tmp_path / "named.npz"), "named.npz"))
-    asked_for = make_network(load_classifier(network, sensor_size=(34, 34)))
-    library = Library([], tmp_path, asked_for, Engine(), LiveLimits())
+    asked_for = make_served_network(load(network, sensor_size=(34, 34)))
+    library = RecordingLibrary([], tmp_path, asked_for, PredictionWorker(), ServerLimits())
     _, track = asyncio.run(library.take(tmp_path / "named.npz", "named.npz"))
     assert track.recording.sensor_size == (34, 34)
 
 
 def test_another_sensor_needs_its_own_crop(network):
     save_labels(replace(read_labels(network), crop=(10, 10, 64, 64)), network)
-    assert load_classifier(network).region.binned_size == (64, 64)
+    assert load(network).region.binned_size == (64, 64)
     with pytest.raises(InputError) as error:
-        load_classifier(network, sensor_size=(240, 180))
+        load(network, sensor_size=(240, 180))
     assert error.value.field == "crop"
-    assert load_classifier(network, sensor_size=(240, 180), crop=(0, 0, 180, 180)).region.binned_size == (180, 180)
+    assert load(network, sensor_size=(240, 180), crop=(0, 0, 180, 180)).region.binned_size == (180, 180)
 
 
 def test_frames_of_another_sensor_are_refused(network):
-    classifier = load_classifier(network)
+    classifier = load(network)
     ours, theirs = make_clip(1, side=128).events, make_clip(2).events
     reading, writing = os.pipe()
     with io.FileIO(reading) as pipe:
         with io.FileIO(writing, "w") as sender:
             for _ in range(20):
-                sender.write(write_frame(theirs[:20], (34, 34)))
-            sender.write(write_frame(ours, (128, 128)))
+                sender.write(write_packet(theirs[:20], (34, 34)))
+            sender.write(write_packet(ours, (128, 128)))
         said = []
-        run = StreamRun(
+        run = StreamRunner(
             PipeSource(io.BufferedReader(pipe), "fast"),
             lambda size: Streamer(classifier, size, window_us=40_000),
-            Limits(),
-            answered=lambda answer: None,
-            says=said.append,
-            usable=lambda size: check_stream(classifier, size, 40_000, 10_000),
+            StreamLimits(),
+            on_prediction=lambda answer: None,
+            on_message=said.append,
+            check_sensor=lambda size: check_stream(classifier, size, 40_000, 10_000),
             tell_refusals=True,
         )
         summary = run.run()

@@ -7,11 +7,11 @@ import pytest
 import tyro
 
 from ripe_mambaspike import create_model, write
-from ripe_mambaspike.cli.predict import Predict
+from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load_classifier
+from ripe_mambaspike.inference.predict import load
 from ripe_mambaspike.inference.predict import predict as predict_one
 from ripe_mambaspike.models.labels import Labels, save_labels
 
@@ -24,7 +24,7 @@ def predict(capsys):
     """The command's words → its exit code and what it printed where, as the door `ripe` does it."""
 
     def run(*words):
-        command = tyro.cli(Predict, prog="ripe predict", args=[str(word) for word in words], config=CONFIG)
+        command = tyro.cli(PredictCommand, prog="ripe predict", args=[str(word) for word in words], config=CONFIG)
         try:
             code, refusal = command.run(), ""
         except RipeError as error:
@@ -62,7 +62,7 @@ def test_json(predict, network, clip):
     code, out, err = predict(network, clip, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
-    wanted = predict_one(load_classifier(network), make_recording())
+    wanted = predict_one(load(network), make_recording())
     assert (document["steps"], document["grid"], document["by"]) == (24, [16, 16], "time")
     assert document["form"] == "training"
     assert document["failed"] == []
@@ -82,7 +82,7 @@ def test_json(predict, network, clip):
 def test_for_people(predict, network, clip):
     code, out, err = predict(network, clip)
     assert (code, err) == (0, "")
-    wanted = predict_one(load_classifier(network), make_recording())
+    wanted = predict_one(load(network), make_recording())
     head, bars, letters, marks, legend = out.splitlines()
     assert head == (
         f"{clip}: {wanted.label} {100 * wanted.probability:.1f} %, "
@@ -95,7 +95,7 @@ def test_for_people(predict, network, clip):
 
 
 def test_a_long_timeline_is_broken_and_a_short_one_is_marked(predict, network, clip, monkeypatch):
-    monkeypatch.setattr("ripe_mambaspike.cli.show.WIDTH", 26)
+    monkeypatch.setattr("ripe_mambaspike.cli.output.WIDTH", 26)
     lines = predict(network, clip)[1].splitlines()
     assert [len(line.strip()) for line in lines[1:3]] == [12, 12]
     assert [line.count("╵") for line in (lines[3], lines[6])] == [2, 2]

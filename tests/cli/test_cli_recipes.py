@@ -5,13 +5,13 @@ import json
 import pytest
 import yaml
 
-from ripe_mambaspike.cli.recipes import Recipes
+from ripe_mambaspike.cli.recipes import RecipesCommand
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.train.recipes import describe, fields_of, list_recipes, load_recipe, recipe_from, save_recipe
 
 
 def test_the_list_has_one_line_a_recipe(capsys):
-    assert Recipes().run() == 0
+    assert RecipesCommand().run() == 0
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if line.startswith("│")]
     assert [line.split("│")[1].strip() for line in lines] == list_recipes()
@@ -21,7 +21,7 @@ def test_the_list_has_one_line_a_recipe(capsys):
 
 
 def test_the_list_as_json(capsys):
-    assert Recipes(json=True).run() == 0
+    assert RecipesCommand(json=True).run() == 0
     rows = {row["recipe"]: row for row in json.loads(capsys.readouterr().out)["recipes"]}
     assert list(rows) == list_recipes()
     assert rows["dailydvs200-lite"] == {
@@ -39,7 +39,7 @@ def test_the_list_as_json(capsys):
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_one_is_printed_as_a_recipe_file(capsys, name):
-    assert Recipes(name).run() == 0
+    assert RecipesCommand(name).run() == 0
     said = capsys.readouterr().out
     assert said.startswith(f"# {describe(name).splitlines()[0]}\n# ripe train {name}")
     assert "  # T, time bins of a clip\n" in said
@@ -47,7 +47,7 @@ def test_one_is_printed_as_a_recipe_file(capsys, name):
 
 
 def test_one_as_json(capsys):
-    assert Recipes("nmnist", json=True).run() == 0
+    assert RecipesCommand("nmnist", json=True).run() == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["recipe"], document["description"]) == ("nmnist", describe("nmnist"))
     assert recipe_from(document["values"], "printed") == load_recipe("nmnist")
@@ -57,13 +57,13 @@ def test_one_as_json(capsys):
 
 def test_a_file_is_printed_too(capsys, tmp_path):
     save_recipe(load_recipe("nmnist"), tmp_path / "mine.yaml")
-    assert Recipes(str(tmp_path / "mine.yaml")).run() == 0
+    assert RecipesCommand(str(tmp_path / "mine.yaml")).run() == 0
     assert recipe_from(yaml.safe_load(capsys.readouterr().out), "printed") == load_recipe("nmnist")
 
 
 def test_an_unknown_name(capsys):
     with pytest.raises(ConfigError, match="no recipe 'mnist'; did you mean 'nmnist'"):
-        Recipes("mnist").run()
+        RecipesCommand("mnist").run()
     assert capsys.readouterr().out == ""
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import tyro
 
-from ripe_mambaspike.cli.seeds import Seeds
+from ripe_mambaspike.cli.seeds import SeedsCommand
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.train import seeds as running
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
@@ -47,7 +47,7 @@ def train(monkeypatch, tmp_path):
 @pytest.fixture
 def seeds(capsys):
     def run(*words):
-        command = tyro.cli(Seeds, prog="ripe seeds", args=[str(word) for word in words], config=CONFIG)
+        command = tyro.cli(SeedsCommand, prog="ripe seeds", args=[str(word) for word in words], config=CONFIG)
         try:
             code, refusal = command.run(), ""
         except RipeError as error:

@@ -17,8 +17,8 @@ from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load_classifier, predict
-from ripe_mambaspike.inference.stream.packets import write_frame
+from ripe_mambaspike.inference.predict import load, predict
+from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, save_labels
 
@@ -65,7 +65,7 @@ def test_json_lines_are_predictions_of_the_windows(ripe, network, recording, eve
     answers, summary = rows_of(said)
     assert said.code == 0
     assert [(one["start_us"], one["stop_us"]) for one in answers] == [(a, a + 40_000) for a in range(0, 60_001, 20_000)]
-    classifier = load_classifier(network)
+    classifier = load(network)
     for one in answers:
         span = {"start_us": one["start_us"], "stop_us": one["stop_us"]}
         window = Recording(events, SENSOR).crop(*span.values())
@@ -105,7 +105,7 @@ def test_rate_limits_and_dropped_events_are_told(ripe, network, recording):
 def test_a_recording_as_long_as_the_window_is_answered_for(ripe, network, recording, events):
     said = ripe("stream", network, "--source", recording, "--window", "100.001", "--pace", "fast", "--json")
     (answer,), _ = rows_of(said)
-    offline = predict(load_classifier(network), Recording(events, SENSOR))
+    offline = predict(load(network), Recording(events, SENSOR))
     assert answer["probabilities"] == list(offline.probabilities.values())
     assert said.err == ""
 
@@ -148,7 +148,7 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
     """One process for all of it: a process costs seconds."""
     process = stream_process([network, "--source", "-", "--window", "40", "--json"], stdin=subprocess.PIPE)
     for part in np.array_split(events, 20):
-        process.stdin.write(write_frame(part, SENSOR) + b"noise")
+        process.stdin.write(write_packet(part, SENSOR) + b"noise")
     process.stdin.flush()
     first = json.loads(process.stdout.readline())
     assert (first["start_us"], first["stop_us"], first["step"], first["steps"]) == (0, 40_000, 4, 4)

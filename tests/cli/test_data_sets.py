@@ -52,10 +52,10 @@ def test_the_sets(ripe):
     assert [entry["name"] for entry in document] == [*SETS, *SIMULATED]
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
-        "name", "title", "sizes", "sensor", "cuts", "files", "download", "licence", "home", "simulated",
+        "name", "title", "sizes", "sensor", "cuts", "files", "download", "license", "home", "simulated",
     ]  # fmt: skip
     assert rows["cifar10dvs"]["cuts"] == ["first-100", "last-100", "random-100"]
-    assert rows["nmnist"]["licence"] == "CC BY-SA 4.0"
+    assert rows["nmnist"]["license"] == "CC BY-SA 4.0"
     assert {name for name, row in rows.items() if row["download"]} == {"dvsgesture", "cifar10dvs", "nmnist"}
     assert rows["folder"]["home"] is None
     said = ripe("data", "sets")
@@ -211,7 +211,7 @@ def served(tmp_path, monkeypatch):
     (tmp_path / "served").mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
     archives = []
-    for part, numbers in (("Train", range(1, 7)), ("Test", range(1, 3))):
+    for part, numbers in (("TrainCommand", range(1, 7)), ("Test", range(1, 3))):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for number in numbers:

@@ -34,7 +34,7 @@ def slow_map(x, source):
     return out
 
 
-def centred(x, sample_map):
+def centered(x, sample_map):
     """A source for `slow_map` from a map of (sample, x, y) around the centre."""
     cy, cx = (x.shape[-2] - 1) / 2, (x.shape[-1] - 1) / 2
 
@@ -66,7 +66,7 @@ def test_roll_is_cyclic_by_whole_pixels(shape):
 def test_shear_x_moves_rows(shape):
     x = counts(shape)
     amount = torch.rand(len(x), dtype=torch.float64) - 0.5
-    expected = slow_map(x, centred(x, lambda b, right, down: (right - amount[b].item() * down, down)))
+    expected = slow_map(x, centered(x, lambda b, right, down: (right - amount[b].item() * down, down)))
     assert torch.equal(affine(x, shears(amount, torch.zeros_like(amount))), expected)
 
 
@@ -74,7 +74,7 @@ def test_shear_x_moves_rows(shape):
 def test_shear_y_moves_columns(shape):
     x = counts(shape)
     amount = torch.rand(len(x), dtype=torch.float64) - 0.5
-    expected = slow_map(x, centred(x, lambda b, right, down: (right, down - amount[b].item() * right)))
+    expected = slow_map(x, centered(x, lambda b, right, down: (right, down - amount[b].item() * right)))
     assert torch.equal(affine(x, shears(torch.zeros_like(amount), amount)), expected)
 
 
@@ -88,7 +88,7 @@ def test_rotation_turns_clockwise(shape):
         angle = math.atan2(down, right) - math.radians(degrees[sample].item())
         return math.hypot(right, down) * math.cos(angle), math.hypot(right, down) * math.sin(angle)
 
-    assert torch.equal(affine(x, rotations(degrees)), slow_map(x, centred(x, back)))
+    assert torch.equal(affine(x, rotations(degrees)), slow_map(x, centered(x, back)))
 
 
 @pytest.mark.parametrize("side", [6, 7])

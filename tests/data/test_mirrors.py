@@ -24,7 +24,7 @@ def test_the_five_sets_are_there():
 def test_a_set_says_whose_it_is_and_how_it_is_got(entry):
     assert re.fullmatch(r"https://\S+", entry.home)
     assert re.search(r"\d{4}$", entry.citation)
-    assert entry.licence
+    assert entry.license
     assert entry.title
     assert entry.archives or entry.instructions
     assert entry.instructions or not entry.by_hand

@@ -8,7 +8,7 @@ import torch
 
 from ripe_mambaspike.deploy.export import graph_scan
 from ripe_mambaspike.deploy.export.checking import CLIP, STEPS, check_export, check_front
-from ripe_mambaspike.deploy.export.exported import load_exported, load_exported_classifier
+from ripe_mambaspike.deploy.export.exported import load_export, load_exported
 from ripe_mambaspike.deploy.export.folder import ExportOptions, deployed, export
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
 from ripe_mambaspike.deploy.export.parity import BOUND, Parity, check, compare
@@ -93,14 +93,14 @@ def test_clips_of_any_number(onnx, model, clips):
 
 
 def test_a_classifier_of_an_export(onnx, clips, model):
-    classifier = load_exported_classifier(onnx)
+    classifier = load_export(onnx)
     assert (classifier.names, classifier.steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
     assert (classifier.by, classifier.binary) == ("count", False)
-    assert load_exported_classifier(onnx, grid=SIDE).grid == (SIDE, SIDE)
+    assert load_export(onnx, grid=SIDE).grid == (SIDE, SIDE)
     with pytest.raises(InputError, match=r"--grid is 24; the graph in .* takes 16×16 alone"):
-        load_exported_classifier(onnx, grid=24)
+        load_export(onnx, grid=24)
     with pytest.raises(InputError, match=r"--steps is 2; the graph in .* takes 3 alone"):
-        load_exported_classifier(onnx, steps=2)
+        load_export(onnx, steps=2)
 
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):

@@ -31,8 +31,8 @@ def recording_of(count=500, size=(240, 180), seed=0, span=10_000, start=0, order
 
 def centre_cell(pixel, pixels, cells):
     """Cells are equal parts of the sensor; the pixel's centre lies in one of them."""
-    centre = Fraction(2 * pixel + 1, 2) / pixels
-    return next(cell for cell in range(cells) if Fraction(cell, cells) <= centre < Fraction(cell + 1, cells))
+    center = Fraction(2 * pixel + 1, 2) / pixels
+    return next(cell for cell in range(cells) if Fraction(cell, cells) <= center < Fraction(cell + 1, cells))
 
 
 def slow_steps(recording, steps, start=None, stop=None):

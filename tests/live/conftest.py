@@ -17,10 +17,10 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import Classifier
-from ripe_mambaspike.live.callers import Callers
+from ripe_mambaspike.live.connection_counter import ConnectionCounter
 from ripe_mambaspike.live.library import list_recordings
-from ripe_mambaspike.live.limits import Limits
-from ripe_mambaspike.live.network import make_network
+from ripe_mambaspike.live.limits import ServerLimits
+from ripe_mambaspike.live.network import make_served_network
 
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
 NAMES = tuple(f"digit {number}" for number in range(10))
@@ -52,7 +52,7 @@ def classifier():
 
 @pytest.fixture(scope="session")
 def network(classifier):
-    return make_network(classifier, window_ms=400, hop_ms=100)
+    return make_served_network(classifier, window_ms=400, hop_ms=100)
 
 
 @pytest.fixture(scope="session")
@@ -150,9 +150,9 @@ def serving(network, folder):
     from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 
     def start(stack, live=None, listed=None, network=network, **limits):
-        bounds = Limits(**limits)
+        bounds = ServerLimits(**limits)
         service = Service(network, list_recordings(folder, 100)[0] if listed is None else listed, live, bounds)
-        callers = Callers(bounds.per_address)
+        callers = ConnectionCounter(bounds.per_address)
         server, socket = make_server(make_app(service), bounds, callers), listen("127.0.0.1", 0)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
         thread.start()

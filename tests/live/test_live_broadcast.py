@@ -11,12 +11,12 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import Classifier, predict
-from ripe_mambaspike.inference.stream.packets import write_frame
+from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.inference.stream.sources import UdpSource
-from ripe_mambaspike.live.broadcast import KEPT, Broadcast
-from ripe_mambaspike.live.frames import SHOWN
-from ripe_mambaspike.live.network import make_network
-from ripe_mambaspike.live.track import Track
+from ripe_mambaspike.live.broadcast import MAX_KEPT_PREDICTIONS, LiveStream
+from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS
+from ripe_mambaspike.live.network import make_served_network
+from ripe_mambaspike.live.watched import WatchedRecording
 
 SENSOR = (24, 20)
 
@@ -44,7 +44,7 @@ def broadcast(network):
     made = []
 
     def make(source):
-        made.append(Broadcast("udp://test", source, lambda size: network.for_stream(size)[0], 20))
+        made.append(LiveStream("udp://test", source, lambda size: network.for_stream(size)[0], 20))
         return made[-1]
 
     yield make
@@ -60,8 +60,8 @@ def test_answers_are_those_of_the_streamer(broadcast, wait_until, random_events,
     events = random_events(4000, 0.7, seed=3, start_us=5_000_000)
     live = broadcast(Given(split(events, 17)))
     live.start()
-    wait_until(lambda: sum(told.final for told in live.answers(0, KEPT)[0]) == 3, "three windows")
-    finals = [told for told in live.answers(0, KEPT)[0] if told.final]
+    wait_until(lambda: sum(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]) == 3, "three windows")
+    finals = [told for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0] if told.final]
     assert [told.at_us for told in finals] == [400_000, 500_000, 600_000]
     wanted = [answer for answer in network.for_stream(SENSOR)[0].push(events) if answer.final]
     for told, answer in zip(finals, wanted, strict=True):
@@ -137,11 +137,11 @@ def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, 
     events = random_events(2000, 0.45, seed=5)
     live.start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for data in (b"", b"garbage", write_frame(events[:5], (9, 9))[:-1]):
+        for data in (b"", b"garbage", write_packet(events[:5], (9, 9))[:-1]):
             sender.sendto(data, source.address)
         for packet in split(events, 5):
-            sender.sendto(write_frame(packet, SENSOR), source.address)
-    wait_until(lambda: any(told.final for told in live.answers(0, KEPT)[0]), "an answer")
+            sender.sendto(write_packet(packet, SENSOR), source.address)
+    wait_until(lambda: any(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]), "an answer")
     assert live.status()["trouble"].startswith("3 packets refused (the last: a frame of 81 bytes came as 80)")
     assert live.facts()["width"] == 24
 
@@ -151,23 +151,23 @@ def test_a_clock_that_begins_anew_goes_on(broadcast, wait_until, random_events):
     second = random_events(2000, 0.45, seed=7, start_us=0)
     live = broadcast(Given([*split(first, 5), *split(second, 5)]))
     live.start()
-    wait_until(lambda: sum(told.final for told in live.answers(0, KEPT)[0]) == 2, "an answer of each")
-    dues = [told.at_us for told in live.answers(0, KEPT)[0]]
+    wait_until(lambda: sum(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]) == 2, "an answer of each")
+    dues = [told.at_us for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]]
     assert dues == sorted(dues)
     assert dues[-1] == 800_000
 
 
 def test_slow_viewers_are_told_the_last_answers(broadcast):
-    from ripe_mambaspike.live.answers import Told
+    from ripe_mambaspike.live.answers import PredictionMessage
 
     live = broadcast(Given())
-    for number in range(KEPT + 100):
-        live._answers.append(Told(number, True, 0.0, str(number), None))
+    for number in range(MAX_KEPT_PREDICTIONS + 100):
+        live._answers.append(PredictionMessage(number, True, 0.0, str(number), None))
         live._told += 1
     found, following = live.answers(0, 64)
     assert (found[0].at_us, len(found), following) == (100, 64, 164)
-    assert live.answers(KEPT + 100, 64) == ([], KEPT + 100)
-    assert live.newest() == KEPT + 100
+    assert live.answers(MAX_KEPT_PREDICTIONS + 100, 64) == ([], MAX_KEPT_PREDICTIONS + 100)
+    assert live.newest() == MAX_KEPT_PREDICTIONS + 100
 
 
 def test_one_frame_for_all_and_none_kept_for_no_one(broadcast):
@@ -175,7 +175,7 @@ def test_one_frame_for_all_and_none_kept_for_no_one(broadcast):
     packet = make_events(np.zeros(60_000), np.zeros(60_000), np.arange(60_000), np.ones(60_000))
     for _ in range(20):
         live._came(packet)
-    assert sum(map(len, live._recent)) < SHOWN + len(packet)
+    assert sum(map(len, live._recent)) < MAX_DRAWN_EVENTS + len(packet)
     number, drawn, place, span = live.frame(100.0)
     assert (number, drawn.width, drawn.height, drawn.events) == (1, 24, 20, 20 * 60_000)
     assert live.frame(100.01)[0] == 1  # the next viewer of this moment
@@ -197,9 +197,9 @@ def test_predict_is_what_a_window_of_its_own_length_says(classifier, network, ra
 def test_a_causal_network_answers_whenever_a_bin_closes(random_events):
     fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
     model = create_model("nmnist", seed=0, causal=True, **fields).eval()
-    network = make_network(Classifier(model, tuple("0123456789"), 4, (16, 16), "time", False), 400)
+    network = make_served_network(Classifier(model, tuple("0123456789"), 4, (16, 16), "time", False), 400)
     assert network.hop_us == 100_000
-    track = Track(Recording(random_events(3000, 1.0), SENSOR), "clip", network.for_recording)
+    track = WatchedRecording(Recording(random_events(3000, 1.0), SENSOR), "clip", network.for_recording)
     track.viewers = 1
     track.want(track.duration_us)
     while track.ready():

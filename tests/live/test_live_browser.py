@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.live.library import list_recordings, shown_name
-from ripe_mambaspike.live.network import make_network
+from ripe_mambaspike.live.library import display_name, list_recordings
+from ripe_mambaspike.live.network import make_served_network
 
 connect = pytest.importorskip("websockets.sync.client", reason="websockets is not installed (the extra serve)").connect
 
@@ -205,7 +205,7 @@ def test_hostile_names_cannot_script_the_page(browser, serve, classifier, clip, 
     for number, name in enumerate(HOSTILE):
         path = folder / f"{number}{name.replace('/', '|')}.npz"
         path.write_bytes(packed(clip.events) if number else b"no recording")
-    network = make_network(replace(classifier, names=HOSTILE), window_ms=400, hop_ms=100)
+    network = make_served_network(replace(classifier, names=HOSTILE), window_ms=400, hop_ms=100)
     running = serve(network=network, listed=list_recordings(folder, 100)[0])
     browser.do("Page.navigate", url=f"http://127.0.0.1:{running.port}/")
     browser.until(f"document.querySelectorAll('#recordings option').length === {len(HOSTILE) + 1}")
@@ -216,7 +216,7 @@ def test_hostile_names_cannot_script_the_page(browser, serve, classifier, clip, 
         browser.until(f"document.getElementById('facts').textContent.startsWith('{number}')")
         browser.until("document.getElementById('kind').textContent.includes('all 4 steps')")
     bars = browser.value("[...document.querySelectorAll('#bars li > span:first-child')].map(one => one.textContent)")
-    assert bars == [shown_name(name) for name in HOSTILE]
+    assert bars == [display_name(name) for name in HOSTILE]
     sent = tmp_path / f"{HOSTILE[1].replace('/', '|')}.npz"
     for data, place in ((packed(clip.events), "facts"), (b"no recording", "notice")):
         sent.write_bytes(data)

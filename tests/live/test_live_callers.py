@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ripe_mambaspike.live.callers import MAX_ANSWERED, Callers, address_key
+from ripe_mambaspike.live.connection_counter import MAX_ANSWERED, ConnectionCounter, address_key
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 from websockets.exceptions import ConnectionClosed
@@ -38,7 +38,7 @@ def test_what_counts_as_one_address(host, key):
 
 
 def test_connections_are_counted_by_address():
-    callers = Callers(2)
+    callers = ConnectionCounter(2)
     for transport in "ab":
         assert callers.has_room("here")
         callers.enter(transport, "here")

@@ -39,7 +39,7 @@ REQUESTS = {
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 }  # fmt: skip
 
-ANSWERS = (b"", b"200", b"400", b"403", b"404", b"405", b"422", b"426", b"431")  # none: it was closed
+STATUSES = (b"", b"200", b"400", b"403", b"404", b"405", b"422", b"426", b"431")  # none: it was closed
 
 
 def ask(running, data):
@@ -66,7 +66,7 @@ def patient(serving):
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_hostile_request_does_no_harm(patient, wait_until, kind):
     said = ask(patient, REQUESTS[kind])
-    assert said[9:12] in ANSWERS, said[:200]
+    assert said[9:12] in STATUSES, said[:200]
     wait_until(lambda: patient.service.arriving == 0 and not list(patient.service.folder.iterdir()), "its end")
     assert patient.request("GET", "/")[0] == 200
 
@@ -86,6 +86,6 @@ def test_changed_requests_do_no_harm(patient, wait_until):
             else:
                 data[at:at] = data[max(0, at - draw.randrange(1, 30)) : at]
         said = ask(patient, bytes(data))
-        assert said[9:12] in ANSWERS, (bytes(data), said[:200])
+        assert said[9:12] in STATUSES, (bytes(data), said[:200])
     wait_until(lambda: patient.service.arriving == 0 and not list(patient.service.folder.iterdir()), "their end")
     assert patient.request("GET", "/")[0] == 200

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.events.view.frames import LEVELS
-from ripe_mambaspike.inference.streamer import Answer
-from ripe_mambaspike.live.addresses import host_allowed, known_names, origin_allowed, split_host
-from ripe_mambaspike.live.answers import Following, answers_message, attention_json, tell
-from ripe_mambaspike.live.clock import REST, Clock
-from ripe_mambaspike.live.frames import draw, full_colour, pack
-from ripe_mambaspike.live.library import LONGEST_NAME, list_recordings, safe_ending, shown_name
-from ripe_mambaspike.live.limits import Allowance, Limits
-from ripe_mambaspike.live.messages import read_wish
+from ripe_mambaspike.inference.streamer import StreamPrediction
+from ripe_mambaspike.live.addresses import check_host, host_allowed, known_names, origin_allowed
+from ripe_mambaspike.live.answers import PredictionFilter, answers_message, attention_json, tell
+from ripe_mambaspike.live.clock import END_PAUSE_SECONDS, PlaybackClock
+from ripe_mambaspike.live.frames import draw, full_color_count, pack
+from ripe_mambaspike.live.library import MAX_NAME_LENGTH, display_name, list_recordings, safe_suffix
+from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
+from ripe_mambaspike.live.messages import read_command
 
 LOOPBACK = known_names("127.0.0.1", "box")
 
@@ -64,8 +64,8 @@ def test_the_standard_port_need_not_be_said():
 @pytest.mark.parametrize("host", ["", "a/b", "localhost:80", "user@host", "a b"])
 def test_a_host_to_bind_to_is_checked(host):
     with pytest.raises(InputError, match="--host is"):
-        split_host(host)
-    assert split_host("[::1]") == "::1"
+        check_host(host)
+    assert check_host("[::1]") == "::1"
 
 
 @pytest.mark.parametrize(
@@ -85,31 +85,31 @@ def test_a_host_to_bind_to_is_checked(host):
 )  # fmt: skip
 def test_what_a_viewer_may_not_say(text, words):
     with pytest.raises(InputError, match=words) as error:
-        read_wish(text)
+        read_command(text)
     assert len(str(error.value)) < 200
 
 
 @given(st.text(max_size=60) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(repr))
 def test_any_other_words_are_refused_in_one_way(text):
     with pytest.raises(InputError):
-        read_wish(text)
+        read_command(text)
 
 
 def test_wishes_are_read():
-    assert read_wish('{"do": "play", "value": 3}').value == 3
-    assert read_wish('{"do": "seek", "value": 0.5}').value == 0.5
-    assert read_wish('{"do": "pause"}').do == "pause"
+    assert read_command('{"do": "play", "value": 3}').value == 3
+    assert read_command('{"do": "seek", "value": 0.5}').value == 0.5
+    assert read_command('{"do": "pause"}').do == "pause"
 
 
 def test_limits_are_whole_numbers():
     with pytest.raises(InputError, match="viewers is 0"):
-        Limits(viewers=0)
+        ServerLimits(viewers=0)
     with pytest.raises(InputError, match="frames is True"):
-        Limits(frames=True)
+        ServerLimits(frames=True)
 
 
 def test_an_allowance_fills_up_with_time():
-    one = Allowance(rate=2, burst=3)
+    one = TokenBucket(rate=2, burst=3)
     assert [one.take(10.0) for _ in range(4)] == [True, True, True, False]
     assert [one.take(10.5), one.take(10.5)] == [True, False]
     assert [one.take(99.0) for _ in range(4)] == [True, True, True, False]
@@ -117,24 +117,24 @@ def test_an_allowance_fills_up_with_time():
 
 
 def test_a_clock_rests_at_the_end_and_begins_anew():
-    clock = Clock(2_000_000, since=10.0, speed=2.0)
+    clock = PlaybackClock(2_000_000, since=10.0, speed=2.0)
     assert clock.at(10.5).place_us == 1_000_000
-    resting = clock.at(11.0 + REST / 2)
+    resting = clock.at(11.0 + END_PAUSE_SECONDS / 2)
     assert (resting.watched_us, resting.round) == (2_000_000, 0)
-    again = clock.at(11.0 + REST)
+    again = clock.at(11.0 + END_PAUSE_SECONDS)
     assert (again.watched_us, again.round) == (0, 1)
 
 
 def test_a_clock_that_does_not_loop_is_held_at_the_end():
-    ended = Clock(1_000_000, since=0.0, loop=False).at(5.0)
+    ended = PlaybackClock(1_000_000, since=0.0, loop=False).at(5.0)
     assert (ended.watched_us, ended.held, ended.round) == (1_000_000, True, 0)
-    assert ended.at(50.0) == Clock(1_000_000, 50.0, 1e6, held=True, loop=False)
+    assert ended.at(50.0) == PlaybackClock(1_000_000, 50.0, 1e6, held=True, loop=False)
     begun = ended.go(60.0)
     assert (begun.at(60.25).watched_us, begun.held, begun.round) == (250_000, False, 1)
 
 
 def test_a_clock_is_held_and_goes_on_where_it_was():
-    held = Clock(1_000_000, since=0.0).hold(0.25)
+    held = PlaybackClock(1_000_000, since=0.0).hold(0.25)
     assert held.at(9.0).watched_us == 250_000
     assert held.go(9.0).at(9.5).watched_us == 750_000
     slow = held.go(9.0).change(9.5, speed=0.5)
@@ -155,11 +155,13 @@ def test_a_large_sensor_is_added_up():
     events = make_events([0, 1279], [0, 719], [0, 0], [0, 1])
     drawn = draw(events, (1280, 720), scale=1)
     assert (drawn.width, drawn.height, len(drawn.shades)) == (320, 180, 320 * 180)
-    assert full_colour([], (10, 10)) == 1
+    assert full_color_count([], (10, 10)) == 1
 
 
 def answer(start=0, step=4, attention=None, steps=4):
-    return Answer(start, start + 400, step, steps, (0.25, 0.75), "b", 0.75, (0.1, 0.2, 0.3), attention, 0.0125)
+    return StreamPrediction(
+        start, start + 400, step, steps, (0.25, 0.75), "b", 0.75, (0.1, 0.2, 0.3), attention, 0.0125
+    )
 
 
 def test_an_answer_is_told_in_seconds_since_the_origin():
@@ -194,7 +196,7 @@ def test_zero_is_drawn_as_zero_and_a_map_that_is_not_finite_is_none():
 
 
 def test_one_window_at_a_time_is_followed():
-    following = Following()
+    following = PredictionFilter()
     given = [(0, 1), (0, 2), (100, 1), (0, 4), (100, 3), (100, 4), (400, 1), (300, 2), (300, 4), (400, 4)]
     kept = [(start, step) for start, step in given if following.wants(answer(start, step))]
     assert kept == [(0, 1), (0, 2), (0, 4), (100, 4), (400, 1), (300, 4), (400, 4)]
@@ -206,13 +208,13 @@ def test_one_window_at_a_time_is_followed():
      ("a.sh", ".recording"), ("", ".recording"), ("a.npz\0.sh", ".recording"), ("x.aedat4", ".aedat4")],
 )  # fmt: skip
 def test_an_ending_is_a_known_one_or_none(name, ending):
-    assert safe_ending(name) == ending
+    assert safe_suffix(name) == ending
 
 
 @given(st.text(st.characters(), max_size=300))
 def test_any_name_can_be_shown(name):
-    shown = shown_name(name)
-    assert 0 < len(shown) <= LONGEST_NAME
+    shown = display_name(name)
+    assert 0 < len(shown) <= MAX_NAME_LENGTH
     assert shown.isprintable()
     shown.encode()
 

@@ -108,16 +108,16 @@ def test_a_reset_leaves_no_traceback(serve, watch, wait_until, log, kind, viewer
 
 def test_a_reset_between_a_refusal_and_its_end(serve, wait_until, log, monkeypatch):
     """The moment is made long: the refusal has been written, and the connection is about to be half closed."""
-    from ripe_mambaspike.live.connection import Connection
+    from ripe_mambaspike.live.connection import HttpConnection
 
-    running, finish = serve(upload_bytes=100_000), Connection.finish
+    running, finish = serve(upload_bytes=100_000), HttpConnection.finish
     said, gone = log(), threading.Event()
 
     def finish_late(connection):
         assert gone.wait(60)
         finish(connection)
 
-    monkeypatch.setattr(Connection, "finish", finish_late)
+    monkeypatch.setattr(HttpConnection, "finish", finish_late)
     link = begin(running, "too large an upload")
     heard = b""
     while not heard.endswith(b"}"):  # all of the refusal

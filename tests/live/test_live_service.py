@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.live.network import make_network
+from ripe_mambaspike.live.network import make_served_network
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -154,7 +154,7 @@ def test_pause_seek_and_resume(running, watch):
 
 
 def test_viewers_of_one_recording_share_its_answers(serve, watch, monkeypatch):
-    from ripe_mambaspike.live import track
+    from ripe_mambaspike.live import watched as track
 
     made = []
     tell = track.tell
@@ -302,7 +302,7 @@ def test_a_viewer_that_takes_nothing_is_let_go(serve, watch, wait_until, tmp_pat
 
 def test_hostile_class_names_are_text_of_bounded_length(serve, classifier, watch):
     names = ("<script>1</script>", "a\u202eb\u2066c", "x\0\ny", "n" * 500, "", *(str(number) for number in range(5)))
-    running = serve(network=make_network(replace(classifier, names=names), window_ms=400, hop_ms=100))
+    running = serve(network=make_served_network(replace(classifier, names=names), window_ms=400, hop_ms=100))
     with watch(running) as viewer:
         shown = viewer.hello["network"]["classes"]
     assert shown[0] == "<script>1</script>"  # shown as it is, and never as markup

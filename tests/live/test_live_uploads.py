@@ -11,7 +11,7 @@ import pytest
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.writing import write
-from ripe_mambaspike.live.limits import Limits
+from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.reader import read_bounded
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
@@ -165,12 +165,12 @@ def test_a_reader_that_dies_or_hangs_is_no_harm(serve, packed, clip, monkeypatch
     hanging.write_text("#!/bin/sh\nexec sleep 600\n")
     hanging.chmod(0o700)
     monkeypatch.setattr("ripe_mambaspike.live.reading.sys.executable", str(hanging))
-    running.service.library.limits = Limits(reading_seconds=1)
+    running.service.library.limits = ServerLimits(reading_seconds=1)
     status, said = running.upload(packed(clip.events), "slow.npz")
     assert (status, said["error"]) == (422, "slow.npz was not read within 1 s; a smaller recording is wanted")
     assert left(running) == []
     monkeypatch.undo()
-    running.service.library.limits = Limits()
+    running.service.library.limits = ServerLimits()
     assert running.upload(packed(clip.events), "good.npz")[0] == 200
 
 

@@ -17,11 +17,11 @@ from ripe_mambaspike.events.view.frames import GROUND, OFF, ON
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.report.charts import Axis, Series, line_chart, log_ticks, ticks, value_axis
 from ripe_mambaspike.report.curves import response
+from ripe_mambaspike.report.formatting import duration_text, interval, number_text
 from ripe_mambaspike.report.frames import attention_images, data_uri, event_images, png
-from ripe_mambaspike.report.gather import read_run
 from ripe_mambaspike.report.marks import histogram, matrix
 from ripe_mambaspike.report.observe import cost, filters, observe
-from ripe_mambaspike.report.words import duration_text, interval, number_text
+from ripe_mambaspike.report.run_data import read_run
 
 
 class Parsed(HTMLParser):

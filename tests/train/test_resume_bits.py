@@ -11,8 +11,8 @@ import pytest
 from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.report.closing import log_contents
-from ripe_mambaspike.report.gather import read_run
-from ripe_mambaspike.report.words import duration_text
+from ripe_mambaspike.report.formatting import duration_text
+from ripe_mambaspike.report.run_data import read_run
 from ripe_mambaspike.train import loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.run import Stop

@@ -6,14 +6,14 @@ from itertools import pairwise
 import pytest
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.train.recipe import OptimiserSettings, Recipe, Schedule
+from ripe_mambaspike.train.recipe import OptimizerSettings, Recipe, Schedule
 from ripe_mambaspike.train.recipes import load_recipe
 from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpness
 
 
 def plan(lr=1.0, lr_min=0.1, **schedule):
     schedule = {"warmup_epochs": 0, **schedule}
-    return Recipe(optimizer=OptimiserSettings(lr=lr, lr_min=lr_min), schedule=Schedule(**schedule))
+    return Recipe(optimizer=OptimizerSettings(lr=lr, lr_min=lr_min), schedule=Schedule(**schedule))
 
 
 def rates(recipe, moves=7):

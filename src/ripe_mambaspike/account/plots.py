@@ -58,11 +58,11 @@ def _save(figure: Any, path: Path) -> None:
         raise InputError(f"--plot was given {path}, which cannot be written ({error.strerror or error})") from error
 
 
-def _line(axes: Any, rows: list[Row], column: str, label: str, colour: str, style: str = "-") -> None:
+def _line(axes: Any, rows: list[Row], column: str, label: str, color: str, style: str = "-") -> None:
     """Our values as a line with their numbers, the paper's as crosses."""
     where = [row.position for row in rows]
     values = [row.ours[column] for row in rows]
-    axes.plot(where, values, style, color=colour, marker="o", markersize=4, label=label)
+    axes.plot(where, values, style, color=color, marker="o", markersize=4, label=label)
     if style == "-":
         for position, value in zip(where, values, strict=True):
             axes.annotate(

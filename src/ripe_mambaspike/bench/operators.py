@@ -89,7 +89,9 @@ def cases(
     yield enter_fire_case(make, batch, time_steps, side, relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
         size = f"stage {stage}"
-        yield norm_fire_case(make, size, (batch, time_steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed)
+        yield norm_fire_case(
+            make, size, (batch, time_steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed
+        )
         yield from attention_cases(make, size, (batch, time_steps, grid * grid, channels), relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
         yield step_moments_case(make, f"stage {stage}", (batch, time_steps, grid * grid, channels))

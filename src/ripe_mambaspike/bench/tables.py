@@ -67,7 +67,7 @@ def _infer(document: Row) -> list[Table]:
             for name, cell in paths_of(row).items()
         ]
         notes = [f"batch {row['batch']}: {_verdict(row)}" for row in rows]
-        made.append(Table(f"{title}, {precision}", columns, cells, 2, notes))
+        made.append(Table(f"{title}, {precision}", columns, cells, 1, notes))
     made[-1].notes.extend(
         [
             "activations: memory beyond weights and input; of memory rate: the least bytes that must move (events, "

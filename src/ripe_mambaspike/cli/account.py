@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from ripe_mambaspike.cli.account_tables import show, show_sweep
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, printable, spoken_warnings
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings, printable
+from ripe_mambaspike.cli.output import print_json, progress, progress_done
 from ripe_mambaspike.cli.select import is_saved, read_clip, read_fields, select_model
-from ripe_mambaspike.cli.show import print_json, progress, progress_done
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their
 
 
 @dataclass
-class Account:
+class AccountCommand:
     """Count a network's parameters, operations, bytes and energy.
 
     Energy needs spikes: they are measured on --recordings, on --input, or on a synthetic clip, and a network that was
@@ -134,9 +134,9 @@ class Account:
                 f"--recordings was given for {self.model!r}; the folder of a run or of a saved network is wanted"
             )
         from ripe_mambaspike.account.measured import account_recordings, accumulator_of
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.inference.predict import load
 
-        classifier = load_classifier(
+        classifier = load(
             self.model, steps=self.steps, grid=self.resolution, sensor_size=self.sensor_size, crop=self.crop
         )
         runtime = accumulator_of(classifier.model)
@@ -176,12 +176,12 @@ class Account:
 def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
     """One recording's activity; an error always names the file."""
     from ripe_mambaspike.account.measured import measure_clip
-    from ripe_mambaspike.inference.predict import clip_of, read_for
+    from ripe_mambaspike.inference.predict import make_clip, read_recording
 
     try:
-        with spoken_warnings():
-            recording = read_for(classifier, path)
-        return measure_clip(runtime, printable(path), clip_of(classifier, recording).unsqueeze(0))
+        with print_warnings():
+            recording = read_recording(classifier, path)
+        return measure_clip(runtime, printable(path), make_clip(classifier, recording).unsqueeze(0))
     except RipeError as error:
         if str(path) in str(error):
             raise

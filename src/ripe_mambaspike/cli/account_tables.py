@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ripe_mambaspike.cli.show import console, number, print_table
+from ripe_mambaspike.cli.output import console, number, print_table
 
 if TYPE_CHECKING:
     from ripe_mambaspike.account.sweeps import Sweep

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import tyro
 
 from ripe_mambaspike.bench.options import InferOptions, OperatorOptions, ScanOptions, TrainOptions
-from ripe_mambaspike.cli.show import console, number, print_json, print_table, progress, progress_done
+from ripe_mambaspike.cli.output import console, number, print_json, print_table, progress, progress_done
 
 
 @dataclass
-class Infer(InferOptions):
+class InferCommand(InferOptions):
     """Time the deployed network: our kernels, the plain-PyTorch reference path, and Mamba-Spike."""
 
     json: bool = False
@@ -24,7 +24,7 @@ class Infer(InferOptions):
 
 
 @dataclass
-class Train(TrainOptions):
+class BenchTrain(TrainOptions):
     """Time one training step: our kernels and the plain-PyTorch reference path."""
 
     json: bool = False
@@ -37,7 +37,7 @@ class Train(TrainOptions):
 
 
 @dataclass
-class Ops(OperatorOptions):
+class OpsCommand(OperatorOptions):
     """Time every fused operator, forward and with backward, at the sizes of the DVS-Gesture network."""
 
     json: bool = False
@@ -50,7 +50,7 @@ class Ops(OperatorOptions):
 
 
 @dataclass
-class Scan(ScanOptions):
+class ScanCommand(ScanOptions):
     """Time the deployed network over input sizes and time steps, fit a line, and time the selective scan alone."""
 
     json: bool = False
@@ -62,18 +62,18 @@ class Scan(ScanOptions):
         return _run(bench_scan, self, self.json)
 
 
-COMMANDS = {"infer": Infer, "train": Train, "ops": Ops, "scan": Scan}
+COMMANDS = {"infer": InferCommand, "train": BenchTrain, "ops": OpsCommand, "scan": ScanCommand}
 
 
 @dataclass
-class Bench:
+class BenchCommand:
     """Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Infer, tyro.conf.subcommand("infer")]
-        | Annotated[Train, tyro.conf.subcommand("train")]
-        | Annotated[Ops, tyro.conf.subcommand("ops")]
-        | Annotated[Scan, tyro.conf.subcommand("scan")]
+        Annotated[InferCommand, tyro.conf.subcommand("infer")]
+        | Annotated[BenchTrain, tyro.conf.subcommand("train")]
+        | Annotated[OpsCommand, tyro.conf.subcommand("ops")]
+        | Annotated[ScanCommand, tyro.conf.subcommand("scan")]
     ]
 
     def run(self) -> int:

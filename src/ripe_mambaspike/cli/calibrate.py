@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ripe_mambaspike.cli.data.sets import bar
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.data.sets import progress_bar
+from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SEED = 1_000_000  # of the first simulated twin
 
 
 @dataclass
-class Calibrate:
+class CalibrateCommand:
     """Fit the pixel and the saccades on two thirds of 600 N-MNIST recordings, and compare on the other third."""
 
     real: Annotated[Path, tyro.conf.arg(metavar="DIR")]
@@ -53,7 +53,7 @@ class Calibrate:
         if self.keep:
             made = load_calibration()
         else:
-            with bar("calibrating") as report:
+            with progress_bar("calibrating") as report:
                 made = calibrate(fitted.events, fitted.pictures, how=Fit(rounds=self.rounds), report=report)
         save_calibration(made, self.out / "calibration.json")
         seeds = [SEED + index for index in range(len(held_out.events))]

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from ripe_mambaspike.cli.show import console, print_json, print_table, progress, progress_done
+from ripe_mambaspike.cli.output import console, print_json, print_table, progress, progress_done
 
 
 @dataclass
-class Check:
+class CheckCommand:
     """Try every claim of the paper that needs no data, and say which hold and which differ."""
 
     differing: bool = False

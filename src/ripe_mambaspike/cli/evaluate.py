@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Eval:
+class EvalCommand:
     """Evaluate a saved network on a part of a set: top-1, top-5, every class, and how often neurons fire.
 
     Top-5 is left out where there are five classes or fewer: it is 100 % whatever the network says.

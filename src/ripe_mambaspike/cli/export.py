@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from ripe_mambaspike.cli.data.recordings import spoken_warnings
+from ripe_mambaspike.cli.data.recordings import print_warnings
 from ripe_mambaspike.cli.export_tables import show
-from ripe_mambaspike.cli.show import print_json, progress, progress_done
+from ripe_mambaspike.cli.output import print_json, progress, progress_done
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE …")]
 
 
 @dataclass
-class Export:
+class ExportCommand:
     """Fuse a trained network and write it for another runtime, with a model card; --check compares it with PyTorch.
 
     A folder is written: the clip graph (T bins in, logits of every step out), the step graph (one bin and all states
@@ -63,7 +63,7 @@ class Export:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.export.folder import ExportOptions, check_place, deployed, export
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.inference.predict import load
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
         self._check_words()
@@ -72,7 +72,7 @@ class Export:
         home = folder.parent / "export" if folder.name in HOMES else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
         check_place(out)
-        classifier = load_classifier(folder)
+        classifier = load(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)
         try:
@@ -107,7 +107,7 @@ class Export:
 class _Job:
     """One export under way, and what it will say."""
 
-    asked: Export
+    asked: ExportCommand
     folder: Path
     classifier: "Classifier"
     labels: "Labels | None"
@@ -184,7 +184,7 @@ class _Job:
         from ripe_mambaspike.deploy.export.sample_clips import from_files, from_set
 
         if files:
-            with spoken_warnings():
+            with print_warnings():
                 return from_files(self.classifier, files)
         if self.labels is None:
             raise InputError(

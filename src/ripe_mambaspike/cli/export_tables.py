@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ripe_mambaspike.cli.show import console, print_table
+from ripe_mambaspike.cli.output import console, print_table
 
 COLUMNS = (
     "", "largest difference", "median", "beyond 1e-4", "same label", "load, s", "first answer, s", "a clip, ms",

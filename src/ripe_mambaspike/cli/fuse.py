@@ -6,11 +6,11 @@ from typing import Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.show import console, print_json
+from ripe_mambaspike.cli.output import console, print_json
 
 
 @dataclass
-class Fuse:
+class FuseCommand:
     """Fuse a trained network, verify that nothing changed, and save it: one kernel a convolution, no statistics."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]

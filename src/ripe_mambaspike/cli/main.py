@@ -11,47 +11,48 @@ from typing import Annotated
 import tyro
 
 from ripe_mambaspike import __version__
-from ripe_mambaspike.cli.account import Account
+from ripe_mambaspike.cli.account import AccountCommand
 from ripe_mambaspike.cli.bench import COMMANDS as BENCH_COMMANDS
-from ripe_mambaspike.cli.bench import Bench
-from ripe_mambaspike.cli.check import Check
+from ripe_mambaspike.cli.bench import BenchCommand
+from ripe_mambaspike.cli.check import CheckCommand
 from ripe_mambaspike.cli.data import COMMANDS as DATA_COMMANDS
-from ripe_mambaspike.cli.data import Data
-from ripe_mambaspike.cli.evaluate import Eval
-from ripe_mambaspike.cli.export import Export
-from ripe_mambaspike.cli.fuse import Fuse
-from ripe_mambaspike.cli.models import Models
-from ripe_mambaspike.cli.predict import Predict
-from ripe_mambaspike.cli.recipes import Recipes, show_fields
-from ripe_mambaspike.cli.seeds import Seeds
-from ripe_mambaspike.cli.serve import Serve
+from ripe_mambaspike.cli.data import DataCommand
+from ripe_mambaspike.cli.evaluate import EvalCommand
+from ripe_mambaspike.cli.export import ExportCommand
+from ripe_mambaspike.cli.fuse import FuseCommand
+from ripe_mambaspike.cli.models import ModelsCommand
+from ripe_mambaspike.cli.openmp import limit_openmp_spin
+from ripe_mambaspike.cli.predict import PredictCommand
+from ripe_mambaspike.cli.recipes import RecipesCommand, show_fields
+from ripe_mambaspike.cli.seeds import SeedsCommand
+from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import COMMANDS as SIM_COMMANDS
-from ripe_mambaspike.cli.sim import Sim
-from ripe_mambaspike.cli.stream import Stream
-from ripe_mambaspike.cli.train import Train, gather_settings
-from ripe_mambaspike.cli.waiting import bound_waiting
+from ripe_mambaspike.cli.sim import SimCommand
+from ripe_mambaspike.cli.stream import StreamCommand
+from ripe_mambaspike.cli.train import TrainCommand, gather_settings
 from ripe_mambaspike.errors import RipeError
 
 Command = (
-    Annotated[Account, tyro.conf.subcommand("account")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")]
-    | Annotated[Check, tyro.conf.subcommand("check")]
-    | Annotated[Data, tyro.conf.subcommand("data")]
-    | Annotated[Eval, tyro.conf.subcommand("eval")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Fuse, tyro.conf.subcommand("fuse")]
-    | Annotated[Models, tyro.conf.subcommand("models")]
-    | Annotated[Predict, tyro.conf.subcommand("predict")]
-    | Annotated[Recipes, tyro.conf.subcommand("recipes")]
-    | Annotated[Seeds, tyro.conf.subcommand("seeds")]
-    | Annotated[Serve, tyro.conf.subcommand("serve")]
-    | Annotated[Sim, tyro.conf.subcommand("sim")]
-    | Annotated[Stream, tyro.conf.subcommand("stream")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
+    Annotated[AccountCommand, tyro.conf.subcommand("account")]
+    | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
+    | Annotated[CheckCommand, tyro.conf.subcommand("check")]
+    | Annotated[DataCommand, tyro.conf.subcommand("data")]
+    | Annotated[EvalCommand, tyro.conf.subcommand("eval")]
+    | Annotated[ExportCommand, tyro.conf.subcommand("export")]
+    | Annotated[FuseCommand, tyro.conf.subcommand("fuse")]
+    | Annotated[ModelsCommand, tyro.conf.subcommand("models")]
+    | Annotated[PredictCommand, tyro.conf.subcommand("predict")]
+    | Annotated[RecipesCommand, tyro.conf.subcommand("recipes")]
+    | Annotated[SeedsCommand, tyro.conf.subcommand("seeds")]
+    | Annotated[ServeCommand, tyro.conf.subcommand("serve")]
+    | Annotated[SimCommand, tyro.conf.subcommand("sim")]
+    | Annotated[StreamCommand, tyro.conf.subcommand("stream")]
+    | Annotated[TrainCommand, tyro.conf.subcommand("train")]
 )
 Asked = (
-    Account | Bench | Check | Data | Eval | Export | Fuse | Models | Predict | Recipes | Seeds | Serve | Sim | Stream
-    | Train
+    AccountCommand | BenchCommand | CheckCommand | DataCommand | EvalCommand | ExportCommand | FuseCommand
+    | ModelsCommand | PredictCommand | RecipesCommand | SeedsCommand | ServeCommand | SimCommand | StreamCommand
+    | TrainCommand
 )  # fmt: skip
 COMMANDS = (
     "account", "bench", "check", "data", "eval", "export", "fuse", "models", "predict", "recipes", "seeds", "serve",
@@ -79,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _parse(words)
         if isinstance(command, int):
             return command
-        bound_waiting()
-        if not isinstance(command, Data):  # which does without torch
+        limit_openmp_spin()
+        if not isinstance(command, DataCommand):  # which does without torch
             from ripe_mambaspike.ops.memory import keep_freed_memory
 
             keep_freed_memory()

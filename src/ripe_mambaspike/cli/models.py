@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ripe_mambaspike.cli.output import console, number, print_json, print_table, progress, progress_done
 from ripe_mambaspike.cli.select import SEED
-from ripe_mambaspike.cli.show import console, number, print_json, print_table, progress, progress_done
 
 
 @dataclass
-class Models:
+class ModelsCommand:
     """List the registered networks with their cost; with --verify build, fuse and check each one."""
 
     verify: bool = False

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, printable, spoken_warnings
-from ripe_mambaspike.cli.show import console, print_json, progress, progress_done
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings, printable
+from ripe_mambaspike.cli.output import console, print_json, progress, progress_done
 from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.inference.predict import Classifier, Moment, Prediction
+    from ripe_mambaspike.inference.predict import Classifier, Prediction, TimelineStep
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
+COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
 INDENT = "  "
 MARK_EVERY = 10  # steps
 ROOM_FOR_MARK = 12  # columns that the last mark may take after the cells
@@ -29,7 +29,7 @@ OTHERS_TOO = "; the others were predicted"
 
 
 @dataclass
-class Predict:
+class PredictCommand:
     """Say what recordings show, how sure the network is, and which class led when."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
@@ -58,7 +58,7 @@ class Predict:
             raise InputError(f"--held-out is {self.held_out}; 0 or more is wanted")
         classifier = self._classifier()
         out = console()
-        keys = Keys()
+        keys = ClassStyles()
         made: list[dict[str, Any]] = []
         failed: list[dict[str, str]] = []
         for path in self.recordings:
@@ -96,15 +96,15 @@ class Predict:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.deploy.export.exported import is_export, load_exported_classifier
-        from ripe_mambaspike.inference.predict import load_classifier
+        from ripe_mambaspike.deploy.export.exported import is_export, load_export
+        from ripe_mambaspike.inference.predict import load
 
         how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
         if is_export(self.checkpoint):
-            return load_exported_classifier(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
-        return load_classifier(self.checkpoint, **how)  # type: ignore[arg-type]
+            return load_export(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
+        return load(self.checkpoint, **how)  # type: ignore[arg-type]
 
-    def _held_out(self, classifier: "Classifier", out: Console, keys: "Keys") -> list[dict[str, Any]]:
+    def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""
         if not self.held_out:
             return []
@@ -120,7 +120,7 @@ class Predict:
             print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
         for recording, label, name in held_out(recipe, self.held_out):
-            with spoken_warnings():
+            with print_warnings():
                 prediction = predict(classifier, recording)
             made.append({**_row(Path(name), recording, prediction), "true": label})
             if not self.json:
@@ -128,7 +128,7 @@ class Predict:
         return made
 
 
-class Keys:
+class ClassStyles:
     """A letter and a colour for every class that won or led, the same for all recordings."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class Keys:
     def letter(self, label: str) -> str:
         return LETTERS[self._number(label) % len(LETTERS)]
 
-    def colour(self, label: str) -> str:
-        return COLOURS[self._number(label) % len(COLOURS)]
+    def color(self, label: str) -> str:
+        return COLORS[self._number(label) % len(COLORS)]
 
     def _number(self, label: str) -> int:
         return self._order.setdefault(label, len(self._order))
@@ -146,11 +146,11 @@ class Keys:
 
 def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
-    from ripe_mambaspike.inference.predict import predict, read_for
+    from ripe_mambaspike.inference.predict import predict, read_recording
 
     try:
-        with spoken_warnings():
-            recording = read_for(classifier, path)
+        with print_warnings():
+            recording = read_recording(classifier, path)
             return recording, predict(classifier, recording)
     except RipeError as error:
         if str(path) in str(error):
@@ -173,11 +173,11 @@ def _row(path: Path, recording: "Recording", prediction: "Prediction") -> dict[s
     }
 
 
-def _show(out: Console, path: Path, prediction: "Prediction", keys: Keys) -> None:
+def _show(out: Console, path: Path, prediction: "Prediction", keys: ClassStyles) -> None:
     second = prediction.runner_up
-    colour = keys.colour(prediction.timeline[-1].label)
+    color = keys.color(prediction.timeline[-1].label)
     then = "" if second is None else f", then {escape(second[0])} {_percent(second[1])}"
-    label = f"[bold {colour}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
+    label = f"[bold {color}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
     out.print(f"[bold]{escape(printable(path))}[/]: {label}{then}", soft_wrap=True)
     a_line = max(1, out.width - len(INDENT) - ROOM_FOR_MARK)
     moments, start = prediction.timeline, prediction.timeline[0].start_us
@@ -189,13 +189,13 @@ def _show(out: Console, path: Path, prediction: "Prediction", keys: Keys) -> Non
     out.print(legend, soft_wrap=True)
 
 
-def _lines(moments: "Sequence[Moment]", start_us: int, keys: Keys) -> list[Text]:
+def _lines(moments: "Sequence[TimelineStep]", start_us: int, keys: ClassStyles) -> list[Text]:
     """Probability as the height of a cell, the leading class's letter under it, and the times under both."""
     bars, letters = Text(INDENT), Text(INDENT)
     for moment in moments:
         height = min(len(BARS) - 1, int(moment.probability * len(BARS)))
-        bars.append(BARS[height], style=keys.colour(moment.label))
-        letters.append(keys.letter(moment.label), style=keys.colour(moment.label))
+        bars.append(BARS[height], style=keys.color(moment.label))
+        letters.append(keys.letter(moment.label), style=keys.color(moment.label))
     length = moments[-1].stop_us - start_us
     last = f"╵{_time(moments[-1].stop_us - start_us, length)}"
     marks = ""

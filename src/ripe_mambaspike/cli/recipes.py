@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
     from ripe_mambaspike.train.recipe import Recipe
 
 
 @dataclass
-class Recipes:
+class RecipesCommand:
     """List the shipped training recipes; with a name, print that one with what each field means."""
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
@@ -36,7 +36,7 @@ class Recipes:
             return
         out = console()
         columns = ["recipe", "what", "T", "input", "epochs", "batch"]
-        print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
+        print_table(out, "RecipesCommand", columns, [_cells(row) for row in rows], left=2)
         out.print(
             "Next: ripe recipes synthgesture · ripe train synthgesture · for recordings of your own, ripe train folder"
         )

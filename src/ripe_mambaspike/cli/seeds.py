@@ -11,7 +11,7 @@ import tyro
 from rich.markup import escape
 
 from ripe_mambaspike.cli.data.recordings import printable
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.files import atomic_write
 
@@ -28,7 +28,7 @@ DASH = "–"
 
 
 @dataclass
-class Seeds:
+class SeedsCommand:
     """Train one recipe with several seeds; report mean, spread and best, and compare with another group.
 
     Runs that have ended are not run again, and those that were cut off go on.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, spoken_warnings
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
 from ripe_mambaspike.cli.stream import say_unknown_window
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.live.broadcast import Broadcast
-    from ripe_mambaspike.live.network import Network
+    from ripe_mambaspike.live.broadcast import LiveStream
+    from ripe_mambaspike.live.network import ServedNetwork
     from ripe_mambaspike.live.server import Service
 
 NEEDED = ("starlette", "uvicorn", "websockets")
@@ -24,7 +24,7 @@ QUICK = 0.0005  # s that the network may keep the interpreter when a frame is du
 
 
 @dataclass
-class Serve:
+class ServeCommand:
     """Show on a page what a network makes of recordings or of a live source, while they play."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
@@ -92,11 +92,11 @@ class Serve:
 
     def _service(self) -> "Service":
         from ripe_mambaspike.deploy.export.exported import is_export
-        from ripe_mambaspike.inference.predict import load_classifier
-        from ripe_mambaspike.live.addresses import known_names, split_host
+        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.live.addresses import check_host, known_names
         from ripe_mambaspike.live.library import list_recordings
-        from ripe_mambaspike.live.limits import MEGABYTE, Limits
-        from ripe_mambaspike.live.network import make_network
+        from ripe_mambaspike.live.limits import MEGABYTE, ServerLimits
+        from ripe_mambaspike.live.network import make_served_network
         from ripe_mambaspike.live.server import Service
 
         for option, value in (
@@ -109,35 +109,35 @@ class Serve:
         ):
             if value < 1:
                 raise InputError(f"{option} is {value}; a whole number of at least 1 is wanted")
-        limits = Limits(
+        limits = ServerLimits(
             viewers=self.viewers,
             per_address=self.per_address,
             frames=self.frames,
             upload_bytes=self.upload_mb * MEGABYTE,
             events=self.most_events,
-            held_events=max(3 * self.most_events, Limits.held_events),
+            held_events=max(3 * self.most_events, ServerLimits.held_events),
             seconds=self.most_seconds,
         )
-        host = split_host(self.host)
+        host = check_host(self.host)
         listed, count = ([], 0) if self.recordings is None else list_recordings(self.recordings, limits.listed)
         if count > len(listed):
             print(f"ripe: {len(listed):,} of the {count:,} recordings are offered", file=sys.stderr)
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
-        classifier = load_classifier(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
-        network = make_network(classifier, self.window, self.hop)
+        classifier = load(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
+        network = make_served_network(classifier, self.window, self.hop)
         return Service(network, listed, self._live(network), limits, known_names(host, sockets.gethostname()))
 
-    def _live(self, network: "Network") -> "Broadcast | None":
+    def _live(self, network: "ServedNetwork") -> "LiveStream | None":
         if self.source is None:
             return None
-        from ripe_mambaspike.inference.stream.sources import open_source
-        from ripe_mambaspike.live.broadcast import Broadcast
-        from ripe_mambaspike.live.library import shown_name
+        from ripe_mambaspike.inference.stream.sources import open_stream
+        from ripe_mambaspike.live.broadcast import LiveStream
+        from ripe_mambaspike.live.library import display_name
 
-        name = shown_name("standard input" if self.source == "-" else Path(self.source).name)
+        name = display_name("standard input" if self.source == "-" else Path(self.source).name)
         shown = self.source if self.source.startswith("udp://") else name
         one = network.classifier
-        with spoken_warnings():
-            source = open_source(self.source, sensor_size=self.sensor_size, region=one.region)
-        return Broadcast(shown, source, lambda size: network.for_stream(size)[0], self.frames, one.crop)
+        with print_warnings():
+            source = open_stream(self.source, sensor_size=self.sensor_size, region=one.region)
+        return LiveStream(shown, source, lambda size: network.for_stream(size)[0], self.frames, one.crop)

@@ -6,23 +6,23 @@ from typing import Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.calibrate import Calibrate
+from ripe_mambaspike.cli.calibrate import CalibrateCommand
 from ripe_mambaspike.cli.data.sets import (
-    bar,
     count_workers,
+    print_current_store,
+    print_notes,
+    progress_bar,
     show_store,
-    speak_notes,
-    speak_of_current,
     store_document,
-    stores_of,
+    store_root,
 )
-from ripe_mambaspike.cli.show import print_json
+from ripe_mambaspike.cli.output import print_json
 
 Count = Annotated[int | None, tyro.conf.arg(metavar="N")]
 
 
 @dataclass
-class Make:
+class MakeCommand:
     """Simulate a set into a store, ready for training. A run that was killed goes on where it was."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SET")]
@@ -56,8 +56,8 @@ class Make:
         from ripe_mambaspike.data.simulated import make_set
         from ripe_mambaspike.data.store import current_key
 
-        before = current_key(stores_of(self.out, None) / self.name)
-        with bar(self.name) as report:
+        before = current_key(store_root(self.out, None) / self.name)
+        with progress_bar(self.name) as report:
             made = make_set(
                 self.name,
                 self.out,
@@ -73,22 +73,23 @@ class Make:
                 workers=count_workers(self.workers),
                 progress=report,
             )
-        speak_notes(made)
-        speak_of_current(before, made)
+        print_notes(made)
+        print_current_store(before, made)
         document = {**store_document(made), "simulated": True, "recipe": made.index["recipe"]}
         print_json(document) if self.json else show_store(document)
         return 0
 
 
-COMMANDS = {"make": Make, "calibrate": Calibrate}
+COMMANDS = {"make": MakeCommand, "calibrate": CalibrateCommand}
 
 
 @dataclass
-class Sim:
+class SimCommand:
     """Simulate recordings, and fit the simulated camera to real ones."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Make, tyro.conf.subcommand("make")] | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
+        Annotated[MakeCommand, tyro.conf.subcommand("make")]
+        | Annotated[CalibrateCommand, tyro.conf.subcommand("calibrate")]
     ]
 
     def run(self) -> int:

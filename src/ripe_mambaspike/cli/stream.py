@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, spoken_warnings
-from ripe_mambaspike.cli.show import console
+from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
+from ripe_mambaspike.cli.output import console
 from ripe_mambaspike.cli.train import stopping
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.inference.predict import Classifier
-    from ripe_mambaspike.inference.stream.run import Summary
-    from ripe_mambaspike.inference.streamer import Answer
+    from ripe_mambaspike.inference.stream.run import StreamSummary
+    from ripe_mambaspike.inference.streamer import StreamPrediction
 
 LARGEST_US = 10**15  # of an option in time: beyond, a slip and not a wish
 
 
 @dataclass
-class Stream:
+class StreamCommand:
     """Say what a stream of events shows, hop by hop, while it arrives.
 
     A window of fixed length ends every hop; its answer is that of ripe predict on the window's events. The stream is a
@@ -70,62 +70,62 @@ class Stream:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.export.exported import is_export
-        from ripe_mambaspike.inference.predict import load_classifier
-        from ripe_mambaspike.inference.stream.run import Limits, StreamRun
-        from ripe_mambaspike.inference.stream.sources import open_source
+        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+        from ripe_mambaspike.inference.stream.sources import open_stream
         from ripe_mambaspike.inference.streamer import (
-            LONGEST_US,
+            MAX_WINDOW_US,
             Streamer,
-            after_crop,
             check_stream,
             default_hop,
             default_window,
             deployed,
+            without_crop,
         )
 
-        window_us = None if self.window is None else _microseconds("--window", self.window, most=LONGEST_US)
+        window_us = None if self.window is None else _microseconds("--window", self.window, most=MAX_WINDOW_US)
         tolerance_us = _microseconds("--tolerance", self.tolerance, least=0)
-        limits = Limits(self.queue, self.max_rate, tolerance_us, self.stall, self.answers)
+        limits = StreamLimits(self.queue, self.max_rate, tolerance_us, self.stall, self.answers)
         if self.max_rate is not None and self.pace == "fast" and not self.source.startswith("udp://"):
             raise InputError(
                 f"--max-rate is {self.max_rate:g} with --pace fast, at which nothing is dropped; --pace real is wanted"
             )
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
-        classifier = load_classifier(
+        classifier = load(
             self.checkpoint, steps=self.steps, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop
         )
         if window_us is None:
             window_us = default_window(classifier)
         hop_us = default_hop(classifier, window_us) if self.hop is None else _microseconds("--hop", self.hop)
-        fitted = after_crop(classifier)
+        fitted = without_crop(classifier)
         check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window_us, hop_us)
         classifier = deployed(classifier)
 
         def make(size: tuple[int, int]) -> Streamer:
             return Streamer(classifier, size, window_us=window_us, hop_us=hop_us, early=self.early)
 
-        def usable(size: tuple[int, int]) -> None:
+        def check_sensor(size: tuple[int, int]) -> None:
             check_stream(classifier, size, window_us, hop_us)
 
-        with spoken_warnings():
-            source = open_source(self.source, pace=self.pace, sensor_size=self.sensor_size, region=classifier.region)
-        lines: Callable[[Answer], None] = print_line if self.json else Lines()
+        with print_warnings():
+            source = open_stream(self.source, pace=self.pace, sensor_size=self.sensor_size, region=classifier.region)
+        lines: Callable[[StreamPrediction], None] = print_line if self.json else Lines()
 
-        def tell(answer: "Answer") -> None:
+        def tell(answer: "StreamPrediction") -> None:
             with printing():
                 lines(answer)
 
         with stopping(quiet=True) as asked:
-            run = StreamRun(
+            run = StreamRunner(
                 source,
                 make,
                 limits,
-                answered=tell,
-                says=_says,
-                asked_to_stop=asked,
-                usable=usable,
-                tell_refusals=True,
+                on_prediction=tell,
+                on_message=_says,
+                should_stop=asked,
+                check_sensor=check_sensor,
+                report_invalid=True,
             )
             if self.window is None:
                 say_unknown_window(classifier)
@@ -143,7 +143,7 @@ class Stream:
                 _says(f"{self.source}: {sentence}")
             return 130 if asked() else 0
 
-    def _close(self, summary: "Summary") -> None:
+    def _close(self, summary: "StreamSummary") -> None:
         with printing():
             if self.json:
                 print(json.dumps({"summary": summary.to_dict()}), flush=True)
@@ -188,7 +188,7 @@ def say_unknown_window(classifier: "Classifier") -> None:
         _says("warning: --window: 1500 ms are taken, since the network does not say how long its training clips lasted")
 
 
-def answer_row(answer: "Answer") -> dict[str, Any]:
+def answer_row(answer: "StreamPrediction") -> dict[str, Any]:
     """An answer as it is printed."""
     return {
         "start_us": answer.start_us,
@@ -204,7 +204,7 @@ def answer_row(answer: "Answer") -> dict[str, Any]:
     }
 
 
-def print_line(answer: "Answer") -> None:
+def print_line(answer: "StreamPrediction") -> None:
     print(json.dumps(answer_row(answer), ensure_ascii=False), flush=True)
 
 
@@ -215,7 +215,7 @@ class Lines:
         self._out = console()
         self._first: int | None = None
 
-    def __call__(self, answer: "Answer") -> None:
+    def __call__(self, answer: "StreamPrediction") -> None:
         self._first = answer.start_us if self._first is None else self._first
         start, stop = ((one - self._first) / 1e6 for one in (answer.start_us, answer.stop_us))
         style = "bold" if answer.final else "dim"
@@ -228,7 +228,7 @@ class Lines:
         )
 
 
-def show_summary(summary: "Summary") -> None:
+def show_summary(summary: "StreamSummary") -> None:
     out = console()
     speed = summary.events / summary.seconds if summary.seconds else 0.0
     early = f" and {summary.early_answers:,} early ones" if summary.early_answers else ""

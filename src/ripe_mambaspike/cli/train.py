@@ -14,7 +14,7 @@ import tyro
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from ripe_mambaspike.cli.show import console, number, print_json
+from ripe_mambaspike.cli.output import console, number, print_json
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
 
 
 @dataclass
-class Train:
+class TrainCommand:
     """Train a network by a recipe, pick it by validation, test it once, and write a report.
 
     Every field of a recipe can be set; they are listed below, and ripe recipes NAME shows a recipe's own values. The

@@ -50,7 +50,7 @@ class Benchmark:
 
     name: str
     title: str
-    licence: str
+    license: str
     citation: str
     home: str  # where a person reads about it and gets it
     archives: tuple[Archive, ...]  # what `download` can fetch; together they make the set
@@ -77,7 +77,7 @@ def _mendeley(name: str, record: str, file: str, checksum: str, folder: str) -> 
 DVSGESTURE = Benchmark(
     name="dvsgesture",
     title="DVS-Gesture",
-    licence="CC BY 4.0",
+    license="CC BY 4.0",
     citation="A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, CVPR 2017",
     home="https://research.ibm.com/interactive/dvsgesture/",
     archives=(  # the cut of one file a gesture: 1077 for training, 264 for testing
@@ -109,7 +109,7 @@ DVSGESTURE = Benchmark(
 CIFAR10DVS = Benchmark(
     name="cifar10dvs",
     title="CIFAR10-DVS",
-    licence="CC BY 4.0 by all accounts; the home page has the final word",
+    license="CC BY 4.0 by all accounts; the home page has the final word",
     citation="H. Li et al., CIFAR10-DVS: An Event-Stream Dataset for Object Classification, "
     "Front. Neurosci. 11:309, 2017",
     home="https://figshare.com/articles/dataset/CIFAR10-DVS_New/4724671",
@@ -135,7 +135,7 @@ CIFAR10DVS = Benchmark(
 NCALTECH101 = Benchmark(
     name="ncaltech101",
     title="N-Caltech101",
-    licence="not confirmed; the home page has the final word",
+    license="not confirmed; the home page has the final word",
     citation="G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
     "Front. Neurosci. 9:437, 2015",
     home="https://www.garrickorchard.com/datasets/n-caltech101",
@@ -150,7 +150,7 @@ NCALTECH101 = Benchmark(
 NMNIST = Benchmark(
     name="nmnist",
     title="N-MNIST",
-    licence="CC BY-SA 4.0",
+    license="CC BY-SA 4.0",
     citation=NCALTECH101.citation,  # one paper made both
     home="https://www.garrickorchard.com/datasets/n-mnist",
     archives=(
@@ -176,7 +176,7 @@ NMNIST = Benchmark(
 DAILYDVS200 = Benchmark(
     name="dailydvs200",
     title="DailyDVS-200",
-    licence="MIT",
+    license="MIT",
     citation="Q. Wang et al., DailyDVS-200: A Comprehensive Benchmark Dataset for Event-Based Action Recognition, "
     "ECCV 2024",
     home="https://github.com/QiWang233/DailyDVS-200",

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ripe_mambaspike.models.base import Model
 
-SMALLEST_SIDE = 8  # three strides of two
-MOST_STEPS = 4096  # that a causal network is asked for in one go; beyond, a slip and not a wish
-MANY = 100  # events, of which some brighten and some darken if the sensor tells
+MIN_SIDE = 8  # three strides of two
+MAX_TIME_STEPS = 4096  # that a causal network is asked for in one go; beyond, a slip and not a wish
+MIN_POLARITY_EVENTS = 100  # events, of which some brighten and some darken if the sensor tells
 MAX_DURATION_RATIO = 2  # of a recording's duration and the training clips', beyond which it is warned of
 
 
@@ -34,17 +34,17 @@ class Classifier:
     grid: tuple[int, int]  # (height, width)
     by: Literal["time", "count"]
     binary: bool
-    grid_asked: bool = False  # whether a caller chose the grid, whatever the sensor
+    grid_given: bool = False  # whether a caller chose the grid, whatever the sensor
     sensor_size: Size | None = None  # (width, height) before the crop; None: not known
     crop: Crop | None = None  # (x, y, width, height) of the sensor that is binned; None: all of it
     duration_us: int | None = None  # the median of the training clips' durations
-    sensor_asked: bool = False  # whether a caller chose the sensor's size, whatever the recording says
-    crop_asked: bool = False
+    sensor_given: bool = False  # whether a caller chose the sensor's size, whatever the recording says
+    crop_given: bool = False
 
     @property
     def region(self) -> SensorRegion:
         """What it bins of which sensor."""
-        return SensorRegion(self.sensor_size, self.crop, self.sensor_asked, self.crop_asked)
+        return SensorRegion(self.sensor_size, self.crop, self.sensor_given, self.crop_given)
 
     def describe_binning(self) -> dict[str, Any]:
         """All that turns a recording into a clip, for a JSON document."""
@@ -60,7 +60,7 @@ class Classifier:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TimelineStep:
     """One step of a recording, [start, stop) in µs of its own clock, and what led by its end."""
 
     start_us: int
@@ -76,7 +76,7 @@ class Prediction:
     label: str
     probability: float
     probabilities: dict[str, float]  # of all classes, in the order of the outputs
-    timeline: tuple[Moment, ...]  # one a step; one in all for a network that answers once
+    timeline: tuple[TimelineStep, ...]  # one a step; one in all for a network that answers once
 
     @property
     def runner_up(self) -> tuple[str, float] | None:
@@ -85,7 +85,7 @@ class Prediction:
         return max(others, key=lambda one: one[1], default=None)
 
 
-def load_classifier(
+def load(
     path: str | Path,
     *,
     steps: int | None = None,
@@ -109,17 +109,17 @@ def load_classifier(
         origin = folder / LABELS_FILE
         if config.most_steps is not None and own_steps > config.most_steps:
             raise WeightsError(f"{origin} says {own_steps} steps; the network was made for at most {config.steps}")
-    most = config.most_steps or MOST_STEPS
+    most = config.most_steps or MAX_TIME_STEPS
     if steps is not None and not 1 <= steps <= most:
         raise InputError(f"steps is {steps}; the network of {folder} takes from 1 to {most}")
-    if grid is not None and not SMALLEST_SIDE <= grid <= 65536:
-        raise InputError(f"grid is {grid}; a side from {SMALLEST_SIDE} to 65536 is wanted")
+    if grid is not None and not MIN_SIDE <= grid <= 65536:
+        raise InputError(f"grid is {grid}; a side from {MIN_SIDE} to 65536 is wanted")
     return make_classifier(
         model,
         labels,
         own_steps if steps is None else steps,
         own_grid if grid is None else (grid, grid),
-        grid_asked=grid is not None,
+        grid_given=grid is not None,
         sensor_size=sensor_size,
         crop=crop,
     )
@@ -131,7 +131,7 @@ def make_classifier(
     steps: int,
     grid: tuple[int, int],
     *,
-    grid_asked: bool = False,
+    grid_given: bool = False,
     sensor_size: Size | None = None,
     crop: Crop | None = None,
 ) -> Classifier:
@@ -156,7 +156,7 @@ def make_classifier(
         grid,
         labels.by if labels else "time",
         labels.binary if labels else False,
-        grid_asked,
+        grid_given,
         size,
         part,
         labels.duration_us if labels else None,
@@ -165,10 +165,10 @@ def make_classifier(
     )
 
 
-def read_for(classifier: Classifier, path: str | Path) -> Recording:
+def read_recording(classifier: Classifier, path: str | Path) -> Recording:
     """A recording as the network bins it: of its sensor, cropped. An error always names the file."""
     try:
-        recording = read(path, sensor_size=classifier.sensor_size if classifier.sensor_asked else None)
+        recording = read(path, sensor_size=classifier.sensor_size if classifier.sensor_given else None)
         return _fit(classifier, replace(recording, metadata={**recording.metadata, "file": str(path)}))
     except RipeError as error:
         if str(path) in str(error):
@@ -189,8 +189,8 @@ def predict(classifier: Classifier, recording: Recording) -> Prediction:
     one = classifier
     recording = _fit(one, recording)
     with torch.no_grad():
-        logits = one.model(clip_of(one, recording).unsqueeze(0).to(one.model.dtype))
-    if sentence := unusual_duration(one, recording):
+        logits = one.model(make_clip(one, recording).unsqueeze(0).to(one.model.dtype))
+    if sentence := duration_warning(one, recording):
         _warn(recording, sentence)
     clip = torch.softmax(clip_logits(logits)[0], -1)
     if not clip.isfinite().all():
@@ -202,13 +202,13 @@ def predict(classifier: Classifier, recording: Recording) -> Prediction:
     edges = step_edges(recording, len(running), one.by)
     leaders = [(int(row.argmax()), float(row.max())) for row in running]
     timeline = tuple(
-        Moment(start, stop, one.names[leader], share)
+        TimelineStep(start, stop, one.names[leader], share)
         for start, stop, (leader, share) in zip(edges, edges[1:], leaders, strict=False)
     )
     return Prediction(one.names[best], shares[best], dict(zip(one.names, shares, strict=True)), timeline)
 
 
-def clip_of(classifier: Classifier, recording: Recording) -> "Tensor":
+def make_clip(classifier: Classifier, recording: Recording) -> "Tensor":
     """The recording's events as the network wants them: counts [T, 2, H, W] float32."""
     if not len(recording):
         raise InputError("the recording has no events; at least one is wanted")
@@ -242,11 +242,11 @@ def _running(logits: "Tensor") -> "Tensor":
 def check_grid(classifier: Classifier, binned_size: Size) -> None:
     """A grid finer than the sensor has cells that no pixel falls into; whoever trained so, or asks for one, gets it."""
     (height, width), (across, down) = classifier.grid, binned_size
-    if classifier.grid_asked or (height <= down and width <= across):
+    if classifier.grid_given or (height <= down and width <= across):
         return
-    if classifier.region.binned_size == binned_size and not (classifier.sensor_asked or classifier.crop_asked):
+    if classifier.region.binned_size == binned_size and not (classifier.sensor_given or classifier.crop_given):
         return
-    fits, largest = max(SMALLEST_SIDE, min(across, down)), max(height, width)
+    fits, largest = max(MIN_SIDE, min(across, down)), max(height, width)
     raise InputError(
         f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
         f"--grid {fits} fits it, and --grid {largest} is taken when it is asked for",
@@ -262,7 +262,7 @@ def _fit(classifier: Classifier, recording: Recording) -> Recording:
     return fitted
 
 
-def unusual_duration(classifier: Classifier, recording: Recording) -> str | None:
+def duration_warning(classifier: Classifier, recording: Recording) -> str | None:
     """A sentence about a recording whose bins are much longer or shorter than those of the training clips."""
     usual, lasts = classifier.duration_us, recording.duration_us + 1
     if usual is None or max(usual, lasts) <= MAX_DURATION_RATIO * min(usual, lasts):
@@ -281,6 +281,6 @@ def _warn(recording: Recording, sentence: str) -> None:
 def _check_polarity(recording: Recording) -> None:
     """A sensor without polarities gives events of one alone, which the network never saw."""
     polarity = recording.events["p"]
-    if len(polarity) >= MANY and (polarity[0] == polarity).all():
+    if len(polarity) >= MIN_POLARITY_EVENTS and (polarity[0] == polarity).all():
         kind = "ON" if polarity[0] else "OFF"
         raise InputError(f"all of its {len(polarity):,} events are {kind}; the network wants those of both polarities")

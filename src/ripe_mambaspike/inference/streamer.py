@@ -22,20 +22,20 @@ from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Tim
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
 from ripe_mambaspike.inference.predict import Classifier, check_grid
-from ripe_mambaspike.inference.stream.causal import CausalTrack
+from ripe_mambaspike.inference.stream.causal import CausalStream
 from ripe_mambaspike.inference.stream.front import make_front
-from ripe_mambaspike.inference.stream.windows import Look, WindowTrack
+from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits, refuse_altered
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
-LONGEST_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
-MOST_WINDOWS = 1024  # in flight
-WINDOW_US = 1_500_000  # for a network that does not know how long its training clips lasted: about a gesture
+MAX_WINDOW_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
+MAX_WINDOWS = 1024  # in flight
+DEFAULT_WINDOW_US = 1_500_000  # for a network that does not know how long its training clips lasted: about a gesture
 
 
 @dataclass(frozen=True)
-class Answer:
+class StreamPrediction:
     """What the network says about a window, or about the part of it that has been seen."""
 
     start_us: int  # the window, [start, stop) in the stream's clock
@@ -55,12 +55,12 @@ class Answer:
         return self.step == self.steps
 
 
-class Track(Timeline, Protocol):
+class StreamProcessor(Timeline, Protocol):
     """What becomes of closed bins: windows that begin anew, or one network that never ends."""
 
     silent: int
 
-    def closed(self, part: ClosedBin) -> list[Look]: ...
+    def closed(self, part: ClosedBin) -> list[WindowResult]: ...
 
     def settle(self) -> None: ...
 
@@ -94,14 +94,14 @@ class Streamer:
         crop = self.classifier.crop
         self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._track, classifier.grid)
 
-    def push(self, events: Events) -> list[Answer]:
+    def push(self, events: Events) -> list[StreamPrediction]:
         """More events, by time: what they complete. Those earlier than the last closed bin are counted as late.
 
         Work that no answer waits for may be left for the next call, or for `settle`.
         """
         return [answer for part in self._bins(events) for answer in self._closed(part)]
 
-    def advance(self, to_us: int) -> list[Answer]:
+    def advance(self, to_us: int) -> list[StreamPrediction]:
         """Time has passed without events: what the bins that end by then complete."""
         return [answer for part in self._binner.advance(whole("to_us", to_us)) for answer in self._closed(part)]
 
@@ -109,7 +109,7 @@ class Streamer:
         """Do the work left for later: for when there is time between an answer and the next packet."""
         self._track.settle()
 
-    def close(self) -> list[Answer]:
+    def close(self) -> list[StreamPrediction]:
         """The end of the stream: windows that are not full are given up, and the next event begins anew."""
         self._binner.restart()
         return []
@@ -136,15 +136,15 @@ class Streamer:
         if len(events):
             yield from self._binner.advance(int(events["t"].max()))
 
-    def _make_track(self, early: bool) -> Track:
+    def _make_track(self, early: bool) -> StreamProcessor:
         """The one place that knows which kinds of networks there are."""
         one = self.classifier
         model = one.model
         assert isinstance(model, RipeMambaSpike)
         span, hop, steps = self.window_us, self.hop_us, one.steps
         if model.config.causal:
-            return CausalTrack(model, span_us=span, hop_us=hop, steps=steps, binary=one.binary, early=early)
-        return WindowTrack(
+            return CausalStream(model, span_us=span, hop_us=hop, steps=steps, binary=one.binary, early=early)
+        return SlidingWindows(
             lambda slots: make_front(model, slots, one.grid, steps),
             span_us=span,
             hop_us=hop,
@@ -153,17 +153,17 @@ class Streamer:
             early=early,
         )
 
-    def _closed(self, part: ClosedBin) -> list[Answer]:
+    def _closed(self, part: ClosedBin) -> list[StreamPrediction]:
         return [self._answer(look) for look in self._track.closed(part)]
 
-    def _answer(self, look: Look) -> Answer:
+    def _answer(self, look: WindowResult) -> StreamPrediction:
         one = self.classifier
         shares = torch.softmax(clip_logits(look.seen.logits)[0], -1)
         if not shares.isfinite().all():
             raise WeightsError("the network's logits are not finite; a network that was trained well is wanted")
         best = int(shares.argmax())
         probabilities = tuple(shares.tolist())
-        return Answer(
+        return StreamPrediction(
             look.start_us,
             look.stop_us,
             look.step,
@@ -193,7 +193,7 @@ def whole_size(given: object) -> tuple[int, int]:
 
 def default_window(classifier: Classifier) -> int:
     """As long as the training clips, by their median, where that is known."""
-    return WINDOW_US if classifier.duration_us is None else classifier.duration_us
+    return DEFAULT_WINDOW_US if classifier.duration_us is None else classifier.duration_us
 
 
 def default_hop(classifier: Classifier, window_us: int) -> int:
@@ -220,24 +220,24 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
             f"the network was trained on bins by {classifier.by}, whose ends are known when a recording is over; "
             "one trained on bins by time is wanted"
         )
-    if not classifier.steps <= window_us <= LONGEST_US:
+    if not classifier.steps <= window_us <= MAX_WINDOW_US:
         raise InputError(
-            f"the window is {window_us} µs; from {classifier.steps} (1 µs for each of the steps) to {LONGEST_US} µs "
+            f"the window is {window_us} µs; from {classifier.steps} (1 µs for each of the steps) to {MAX_WINDOW_US} µs "
             "is wanted"
         )
     if hop_us < 1:
         raise InputError(f"the hop is {hop_us} µs; at least 1 is wanted")
-    if -(-window_us // hop_us) > MOST_WINDOWS:
+    if -(-window_us // hop_us) > MAX_WINDOWS:
         raise InputError(
             f"a window of {window_us} µs every {hop_us} µs makes {-(-window_us // hop_us)} at a time; "
-            f"at most {MOST_WINDOWS} are wanted, so a longer hop"
+            f"at most {MAX_WINDOWS} are wanted, so a longer hop"
         )
     classifier.region.check_size(sensor_size)
     check_grid(classifier, sensor_size if classifier.crop is None else classifier.crop[2:])
 
 
-def after_crop(classifier: Classifier) -> Classifier:
+def without_crop(classifier: Classifier) -> Classifier:
     """The same for events that have been cropped already: what is left is the whole of their sensor."""
-    asked = classifier.sensor_asked or classifier.crop_asked
+    asked = classifier.sensor_given or classifier.crop_given
     size = classifier.region.binned_size
-    return replace(classifier, sensor_size=size, crop=None, sensor_asked=asked, crop_asked=False)
+    return replace(classifier, sensor_size=size, crop=None, sensor_given=asked, crop_given=False)

@@ -56,7 +56,7 @@ def origin_allowed(origin: str | None, host: str) -> bool:
         return False
 
 
-def split_host(host: str) -> str:
+def check_host(host: str) -> str:
     """The host to bind to, checked: an address or a name without port or path."""
     plain = host.strip("[]")
     if not plain or any(sign in plain for sign in "/@?# \0") or (":" in plain and not _is_six(plain)):

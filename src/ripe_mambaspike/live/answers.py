@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.inference.streamer import Answer
+    from ripe_mambaspike.inference.streamer import StreamPrediction
 
 
 @dataclass(frozen=True)
-class Told:
+class PredictionMessage:
     """One answer: when in the recording it was due, and its JSON without and with the attention."""
 
     at_us: int  # since the recording's first event
@@ -24,16 +24,16 @@ class Told:
         return f'{self.text[:-1]},"attention":{self.attention}}}' if attention and self.attention else self.text
 
 
-def due_us(answer: "Answer", causal: bool) -> int:
+def prediction_time_us(answer: "StreamPrediction", causal: bool) -> int:
     """When the bin closed that completed the answer, in the stream's clock. A causal network's ends with that bin."""
     if causal:
         return answer.stop_us
     return answer.start_us + -(-answer.step * (answer.stop_us - answer.start_us) // answer.steps)
 
 
-def tell(answer: "Answer", origin_us: int, causal: bool = False) -> Told:
+def tell(answer: "StreamPrediction", origin_us: int, causal: bool = False) -> PredictionMessage:
     """An answer as text, times in seconds since `origin_us`."""
-    at = due_us(answer, causal) - origin_us
+    at = prediction_time_us(answer, causal) - origin_us
     document: dict[str, Any] = {
         "from": round((answer.start_us - origin_us) / 1e6, 6),
         "to": round((answer.stop_us - origin_us) / 1e6, 6),
@@ -45,7 +45,7 @@ def tell(answer: "Answer", origin_us: int, causal: bool = False) -> Told:
         "ms": round(1e3 * answer.seconds, 3),
     }
     attention = None if answer.attention is None else attention_json(answer.attention)
-    return Told(at, answer.final, answer.seconds, json.dumps(document, separators=(",", ":")), attention)
+    return PredictionMessage(at, answer.final, answer.seconds, json.dumps(document, separators=(",", ":")), attention)
 
 
 def attention_json(attention: Any) -> str | None:
@@ -65,12 +65,12 @@ def attention_json(attention: Any) -> str | None:
     return json.dumps({"width": width, "height": height, "most": most, "data": data}, separators=(",", ":"))
 
 
-def answers_message(answers: Iterable[Told], turn: int, attention: bool) -> str:
+def answers_message(answers: Iterable[PredictionMessage], turn: int, attention: bool) -> str:
     inner = ",".join(told.json(attention) for told in answers)
     return f'{{"kind":"answers","round":{turn},"answers":[{inner}]}}'
 
 
-class Following:
+class PredictionFilter:
     """Which answers are worth telling: every final one, and the early ones of one window at a time.
 
     Windows overlap, and each gives early answers; those of the window that is followed until it is full are enough.
@@ -79,7 +79,7 @@ class Following:
     def __init__(self) -> None:
         self._start, self._stop = 0, None  # type: int, int | None
 
-    def wants(self, answer: "Answer") -> bool:
+    def wants(self, answer: "StreamPrediction") -> bool:
         if answer.final:
             return True
         if self._stop is None or answer.start_us >= self._stop:

@@ -16,24 +16,24 @@ from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.region import Crop, crop_events
 from ripe_mambaspike.events.source import no_events
-from ripe_mambaspike.live.answers import Following, Told, tell
-from ripe_mambaspike.live.frames import SHOWN, Drawn, draw, full_colour
+from ripe_mambaspike.live.answers import PredictionFilter, PredictionMessage, tell
+from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, draw, full_color_count
 from ripe_mambaspike.live.network import causal
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.inference.stream.sources import Source
-    from ripe_mambaspike.inference.streamer import Answer, Streamer
+    from ripe_mambaspike.inference.stream.sources import StreamSource
+    from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 
-WAITING = 200_000  # events between the source and the network: what is watched is not to be long ago
-KEPT = 1024  # answers, for viewers that are not quick
-SCALES = 64  # frames that the full colour is found by
-LONGEST_BEHIND = 60.0  # s; more is another clock
+MAX_QUEUED_EVENTS = 200_000  # events between the source and the network: what is watched is not to be long ago
+MAX_KEPT_PREDICTIONS = 1024  # answers, for viewers that are not quick
+MAX_SCALES = 64  # frames that the full colour is found by
+MAX_BEHIND_SECONDS = 60.0  # s; more is another clock
 
 
-class Tap:
+class TappedSource:
     """A source whose packets are looked at on their way to the network."""
 
-    def __init__(self, source: "Source", look: Callable[[Events], None]) -> None:
+    def __init__(self, source: "StreamSource", look: Callable[[Events], None]) -> None:
         self._source, self._look = source, look
 
     def packets(self, stopped: Callable[[], bool]) -> Iterator[Events]:
@@ -45,18 +45,18 @@ class Tap:
         return getattr(self._source, name)  # whether it is live, its size, what it refused
 
 
-class Broadcast:
+class LiveStream:
     """What comes from a source, drawn and answered for. What is drawn is what the network bins: the crop, if any."""
 
     def __init__(
         self,
         name: str,
-        source: "Source",
+        source: "StreamSource",
         make_streamer: Callable[[tuple[int, int]], "Streamer"],
         frames: int,
         crop: Crop | None = None,
     ) -> None:
-        from ripe_mambaspike.inference.stream.run import Limits, StreamRun
+        from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
 
         self.name, self.viewers, self._crop = name, 0, crop
         self._source, self._make, self._period = source, make_streamer, 1 / frames
@@ -70,20 +70,20 @@ class Broadcast:
         self._origin_us: int | None = None
         self._last_us = 0  # when the last answer was due, since the origin
         self._restarts = 0
-        self._answers: deque[Told] = deque(maxlen=KEPT)
+        self._answers: deque[PredictionMessage] = deque(maxlen=MAX_KEPT_PREDICTIONS)
         self._told = 0  # answers so far, of which the last ones are kept
         self._trouble: str | None = None
-        self._following = Following()
-        self._frame: tuple[int, Drawn | None, float, float] = (0, None, 0.0, 1.0)
+        self._following = PredictionFilter()
+        self._frame: tuple[int, RenderedFrame | None, float, float] = (0, None, 0.0, 1.0)
         self._drawn_at = float("-inf")
-        self._scales: deque[int] = deque(maxlen=SCALES)
-        self._run = StreamRun(
-            Tap(source, self._came),
+        self._scales: deque[int] = deque(maxlen=MAX_SCALES)
+        self._run = StreamRunner(
+            TappedSource(source, self._came),
             self._make_streamer,
-            Limits(queue_events=WAITING),
-            answered=self._answered,
-            says=self._says,
-            asked_to_stop=self._stopped.is_set,
+            StreamLimits(queue_events=MAX_QUEUED_EVENTS),
+            on_prediction=self._answered,
+            on_message=self._says,
+            should_stop=self._stopped.is_set,
         )
         self._thread = threading.Thread(target=self._work, name="live source", daemon=True)
 
@@ -109,7 +109,7 @@ class Broadcast:
             trouble = (
                 f"{source.refused:,} packets refused (the last: {source.last_reason}); {trouble or 'others taken'}"
             )
-        behind = behind if 0 < behind < LONGEST_BEHIND else 0.0
+        behind = behind if 0 < behind < MAX_BEHIND_SECONDS else 0.0
         return {
             "live": True,
             "behind": behind,
@@ -123,7 +123,7 @@ class Broadcast:
         with self._lock:
             return self._told
 
-    def answers(self, after: int, most: int) -> tuple[list[Told], int]:
+    def answers(self, after: int, most: int) -> tuple[list[PredictionMessage], int]:
         """The answers from that number on, at most so many, and the number to ask for next."""
         with self._lock:
             gone = self._told - len(self._answers)
@@ -131,7 +131,7 @@ class Broadcast:
             found = [self._answers[index - gone] for index in range(first, min(first + most, self._told))]
         return found, first + len(found)
 
-    def frame(self, now: float) -> tuple[int, Drawn | None, float, float]:
+    def frame(self, now: float) -> tuple[int, RenderedFrame | None, float, float]:
         """The frame of this moment: its number, what it shows, its place and its length in s. One for all viewers."""
         size = self._size()
         if now - self._drawn_at < 0.9 * self._period or size is None or self._began is None:
@@ -140,13 +140,13 @@ class Broadcast:
             pieces, count = list(self._recent), self._recent_count
             self._recent.clear()
             self._recent_count = self._held = 0
-        events = np.concatenate(pieces)[-SHOWN:] if pieces else no_events()
+        events = np.concatenate(pieces)[-MAX_DRAWN_EVENTS:] if pieces else no_events()
         if len(events):
-            self._scales.append(full_colour([events], size))
+            self._scales.append(full_color_count([events], size))
         drawn = draw(events, size, round(float(np.median(self._scales or [1]))))
         span = min(max(now - self._drawn_at, 1e-3), 1.0)
         place = time.monotonic() - self._began
-        self._frame = (self._frame[0] + 1, Drawn(drawn.width, drawn.height, count, drawn.shades), place, span)
+        self._frame = (self._frame[0] + 1, RenderedFrame(drawn.width, drawn.height, count, drawn.shades), place, span)
         self._drawn_at = now
         return self._frame
 
@@ -164,22 +164,22 @@ class Broadcast:
             if self._began is None:
                 self._began = time.monotonic()
             self._came_us = newest
-            self._recent.append(events[-SHOWN:])
+            self._recent.append(events[-MAX_DRAWN_EVENTS:])
             self._recent_count += len(events)
             self._held += len(self._recent[-1])
-            while self._held - len(self._recent[0]) >= SHOWN:
+            while self._held - len(self._recent[0]) >= MAX_DRAWN_EVENTS:
                 self._held -= len(self._recent.popleft())
 
     def _make_streamer(self, sensor_size: tuple[int, int]) -> "Streamer":
         self._streamer = self._make(sensor_size)
         return self._streamer
 
-    def _answered(self, answer: "Answer") -> None:
+    def _answered(self, answer: "StreamPrediction") -> None:
         """The network's thread. After a restart of the source's clock, times go on from the last answer."""
         if self._origin_us is None or self._restarts != self._run.summary.restarts:
             self._restarts = self._run.summary.restarts
             self._origin_us = answer.start_us - self._last_us
-            self._following = Following()
+            self._following = PredictionFilter()
         wanted = self._following.wants(answer)
         streamer = self._streamer
         told = tell(answer, self._origin_us, streamer is not None and causal(streamer.classifier.model.config))

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ripe_mambaspike.live.callers import Callers, address_key, refusing
-from ripe_mambaspike.live.limits import Allowance, Limits
+from ripe_mambaspike.live.connection_counter import ConnectionCounter, address_key, refusing
+from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
 
 IDLE_SECONDS = 1.0  # that a connection has asked for nothing before another of its address may take its place
 CLOSING_SECONDS = 5.0  # that a viewer may take to answer a close
@@ -23,16 +23,16 @@ FRAMES_PER_MESSAGE = 10  # pings and parts of messages, for each message that is
 class Closer:
     """What a response is written to: a transport whose end the connection decides on."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "HttpConnection") -> None:
         transport = connection.transport
         self.write, self.is_closing, self.close = transport.write, transport.is_closing, connection.finish
 
 
-class Held(asyncio.Protocol):
+class TimedConnection(asyncio.Protocol):
     """What both kinds of connection share: who takes nothing of what was written is cut off, and its place given up."""
 
-    limits = Limits()
-    callers = Callers(limits.per_address)  # each server has its own
+    limits = ServerLimits()
+    callers = ConnectionCounter(limits.per_address)  # each server has its own
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     cutting: asyncio.TimerHandle | None = None
@@ -61,10 +61,10 @@ class Held(asyncio.Protocol):
             self.cutting = None
 
 
-class Connection(Held, H11Protocol):
+class HttpConnection(TimedConnection, H11Protocol):
     """One connection. Between requests it waits; who waits too long, or is the oldest of too many, is let go."""
 
-    waiting: ClassVar[dict["Connection", asyncio.TimerHandle]] = {}  # the oldest first; each server has its own
+    waiting: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}  # the oldest first; each server has its own
     refusing_socket: ClassVar[type["RefusingSocket"]]
     refuse: ClassVar[Callable[..., Any]]
     upgraded = False
@@ -157,13 +157,13 @@ class Connection(Held, H11Protocol):
             timer.cancel()
 
 
-class Socket(Held, WebSocketsSansIOProtocol):
+class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
     """A viewer's websocket. It answers pings, or is cut off: what it does not read, the system's buffers hide long."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         rate = FRAMES_PER_MESSAGE * self.limits.messages_a_second
-        self._allowance = Allowance(rate, 2 * rate)
+        self._allowance = TokenBucket(rate, 2 * rate)
 
     def keepalive_timeout(self) -> None:
         if self.read_paused:  # its answer may be here, behind a message that is being seen to
@@ -212,7 +212,7 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-class RefusingSocket(Socket):
+class RefusingSocket(ViewerSocket):
     """A websocket of an address that has too many connections."""
 
     refuse: ClassVar[Callable[..., Any]]
@@ -222,9 +222,9 @@ class RefusingSocket(Socket):
         self.app = self.refuse
 
 
-def bounded(limits: Limits, callers: Callers) -> tuple[type[Connection], type[Socket]]:
+def bounded(limits: ServerLimits, callers: ConnectionCounter) -> tuple[type[HttpConnection], type[ViewerSocket]]:
     """The connections of one server, and its websockets."""
     refuse = staticmethod(refusing(limits.per_address))
     shared: dict[str, Any] = {"limits": limits, "callers": callers, "refuse": refuse}
     own = {"waiting": {}, "refusing_socket": type("RefusingSocket", (RefusingSocket,), shared)}
-    return type("Connection", (Connection,), shared | own), type("Socket", (Socket,), shared)
+    return type("HttpConnection", (HttpConnection,), shared | own), type("ViewerSocket", (ViewerSocket,), shared)

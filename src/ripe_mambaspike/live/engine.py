@@ -6,14 +6,14 @@ What is to be done is not a queue but a place in each recording up to which some
 import threading
 from collections import deque
 
-from ripe_mambaspike.live.track import Track
+from ripe_mambaspike.live.watched import WatchedRecording
 
 
-class Engine:
+class PredictionWorker:
     """Runs tracks until it is stopped."""
 
     def __init__(self) -> None:
-        self._tracks: deque[Track] = deque()
+        self._tracks: deque[WatchedRecording] = deque()
         self._wake = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
@@ -29,15 +29,15 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join(timeout=30)
 
-    def add(self, track: Track) -> None:
+    def add(self, track: WatchedRecording) -> None:
         with self._wake:
             self._tracks.append(track)
 
-    def remove(self, track: Track) -> None:
+    def remove(self, track: WatchedRecording) -> None:
         with self._wake:
             self._tracks.remove(track)
 
-    def want(self, track: Track, until_us: int) -> None:
+    def want(self, track: WatchedRecording, until_us: int) -> None:
         """Ask that a track be computed up to a place."""
         if track.want(until_us):
             with self._wake:
@@ -52,7 +52,7 @@ class Engine:
                     return
             track.step()
 
-    def _next(self) -> Track | None:
+    def _next(self) -> WatchedRecording | None:
         """The next track that has something to do; it goes to the end of the row."""
         for _ in range(len(self._tracks)):
             track = self._tracks[0]

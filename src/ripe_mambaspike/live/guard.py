@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Guard:
+class OriginGuard:
     """Refuses what is meant for another server or comes from another site's page; adds a strict page's headers."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], names: frozenset[str]) -> None:

@@ -8,7 +8,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """Bounds of the service. All are whole numbers of at least one."""
 
     viewers: int = 32  # at once
@@ -38,7 +38,7 @@ class Limits:
                 raise InputError(f"{field.name} is {value!r}; a whole number of at least 1 is wanted")
 
 
-class Allowance:
+class TokenBucket:
     """So many a second, a burst of as many at once; asked with the time, so that it holds no clock of its own."""
 
     def __init__(self, rate: float, burst: int) -> None:

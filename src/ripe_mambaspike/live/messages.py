@@ -6,8 +6,8 @@ from typing import Any
 
 from ripe_mambaspike.errors import InputError
 
-SLOWEST, FASTEST = 0.05, 8.0
-LONGEST_KEY = 64
+MIN_SPEED, MAX_SPEED = 0.05, 8.0
+MAX_KEY_LENGTH = 64
 WORDS = {
     "play": "the number of a recording",
     "upload": "the key of an upload",
@@ -15,21 +15,21 @@ WORDS = {
     "pause": "nothing",
     "resume": "nothing",
     "seek": "a share of the recording from 0 to 1",
-    "speed": f"a number from {SLOWEST:g} to {FASTEST:g}",
+    "speed": f"a number from {MIN_SPEED:g} to {MAX_SPEED:g}",
     "loop": "true or false",
     "attention": "true or false",
 }
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ViewerCommand:
     """What a viewer asks for."""
 
     do: str
     value: Any = None
 
 
-def read_wish(text: str) -> ExportOptions:
+def read_command(text: str) -> ViewerCommand:
     """The wish that a message says; an error says what is wanted."""
     try:
         said = json.loads(text)
@@ -42,7 +42,7 @@ def read_wish(text: str) -> ExportOptions:
         raise InputError(f"the message asks to do {str(do)[:40]!r}; one of {', '.join(WORDS)} is wanted")
     if not _fits(do, value):
         raise InputError(f"the value of '{do}' is {str(value)[:40]!r}; {WORDS[do]} is wanted")
-    return ExportOptions(do, value)
+    return ViewerCommand(do, value)
 
 
 def _fits(do: str, value: Any) -> bool:
@@ -51,10 +51,10 @@ def _fits(do: str, value: Any) -> bool:
     if do in ("loop", "attention"):
         return isinstance(value, bool)
     if do == "upload":
-        return isinstance(value, str) and 0 < len(value) <= LONGEST_KEY and value.isascii()
+        return isinstance(value, str) and 0 < len(value) <= MAX_KEY_LENGTH and value.isascii()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if do == "play":
         return isinstance(value, int) and 0 <= value < 2**31
-    low, high = (0.0, 1.0) if do == "seek" else (SLOWEST, FASTEST)
+    low, high = (0.0, 1.0) if do == "seek" else (MIN_SPEED, MAX_SPEED)
     return low <= value <= high  # which nothing that is no number does

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.predict import Classifier
     from ripe_mambaspike.inference.streamer import Streamer
 
-PARTS = 2  # windows in flight unless a hop is given: each is looked at whenever a bin closes
-LONGEST_MS = 3_600_000.0
+DEFAULT_OVERLAP = 2  # windows in flight unless a hop is given: each is looked at whenever a bin closes
+MAX_WINDOW_MS = 3_600_000.0
 
 
 @dataclass(frozen=True)
-class Network:
+class ServedNetwork:
     """A classifier, fused, with its window and hop, and up to which duration a recording is one window, whole."""
 
     classifier: "Classifier"
@@ -26,22 +26,22 @@ class Network:
 
     def fit(self, recording: "Recording") -> "Recording":
         """The recording as it is binned: of the network's sensor, cropped; what may be wrong is in its `warnings`."""
-        from ripe_mambaspike.inference.predict import unusual_duration
+        from ripe_mambaspike.inference.predict import duration_warning
 
         fitted = self.classifier.region.fit(recording)
-        sentence = unusual_duration(self.classifier, fitted) if fitted.duration_us < self.whole_us else None
+        sentence = duration_warning(self.classifier, fitted) if fitted.duration_us < self.whole_us else None
         return replace(fitted, warnings=(*fitted.warnings, sentence)) if sentence else fitted
 
     @property
     def asked_size(self) -> tuple[int, int] | None:
         """The sensor that recordings are read as, whatever they say; None where that was not asked for."""
-        return self.classifier.sensor_size if self.classifier.sensor_asked else None
+        return self.classifier.sensor_size if self.classifier.sensor_given else None
 
     def for_recording(self, sensor_size: tuple[int, int], duration_us: int) -> tuple["Streamer", int]:
         """A streamer for a recording that has been fitted, and how long its bins are in µs."""
-        from ripe_mambaspike.inference.streamer import after_crop
+        from ripe_mambaspike.inference.streamer import without_crop
 
-        fitted = after_crop(self.classifier)
+        fitted = without_crop(self.classifier)
         if duration_us > self.whole_us:
             return self._streamer(fitted, sensor_size, self.window_us, self.hop_us)
         whole = max(duration_us, self.classifier.steps)
@@ -61,9 +61,9 @@ class Network:
 
     def warm(self) -> None:
         """Run a window of next to nothing, so that the first viewer does not wait for what is made once."""
-        from ripe_mambaspike.inference.streamer import after_crop
+        from ripe_mambaspike.inference.streamer import without_crop
 
-        fitted = after_crop(self.classifier)
+        fitted = without_crop(self.classifier)
         streamer, _ = self._streamer(fitted, fitted.sensor_size or fitted.grid[::-1], self.window_us, self.hop_us)
         streamer.push(make_events([0], [0], [0], [1]))
         streamer.advance(self.window_us)
@@ -89,7 +89,9 @@ def causal(config: object) -> bool:
     return bool(getattr(config, "causal", False))
 
 
-def make_network(classifier: "Classifier", window_ms: float | None = None, hop_ms: float | None = None) -> Network:
+def make_served_network(
+    classifier: "Classifier", window_ms: float | None = None, hop_ms: float | None = None
+) -> ServedNetwork:
     """The network as it will be run, refused if it cannot stream.
 
     A window not given is as long as the training clips, and a recording that `ripe predict` would not call too long is
@@ -97,19 +99,19 @@ def make_network(classifier: "Classifier", window_ms: float | None = None, hop_m
     answers every bin.
     """
     from ripe_mambaspike.inference.predict import MAX_DURATION_RATIO
-    from ripe_mambaspike.inference.streamer import after_crop, check_stream, default_window, deployed
+    from ripe_mambaspike.inference.streamer import check_stream, default_window, deployed, without_crop
 
     window = default_window(classifier) if window_ms is None else _microseconds("--window", window_ms)
     known = window_ms is None and classifier.duration_us is not None
-    bins = 1 if causal(classifier.model.config) else max(1, -(-classifier.steps // PARTS))
+    bins = 1 if causal(classifier.model.config) else max(1, -(-classifier.steps // DEFAULT_OVERLAP))
     hop = -(-window * bins // classifier.steps) if hop_ms is None else _microseconds("--hop", hop_ms)
-    fitted = after_crop(classifier)
+    fitted = without_crop(classifier)
     check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop)
-    return Network(deployed(classifier), window, hop, MAX_DURATION_RATIO * window if known else window)
+    return ServedNetwork(deployed(classifier), window, hop, MAX_DURATION_RATIO * window if known else window)
 
 
 def _microseconds(option: str, milliseconds: float) -> int:
     """An option in ms, checked, as µs."""
-    if not 0.001 <= milliseconds <= LONGEST_MS:
-        raise InputError(f"{option} is {milliseconds:g}; from 0.001 to {LONGEST_MS:,.0f} ms are wanted")
+    if not 0.001 <= milliseconds <= MAX_WINDOW_MS:
+        raise InputError(f"{option} is {milliseconds:g}; from 0.001 to {MAX_WINDOW_MS:,.0f} ms are wanted")
     return round(1e3 * milliseconds)

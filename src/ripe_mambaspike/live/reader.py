@@ -15,7 +15,7 @@ import numpy as np
 from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.live.reading import bound_memory
+from ripe_mambaspike.live.reading import limit_memory
 
 
 def read_bounded(
@@ -40,7 +40,7 @@ def read_bounded(
 def main(words: list[str]) -> int:
     path, out = Path(words[0]), Path(words[1])
     warnings.simplefilter("ignore")  # they are handed over
-    bound_memory()
+    limit_memory()
     try:
         size = (int(words[4]), int(words[5])) if len(words) > 4 else None
         recording = read_bounded(path, int(words[2]), int(words[3]), size)

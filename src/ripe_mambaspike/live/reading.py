@@ -15,14 +15,14 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Recording
-from ripe_mambaspike.live.limits import Limits
+from ripe_mambaspike.live.limits import ServerLimits
 
-MEMORY = 4 << 30  # bytes of address space the reading process may have
-SAID = 1 << 20  # bytes it may say
+MAX_MEMORY_BYTES = 4 << 30  # bytes of address space the reading process may have
+MAX_REPLY_BYTES = 1 << 20  # bytes it may say
 
 
-async def read_apart(
-    path: Path, name: str, folder: Path, limits: Limits, sensor_size: tuple[int, int] | None = None
+async def read_in_subprocess(
+    path: Path, name: str, folder: Path, limits: ServerLimits, sensor_size: tuple[int, int] | None = None
 ) -> Recording:
     """The recording at the path, in order; an error speaks of it by `name`. `folder` is a private one for the way.
 
@@ -41,7 +41,7 @@ async def read_apart(
             raise ReadError(
                 f"{name} was not read within {limits.reading_seconds} s; a smaller recording is wanted"
             ) from None
-        return await asyncio.to_thread(_taken, process.returncode, said[:SAID], made, path, name)
+        return await asyncio.to_thread(_taken, process.returncode, said[:MAX_REPLY_BYTES], made, path, name)
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -68,7 +68,7 @@ def _taken(code: int | None, said: bytes, made: Path, path: Path, name: str) -> 
     return Recording(events, (int(width), int(height)), str(facts["format"]), metadata, warnings)
 
 
-def bound_memory(size: int = MEMORY) -> None:
+def limit_memory(size: int = MAX_MEMORY_BYTES) -> None:
     """Let this process have no more address space than that, where the system knows such bounds."""
     try:
         import resource

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.view.frames import PALETTE
 from ripe_mambaspike.live.addresses import known_names
-from ripe_mambaspike.live.callers import TOO_BUSY, Callers
-from ripe_mambaspike.live.engine import Engine
-from ripe_mambaspike.live.guard import Guard
-from ripe_mambaspike.live.library import Library, Listed, shown_name
-from ripe_mambaspike.live.limits import Allowance, Limits
-from ripe_mambaspike.live.network import Network
-from ripe_mambaspike.live.uploads import RefusedError, check_announced, private_path, receive
+from ripe_mambaspike.live.connection_counter import TOO_BUSY, ConnectionCounter
+from ripe_mambaspike.live.engine import PredictionWorker
+from ripe_mambaspike.live.guard import OriginGuard
+from ripe_mambaspike.live.library import ListedRecording, RecordingLibrary, display_name
+from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
+from ripe_mambaspike.live.network import ServedNetwork
+from ripe_mambaspike.live.uploads import UploadError, check_announced, private_path, receive
 from ripe_mambaspike.live.viewer import Viewer
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
-    from ripe_mambaspike.live.broadcast import Broadcast
+    from ripe_mambaspike.live.broadcast import LiveStream
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -50,13 +50,13 @@ SEND_BUFFER = 1 << 18  # bytes on the way to a viewer: a slow one is not to watc
 class Service:
     """What the handlers share."""
 
-    network: Network
-    listed: list[Listed] = field(default_factory=list)
-    live: "Broadcast | None" = None
-    limits: Limits = field(default_factory=Limits)
+    network: ServedNetwork
+    listed: list[ListedRecording] = field(default_factory=list)
+    live: "LiveStream | None" = None
+    limits: ServerLimits = field(default_factory=ServerLimits)
     names: frozenset[str] = field(default_factory=lambda: known_names("127.0.0.1", ""))
-    engine: Engine = field(default_factory=Engine)
-    library: Library | None = None  # while it runs
+    engine: PredictionWorker = field(default_factory=PredictionWorker)
+    library: RecordingLibrary | None = None  # while it runs
     folder: Path | None = None
     viewers: int = 0
     arriving: int = 0  # uploads
@@ -73,7 +73,7 @@ class Service:
     def _network(self) -> dict[str, Any]:
         """What the page says about the network; names of classes are a file's, and text to show."""
         facts = self.network.facts()
-        return {**facts, "name": shown_name(str(facts["name"])), "classes": [*map(shown_name, facts["classes"])]}
+        return {**facts, "name": display_name(str(facts["name"])), "classes": [*map(display_name, facts["classes"])]}
 
 
 def make_app(service: Service) -> "Starlette":
@@ -85,7 +85,7 @@ def make_app(service: Service) -> "Starlette":
 
     files = resources.files("ripe_mambaspike.live") / "page"
     pages = {at: ((files / name).read_bytes(), kind) for at, (name, kind) in PAGE.items()}
-    uploads = Allowance(service.limits.uploads_a_minute / 60, service.limits.uploads_a_minute)
+    uploads = TokenBucket(service.limits.uploads_a_minute / 60, service.limits.uploads_a_minute)
 
     async def page(request: "Request") -> "Response":
         body, kind = pages[request.url.path]
@@ -94,9 +94,9 @@ def make_app(service: Service) -> "Starlette":
     async def upload(request: "Request") -> "Response":
         try:
             if not uploads.take(asyncio.get_running_loop().time()):
-                raise RefusedError(429, f"more than {service.limits.uploads_a_minute} uploads a minute; try again soon")
+                raise UploadError(429, f"more than {service.limits.uploads_a_minute} uploads a minute; try again soon")
             return JSONResponse(await _take_upload(service, request))
-        except RefusedError as error:
+        except UploadError as error:
             return JSONResponse({"error": error.sentence}, error.status, headers={"connection": "close"})
         except RipeError as error:
             return JSONResponse({"error": str(error)}, 422)
@@ -107,7 +107,9 @@ def make_app(service: Service) -> "Starlette":
     @asynccontextmanager
     async def running(_: "Starlette") -> AsyncIterator[None]:
         service.folder = Path(tempfile.mkdtemp(prefix="ripe-serve-"))  # for this user alone
-        service.library = Library(service.listed, service.folder, service.network, service.engine, service.limits)
+        service.library = RecordingLibrary(
+            service.listed, service.folder, service.network, service.engine, service.limits
+        )
         service.engine.start()
         if service.live is not None:
             service.live.start()
@@ -124,7 +126,7 @@ def make_app(service: Service) -> "Starlette":
         Route("/upload", upload, methods=["POST"]),
         WebSocketRoute("/watch", watch),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, names=service.names)], lifespan=running)
+    return Starlette(routes=routes, middleware=[Middleware(OriginGuard, names=service.names)], lifespan=running)
 
 
 async def _take_upload(service: Service, request: "Request") -> dict[str, Any]:
@@ -132,18 +134,18 @@ async def _take_upload(service: Service, request: "Request") -> dict[str, Any]:
 
     limits, folder, library = service.limits, service.folder, service.library
     if folder is None or library is None:
-        raise RefusedError(503, "the service is starting; try again soon")
+        raise UploadError(503, "the service is starting; try again soon")
     check_announced(request.headers.get("content-length"), limits.upload_bytes)
     if service.arriving >= limits.uploads:
-        raise RefusedError(503, f"{service.arriving} uploads are arriving already; try again soon")
+        raise UploadError(503, f"{service.arriving} uploads are arriving already; try again soon")
     given = request.query_params.get("name", "")
-    name, path = shown_name(given), private_path(folder, given)
+    name, path = display_name(given), private_path(folder, given)
     service.arriving += 1
     try:
         await receive(request.stream(), path, limits.upload_bytes, limits.upload_seconds)
         key, track = await library.take(path, name)
     except ClientDisconnect:
-        raise RefusedError(400, "the upload broke off") from None
+        raise UploadError(400, "the upload broke off") from None
     finally:
         service.arriving -= 1
         path.unlink(missing_ok=True)
@@ -171,7 +173,7 @@ async def _watch(service: Service, socket: "WebSocket") -> None:
                 await socket.close(code)
 
 
-async def _welcome(service: Service, socket: "WebSocket") -> Library | None:
+async def _welcome(service: Service, socket: "WebSocket") -> RecordingLibrary | None:
     """The library, for a viewer that may watch; another is told that there are too many."""
     await socket.accept()
     if service.library is not None and service.viewers < service.limits.viewers:
@@ -200,7 +202,7 @@ def listen(host: str, port: int) -> sockets.socket:
         raise InputError(f"--host {host} --port {port} cannot be listened on ({reason}); another is wanted") from error
 
 
-def make_server(app: "Starlette", limits: Limits, callers: Callers | None = None) -> Any:
+def make_server(app: "Starlette", limits: ServerLimits, callers: ConnectionCounter | None = None) -> Any:
     """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is told to stop.
 
     `callers` counts the connections, and those refused, for who wants to know.
@@ -209,7 +211,7 @@ def make_server(app: "Starlette", limits: Limits, callers: Callers | None = None
 
     from ripe_mambaspike.live.connection import bounded
 
-    connection, socket = bounded(limits, Callers(limits.per_address) if callers is None else callers)
+    connection, socket = bounded(limits, ConnectionCounter(limits.per_address) if callers is None else callers)
     config = uvicorn.Config(
         app,
         http=connection,

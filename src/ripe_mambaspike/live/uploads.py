@@ -5,10 +5,10 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ripe_mambaspike.live.library import safe_ending
+from ripe_mambaspike.live.library import safe_suffix
 
 
-class RefusedError(Exception):
+class UploadError(Exception):
     """An upload that is not taken: the HTTP status and one sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -21,18 +21,18 @@ def check_announced(length: str | None, most: int) -> None:
     if length is None:
         return
     if not (length.isascii() and length.isdigit()):
-        raise RefusedError(400, "the upload's length is not a number; a whole number of bytes is wanted")
+        raise UploadError(400, "the upload's length is not a number; a whole number of bytes is wanted")
     if len(length) > 18 or int(length) > most:
         raise too_large(most)
 
 
-def too_large(most: int) -> RefusedError:
-    return RefusedError(413, f"the upload is larger than {most / (1 << 20):g} MB; at most so much is taken")
+def too_large(most: int) -> UploadError:
+    return UploadError(413, f"the upload is larger than {most / (1 << 20):g} MB; at most so much is taken")
 
 
 def private_path(folder: Path, name: str) -> Path:
     """Where an upload is written: nothing of its name but a known ending is used."""
-    return folder / f"{os.urandom(12).hex()}{safe_ending(name)}"
+    return folder / f"{os.urandom(12).hex()}{safe_suffix(name)}"
 
 
 async def receive(body: AsyncIterator[bytes], path: Path, most: int, seconds: int) -> int:
@@ -48,15 +48,13 @@ async def receive(body: AsyncIterator[bytes], path: Path, most: int, seconds: in
                         raise too_large(most)
                     file.write(piece)
         if not taken:
-            raise RefusedError(400, "the upload is empty; a recording is wanted")
+            raise UploadError(400, "the upload is empty; a recording is wanted")
     except TimeoutError:
         path.unlink(missing_ok=True)
-        raise RefusedError(
-            408, f"the upload did not arrive within {seconds} s; a smaller recording is wanted"
-        ) from None
+        raise UploadError(408, f"the upload did not arrive within {seconds} s; a smaller recording is wanted") from None
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise RefusedError(507, f"the upload cannot be written here ({error.strerror or error})") from error
+        raise UploadError(507, f"the upload cannot be written here ({error.strerror or error})") from error
     except BaseException:
         path.unlink(missing_ok=True)
         raise

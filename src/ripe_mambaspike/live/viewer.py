@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.live.answers import answers_message
-from ripe_mambaspike.live.callers import TOO_BUSY
-from ripe_mambaspike.live.clock import Clock
-from ripe_mambaspike.live.frames import SHORTEST_US, pack
-from ripe_mambaspike.live.limits import Allowance, Limits
-from ripe_mambaspike.live.messages import ExportOptions, read_wish
+from ripe_mambaspike.live.clock import PlaybackClock
+from ripe_mambaspike.live.connection_counter import TOO_BUSY
+from ripe_mambaspike.live.frames import MIN_SPAN_US, pack
+from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
+from ripe_mambaspike.live.messages import ViewerCommand, read_command
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
-    from ripe_mambaspike.live.broadcast import Broadcast
-    from ripe_mambaspike.live.engine import Engine
-    from ripe_mambaspike.live.library import Key, Library
-    from ripe_mambaspike.live.track import Track
+    from ripe_mambaspike.live.broadcast import LiveStream
+    from ripe_mambaspike.live.engine import PredictionWorker
+    from ripe_mambaspike.live.library import Key, RecordingLibrary
+    from ripe_mambaspike.live.watched import WatchedRecording
 
-ANSWERS = 64  # told in one message
+MAX_PREDICTIONS_PER_MESSAGE = 64  # told in one message
 TOO_MANY = 1008  # a code that a connection is closed with
 STATUS_EVERY = 0.25  # s
 
 
-class LeftError(Exception):
+class ViewerLeftError(Exception):
     """The viewer has left."""
 
 
@@ -38,11 +38,16 @@ class Viewer:
     """Plays a recording of its own choice, at its own pace, or watches the live source with all others."""
 
     def __init__(
-        self, socket: "WebSocket", library: "Library", engine: "Engine", live: "Broadcast | None", limits: Limits
+        self,
+        socket: "WebSocket",
+        library: "RecordingLibrary",
+        engine: "PredictionWorker",
+        live: "LiveStream | None",
+        limits: ServerLimits,
     ) -> None:
         self._socket, self._library, self._engine, self._live, self._limits = socket, library, engine, live, limits
-        self._track: Track | None = None
-        self._clock: Clock | None = None
+        self._track: WatchedRecording | None = None
+        self._clock: PlaybackClock | None = None
         self._watching_live = False
         self._round = 0  # of what was opened last; what is still on its way from before has a smaller one
         self._attention = False
@@ -62,7 +67,7 @@ class Viewer:
             tasks += [asyncio.create_task(self._listen()), asyncio.create_task(self._show())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(task.result() for task in done)
-        except LeftError:
+        except ViewerLeftError:
             return None
         except TimeoutError:
             return TOO_BUSY
@@ -73,7 +78,7 @@ class Viewer:
             self._leave()
 
     async def _listen(self) -> int | None:
-        allowance = Allowance(self._limits.messages_a_second, 2 * self._limits.messages_a_second)
+        allowance = TokenBucket(self._limits.messages_a_second, 2 * self._limits.messages_a_second)
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -85,16 +90,16 @@ class Viewer:
                 text = message.get("text")
                 if text is None:
                     raise InputError("the message is of bytes; text is wanted")
-                await self._obey(read_wish(text))
+                await self._obey(read_command(text))
             except RipeError as error:
                 await self._send(_error(str(error)))
             self._heard += 1
             self._changed.set()
 
-    async def _obey(self, wish: ExportOptions) -> None:
-        if wish.do in ("play", "upload"):
-            await self._play(wish.value)
-        elif wish.do == "live":
+    async def _obey(self, command: ViewerCommand) -> None:
+        if command.do in ("play", "upload"):
+            await self._play(command.value)
+        elif command.do == "live":
             if self._live is None:
                 raise InputError("there is no live source; ripe serve is given one with --source")
             self._leave()
@@ -102,27 +107,27 @@ class Viewer:
             self._live.viewers += 1
             self._begin_round()
             await self._send(json.dumps({"kind": "opened", **self._live.facts(), "round": self._round}))
-        elif wish.do == "attention":
-            self._attention = wish.value
-            if wish.value and self._track is not None:
+        elif command.do == "attention":
+            self._attention = command.value
+            if command.value and self._track is not None:
                 self._told = 0  # what was told without it is told again
         elif self._clock is None or self._track is None:
-            raise InputError(f"nothing is being played; '{wish.do}' is wanted while something is")
+            raise InputError(f"nothing is being played; '{command.do}' is wanted while something is")
         else:
-            self._turn(self._clock, wish)
+            self._turn(self._clock, command)
 
-    def _turn(self, clock: Clock, wish: ExportOptions) -> None:
+    def _turn(self, clock: PlaybackClock, command: ViewerCommand) -> None:
         now = _now()
-        if wish.do == "pause":
+        if command.do == "pause":
             clock = clock.hold(now)
-        elif wish.do == "resume":
+        elif command.do == "resume":
             clock = clock.go(now)
-        elif wish.do == "seek":
-            clock = clock.seek(now, wish.value)
-        elif wish.do == "speed":
-            clock = clock.change(now, speed=float(wish.value))
+        elif command.do == "seek":
+            clock = clock.seek(now, command.value)
+        elif command.do == "speed":
+            clock = clock.change(now, speed=float(command.value))
         else:
-            clock = clock.change(now, loop=wish.value)
+            clock = clock.change(now, loop=command.value)
         self._set_clock(clock)
 
     async def _play(self, key: "Key") -> None:
@@ -130,7 +135,7 @@ class Viewer:
         await self._send(json.dumps({"kind": "opening"}))
         track = await self._library.open(key)
         self._begin_round()
-        clock = Clock(track.duration_us, _now(), round=self._round)
+        clock = PlaybackClock(track.duration_us, _now(), round=self._round)
         if self._clock is not None:  # the pace stays as it was
             clock = replace(clock, speed=self._clock.speed, loop=self._clock.loop)
         self._track, self._troubled, self._skipped = track, False, 0
@@ -153,7 +158,7 @@ class Viewer:
     def _begin_round(self) -> None:
         self._round = max(self._round, 0 if self._clock is None else self._clock.round) + 1
 
-    def _set_clock(self, clock: Clock) -> None:
+    def _set_clock(self, clock: PlaybackClock) -> None:
         """Another place or pace; after a jump the answers are told anew."""
         if self._clock is None or clock.round != self._clock.round:
             self._told, self._last_frame = 0, -1
@@ -182,7 +187,7 @@ class Viewer:
         place = self._clock.at(_now()).place_us
         return min(period, (step - place % step) / 1e6 / self._clock.speed + 0.0005)
 
-    def _step(self, clock: Clock) -> int:
+    def _step(self, clock: PlaybackClock) -> int:
         """How much of the recording passes from frame to frame, in µs."""
         return max(1, round(1e6 * clock.speed / self._limits.frames))
 
@@ -194,7 +199,7 @@ class Viewer:
             return self._recording_tick(self._track, self._clock.at(_now()))
         return []
 
-    def _recording_tick(self, track: "Track", clock: Clock) -> list[str | bytes]:
+    def _recording_tick(self, track: "WatchedRecording", clock: PlaybackClock) -> list[str | bytes]:
         self._set_clock(clock)
         messages: list[str | bytes] = []
         place = clock.watched_us
@@ -205,10 +210,10 @@ class Viewer:
             if 0 <= self._last_frame < number:
                 self._skipped += number - self._last_frame - 1
             self._last_frame = number
-            span, stop = max(step, SHORTEST_US), min(number * step, track.duration_us)
+            span, stop = max(step, MIN_SPAN_US), min(number * step, track.duration_us)
             drawn = track.frame(stop - span, stop)
             messages.append(pack(drawn, clock.round, place / 1e6, span / 1e6, self._skipped))
-        told = track.answers(self._told, place, ANSWERS)
+        told = track.answers(self._told, place, MAX_PREDICTIONS_PER_MESSAGE)
         if told:
             self._told += len(told)
             messages.append(answers_message(told, clock.round, self._attention))
@@ -218,13 +223,13 @@ class Viewer:
         status = {
             "held": clock.held,
             "place": place / 1e6,
-            "behind": track.behind_us(place) / 1e6,
+            "behind": track.lag_us(place) / 1e6,
             "skipped": self._skipped,
             "viewers": track.viewers,
         }
         return messages + self._status(status)
 
-    def _live_tick(self, live: "Broadcast") -> list[str | bytes]:
+    def _live_tick(self, live: "LiveStream") -> list[str | bytes]:
         messages: list[str | bytes] = []
         number, drawn, place, span = live.frame(_now())
         if drawn is not None and number != self._last_frame:
@@ -232,7 +237,7 @@ class Viewer:
                 self._skipped += number - self._last_frame - 1
             self._last_frame = number
             messages.append(pack(drawn, self._round, place, span, self._skipped))
-        told, self._told = live.answers(self._told, ANSWERS)
+        told, self._told = live.answers(self._told, MAX_PREDICTIONS_PER_MESSAGE)
         if told:
             messages.append(answers_message(told, self._round, self._attention))
         status = {"held": False, "place": place, "skipped": self._skipped, **live.status()}
@@ -251,7 +256,7 @@ class Viewer:
         from starlette.websockets import WebSocketDisconnect, WebSocketState
 
         if self._socket.application_state != WebSocketState.CONNECTED:
-            raise LeftError
+            raise ViewerLeftError
         try:
             async with asyncio.timeout(self._limits.stalled_seconds):
                 if isinstance(message, str):
@@ -259,7 +264,7 @@ class Viewer:
                 else:
                     await self._socket.send_bytes(message)
         except (WebSocketDisconnect, RuntimeError):  # gone, or closed meanwhile for what it sent
-            raise LeftError from None
+            raise ViewerLeftError from None
 
 
 def _error(sentence: str) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ripe_mambaspike.report.words import escaped, number_text
+from ripe_mambaspike.report.formatting import escaped, number_text
 
 WIDTH, HEIGHT = 380, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 16, 34
@@ -164,10 +164,10 @@ def _grid(across: Axis, up: Axis, x_name: str, percent: bool) -> str:
         text = f"{number_text(100 * tick, 3)}%" if percent else number_text(tick, 3)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text class="end" x="{LEFT - 6}" y="{y + 3.5:.1f}">{text}</text>')
-    whole = [tick for tick in across.ticks(5) if across.high - across.low < 2 or tick == int(tick)]
+    int_or_none = [tick for tick in across.ticks(5) if across.high - across.low < 2 or tick == int(tick)]
     if across.high - across.low == 1 and across.low % 1:  # a single point
-        whole = [across.low + 0.5]
-    for tick in whole:
+        int_or_none = [across.low + 0.5]
+    for tick in int_or_none:
         where = across.at(tick)
         parts.append(f'<text class="middle" x="{where:.1f}" y="{HEIGHT - BOTTOM + 15}">{number_text(tick)}</text>')
     parts.append(f'<path class="axis" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')

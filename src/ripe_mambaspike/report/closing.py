@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ripe_mambaspike.report.curves import missing
-from ripe_mambaspike.report.gather import Column, Run
-from ripe_mambaspike.report.marks import bar
-from ripe_mambaspike.report.words import (
+from ripe_mambaspike.report.curves import missing_note
+from ripe_mambaspike.report.formatting import (
     count_text,
     duration_text,
     escaped,
@@ -16,6 +14,8 @@ from ripe_mambaspike.report.words import (
     percent_text,
     plural,
 )
+from ripe_mambaspike.report.marks import bar
+from ripe_mambaspike.report.run_data import Column, RunData
 
 MEANING = {
     "epoch": "epoch, from 1",
@@ -37,10 +37,10 @@ MEANING = {
 }
 
 
-def costs(run: Run, document: dict[str, Any] | None, unavailable_reason: str) -> str:
+def costs(run: RunData, document: dict[str, Any] | None, unavailable_reason: str) -> str:
     """The account: parameters, operations, bytes, energy."""
     if document is None:
-        return missing(unavailable_reason)
+        return missing_note(unavailable_reason)
     at = document["counted_at"]
     height, width = at["resolution"]
     return (
@@ -114,16 +114,16 @@ def _energy(energy: dict[str, Any]) -> str:
     )
 
 
-def recipe(run: Run) -> str:
+def recipe(run: RunData) -> str:
     if run.recipe is None:
-        return missing(run.notes.get("recipe.yaml", "The recipe is not there."))
+        return missing_note(run.notes.get("recipe.yaml", "The recipe is not there."))
     return f'<pre class="card">{escaped_text(run.recipe)}</pre>'
 
 
-def log_contents(run: Run) -> str:
+def log_contents(run: RunData) -> str:
     """Every column in a row: its first and last value and its range."""
     if not run.log:
-        return missing(run.notes.get("log.csv", "The log holds no epoch."))
+        return missing_note(run.notes.get("log.csv", "The log holds no epoch."))
     head = ("column", "what", "first", "last", "least", "most", "gaps")
     rows = [_log_row(name, column) for name, column in run.log.items()]
     seconds = _finite(run.log.get("seconds", []))

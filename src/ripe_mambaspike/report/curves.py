@@ -8,22 +8,22 @@ import numpy as np
 
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.report.charts import Series, line_chart
-from ripe_mambaspike.report.gather import Column, Run
+from ripe_mambaspike.report.formatting import escaped, finite_or_none, number_text, plural
 from ripe_mambaspike.report.marks import histogram
-from ripe_mambaspike.report.observe import Observed, filters, layer_names
-from ripe_mambaspike.report.words import escaped, finite, number_text, plural
+from ripe_mambaspike.report.observe import Observed, layer_names, temporal_filters
+from ripe_mambaspike.report.run_data import Column, RunData
 
 FREQUENCIES = 65
 
 
-def missing(sentence: str) -> str:
+def missing_note(sentence: str) -> str:
     return f'<p class="missing">{escaped(sentence, 400)}</p>'
 
 
-def curves(run: Run) -> str:
+def curves(run: RunData) -> str:
     """All that the log says about the loss and what drives it."""
     if not run.log:
-        return missing(run.notes.get("log.csv", "The log holds no epoch."))
+        return missing_note(run.notes.get("log.csv", "The log holds no epoch."))
     epochs, mark = _epochs(run), _mark(run)
     made, absent = [], []
     for title, note, columns, options in CURVES:
@@ -41,9 +41,9 @@ def curves(run: Run) -> str:
         absent += [name for key, name, _, _ in columns if run.column(key) is None]
     out = f'<div class="grid">{"".join(made)}</div>'
     if run.epochs == 1:
-        out = missing("One epoch only: each curve is a single point.") + out
+        out = missing_note("One epoch only: each curve is a single point.") + out
     if absent:
-        out += missing(f"Not in the log: {', '.join(absent)}.")
+        out += missing_note(f"Not in the log: {', '.join(absent)}.")
     return out + _broken(run)
 
 
@@ -83,7 +83,7 @@ CURVES: list[tuple[str, str, list[tuple[str, str, int, bool]], Options]] = [
 ]
 
 
-def firing(run: Run, observed: Observed) -> str:
+def firing(run: RunData, observed: Observed) -> str:
     """Rates of every layer over the epochs, and over the steps of the sample clips."""
     made = []
     logged = run.numbered("rate")
@@ -94,24 +94,24 @@ def firing(run: Run, observed: Observed) -> str:
             line_chart("Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_mark(run))
         )
     else:
-        note += missing("The log holds no firing rates.")
+        note += missing_note("The log holds no firing rates.")
     if observed.rates:
         steps = [float(step) for step in range(1, len(observed.rates[0][1]) + 1)]
         series = _layers(observed.rates)
         about = f"mean of {plural(len(observed.samples), 'held-out clip')}"
         made.append(line_chart("Over the steps", steps, series, x_name="time step", percent=True, low=0, note=about))
     else:
-        note += missing("No rates over the steps: no held-out clips were at hand that the network could run.")
+        note += missing_note("No rates over the steps: no held-out clips were at hand that the network could run.")
     return (f'<div class="grid wide">{"".join(made)}</div>' if made else "") + note
 
 
-def modulation(run: Run, model: Model | None) -> str:
+def modulation(run: RunData, model: Model | None) -> str:
     """λ of each temporal filter, and what the mean filter of each layer lets through."""
     if model is None:
-        return missing(run.notes.get("best", "The picked network is not there."))
-    found = filters(model)
+        return missing_note(run.notes.get("best", "The picked network is not there."))
+    found = temporal_filters(model)
     if not found:
-        return missing("This network has no temporal filters.")
+        return missing_note("This network has no temporal filters.")
     finite_ones = [np.abs(values[np.isfinite(values)]) for _, values in found]
     reach = max((float(values.max(initial=0)) for values in finite_ones), default=0.0) * 1.05 or 0.1
     small = "".join(histogram(name, values, reach, 1 + index // 2) for index, (name, values) in enumerate(found))
@@ -153,7 +153,7 @@ def _layers(columns: Sequence[tuple[str, Sequence[float | None]]]) -> list[Serie
     return [Series(name, values, int(name.split()[1].rstrip(",")), name.endswith("first")) for name, values in columns]
 
 
-def _epochs(run: Run) -> list[float]:
+def _epochs(run: RunData) -> list[float]:
     """The epoch column, or a count where it cannot be used."""
     column = run.log.get("epoch", [])
     known = [value for value in column if value is not None and 0 <= value < 1e9]
@@ -162,12 +162,12 @@ def _epochs(run: Run) -> list[float]:
     return [float(index) for index in range(1, run.epochs + 1)]
 
 
-def _mark(run: Run) -> tuple[float, str] | None:
-    epoch = finite(run.result.get("epoch"))
+def _mark(run: RunData) -> tuple[float, str] | None:
+    epoch = finite_or_none(run.result.get("epoch"))
     return None if epoch is None or run.epochs < 2 else (epoch, "picked")
 
 
-def _broken(run: Run) -> str:
+def _broken(run: RunData) -> str:
     """Where the log holds something that is no finite number."""
     epochs = _epochs(run)
 

@@ -41,9 +41,9 @@ def event_images(frames: NDArray[np.float32]) -> list[NDArray[np.uint8]]:
     largest = float(counts.max(initial=0))
     if largest > 0:  # whole numbers in a bounded range, also where counts are scaled to fractions or huge
         counts = np.ceil(counts * (LEVELS / largest)) if largest > LEVELS or (counts % 1).any() else counts
-    whole = counts.astype(np.int64)
-    scale = max(1, robust_scale(whole))
-    return [PALETTE[shade(frame, scale)] for frame in whole]
+    int_or_none = counts.astype(np.int64)
+    scale = max(1, robust_scale(int_or_none))
+    return [PALETTE[shade(frame, scale)] for frame in int_or_none]
 
 
 def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] | None:
@@ -54,8 +54,8 @@ def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] 
     if most <= 0:
         return None
     alpha = (maps / most * STRONGEST * 255).round().astype(np.uint8)
-    colour = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
-    return list(np.concatenate([colour, alpha[..., None]], axis=-1))
+    color = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
+    return list(np.concatenate([color, alpha[..., None]], axis=-1))
 
 
 def finite_maps(attention: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.report.words import escaped, number_text, percent_text
+from ripe_mambaspike.report.formatting import escaped, number_text, percent_text
 
 NUMBERED = 11  # classes up to which the matrix has numbers
 NAMED = 40  # classes up to which it has names

@@ -66,7 +66,7 @@ def layer_names(count: int) -> list[str]:
     return [f"layer {index}" for index in range(1, count + 1)]
 
 
-def filters(model: Model) -> list[tuple[str, Floats]]:
+def temporal_filters(model: Model) -> list[tuple[str, Floats]]:
     """λ of every temporal filter, by layer [C]; empty for a network without them."""
     if not isinstance(model, RipeMambaSpike):
         return []

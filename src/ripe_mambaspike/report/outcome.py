@@ -1,21 +1,21 @@
 """What the network got right and wrong: the matrix, the classes, and a few clips."""
 
 from ripe_mambaspike.report.charts import Series, line_chart
-from ripe_mambaspike.report.curves import missing
+from ripe_mambaspike.report.curves import missing_note
+from ripe_mambaspike.report.formatting import count_text, escaped, number_text, percent_text
 from ripe_mambaspike.report.frames import attention_images, data_uri, event_images, finite_maps
-from ripe_mambaspike.report.gather import ClassScore, Run
 from ripe_mambaspike.report.headline import badge
 from ripe_mambaspike.report.marks import NUMBERED, bar, matrix
 from ripe_mambaspike.report.observe import Observed, Sample
-from ripe_mambaspike.report.words import count_text, escaped, number_text, percent_text
+from ripe_mambaspike.report.run_data import ClassScore, RunData
 
 MOST_FRAMES = 16
 MANY = 24  # classes from which the list gets its own scroll bar
 
 
-def confusion(run: Run) -> str:
+def confusion(run: RunData) -> str:
     if not run.confusion:
-        return missing("There is no confusion matrix: the result holds none, or not a square of counts.")
+        return missing_note("There is no confusion matrix: the result holds none, or not a square of counts.")
     names = [run.name_of(index) for index in range(len(run.confusion))]
     how = "The number is the count." if len(names) <= NUMBERED else "Point at a cell for its count."
     return (
@@ -24,7 +24,7 @@ def confusion(run: Run) -> str:
     )
 
 
-def _slips(run: Run, names: list[str]) -> str:
+def _slips(run: RunData, names: list[str]) -> str:
     """The most frequent mistakes in words."""
     slips = sorted(
         (
@@ -45,9 +45,9 @@ def _slips(run: Run, names: list[str]) -> str:
     return f"<p>Most often: {'; '.join(words)}.</p>"
 
 
-def per_class(run: Run) -> str:
+def per_class(run: RunData) -> str:
     if not run.scores:
-        return missing("There are no scores by class: the result holds none, or counts that do not fit.")
+        return missing_note("There are no scores by class: the result holds none, or counts that do not fit.")
     rows = "".join(_class_row(score) for score in run.scores)
     total, correct = sum(s.n for s in run.scores), sum(s.correct for s in run.scores)
     foot = f"<tr><th>all</th><td></td><td>{percent_text(correct / total) if total else '–'}</td>"
@@ -70,15 +70,15 @@ def _class_row(score: ClassScore) -> str:
     )
 
 
-def samples(run: Run, observed: Observed | None) -> str:
+def samples(run: RunData, observed: Observed | None) -> str:
     """Each clip's frames with the attention over them, and its answer step by step."""
     if run.model is None:
-        return missing(f"No clips are shown. {run.notes.get('best', 'The picked network is not there.')}")
+        return missing_note(f"No clips are shown. {run.notes.get('best', 'The picked network is not there.')}")
     if observed is None:
-        return missing("No clips are shown: no held-out data was at hand when this page was made.")
-    notes = "".join(missing(note) for note in observed.notes)
+        return missing_note("No clips are shown: no held-out data was at hand when this page was made.")
+    notes = "".join(missing_note(note) for note in observed.notes)
     if not observed.samples:
-        return notes or missing("No clips are shown: none were handed over.")
+        return notes or missing_note("No clips are shown: none were handed over.")
     panels = "".join(_panel(run, sample) for sample in observed.samples)
     return (
         '<input type="checkbox" id="overlay" checked><label for="overlay">show attention</label>'
@@ -89,7 +89,7 @@ def samples(run: Run, observed: Observed | None) -> str:
     )
 
 
-def _panel(run: Run, sample: Sample) -> str:
+def _panel(run: RunData, sample: Sample) -> str:
     true = run.name_of(sample.label)
     if sample.predicted is None:
         verdict = '<span class="verdict wrong">no answer: the logits are not finite</span>'
@@ -125,9 +125,9 @@ def _strip(sample: Sample) -> str:
         )
     note = ""
     if sample.attention is None:
-        note = missing("This network has no attention map.")
+        note = missing_note("This network has no attention map.")
     elif maps is None:
-        note = missing("The attention is the same everywhere.")
+        note = missing_note("The attention is the same everywhere.")
     else:
         most = number_text(float(finite_maps(sample.attention).max()), 3)
         note = f'<p class="dim">attention, from blank at 0 to full colour at {most} (mean over the channels)</p>'
@@ -142,7 +142,7 @@ def _strength(sample: Sample) -> list[float]:
     return (means / (means.max() or 1)).tolist()
 
 
-def _timeline(run: Run, sample: Sample) -> str:
+def _timeline(run: RunData, sample: Sample) -> str:
     """Softmax of the logits of each step: the true class, the predicted one and the next likely ones."""
     steps, classes = sample.shares.shape
     likely = sorted(range(classes), key=lambda index: -float(sample.shares[:, index].mean()))

@@ -10,12 +10,12 @@ from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.report.closing import costs, log_contents, recipe
 from ripe_mambaspike.report.curves import curves, firing, modulation
-from ripe_mambaspike.report.gather import Run, read_run
+from ripe_mambaspike.report.formatting import escaped
 from ripe_mambaspike.report.headline import bar_at_top, headline, picked, run_name, score_text
 from ripe_mambaspike.report.observe import Clip, Observed, cost, observe
 from ripe_mambaspike.report.outcome import confusion, per_class, samples
+from ripe_mambaspike.report.run_data import RunData, read_run
 from ripe_mambaspike.report.style import SCRIPT, STYLE
-from ripe_mambaspike.report.words import escaped
 
 REPORT_FILE = "report.html"
 
@@ -41,7 +41,7 @@ def write_report(folder: Path, *, clips: Sequence[Clip] | None = None, samples: 
     return path
 
 
-def make_page(run: Run, clips: list[Clip] | None) -> bytes:
+def make_page(run: RunData, clips: list[Clip] | None) -> bytes:
     """The HTML."""
     observed = observe(run.model, clips) if run.model is not None and clips is not None else None
     document, unavailable_reason = _cost(run, clips if observed is not None and observed.samples else None)
@@ -80,7 +80,7 @@ def _chosen(clips: Sequence[Clip], wanted: int) -> list[Clip]:
     return [clips[index * len(clips) // count] for index in range(count)]
 
 
-def _cost(run: Run, clips: list[Clip] | None) -> tuple[dict[str, Any] | None, str]:
+def _cost(run: RunData, clips: list[Clip] | None) -> tuple[dict[str, Any] | None, str]:
     if run.model is None:
         return None, f"Nothing was counted. {run.notes.get('best', 'The picked network is not there.')}"
     try:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.draws import draws_for
-from ripe_mambaspike.data.augment.settings import augment_labelled, label_tables, mix
+from ripe_mambaspike.data.augment.settings import augment_labeled, label_tables, mix
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import log_once
@@ -154,7 +154,7 @@ class Learner:
         if not len(x):  # what a process may have of an epoch's last batch
             return x, x.new_zeros(0, classes)
         draws = draws_for(self.recipe.run.seed, self.place.epoch, index)
-        x, y = augment_labelled(x, y, settings, draws, self.clips.classes)
+        x, y = augment_labeled(x, y, settings, draws, self.clips.classes)
         return mix(x, y, settings, draws, classes)
 
     def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> Parts:

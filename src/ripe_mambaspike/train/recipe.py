@@ -45,7 +45,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
-class OptimiserSettings:
+class OptimizerSettings:
     """AdamW."""
 
     lr: float = 1e-3  # learning rate after the warm-up
@@ -104,7 +104,7 @@ class Recipe:
     name: str = "recipe"  # of the run, and of its folder in runs/
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    optimizer: OptimiserSettings = field(default_factory=OptimiserSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     loss: LossSettings = field(default_factory=LossSettings)
     augmentation: Augmentation = field(default_factory=Augmentation)
     schedule: Schedule = field(default_factory=Schedule)

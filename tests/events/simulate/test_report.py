@@ -115,8 +115,8 @@ def test_events_of_twins_are_where_they_should_be():
             if (line, number) not in wanted:
                 assert not lit.any()
                 continue
-            x, y, colour = wanted[line, number]
-            assert (shown[y * zoom : (y + 1) * zoom, x * zoom : (x + 1) * zoom] == colour).all()
+            x, y, color = wanted[line, number]
+            assert (shown[y * zoom : (y + 1) * zoom, x * zoom : (x + 1) * zoom] == color).all()
             assert lit.sum() == zoom**2
     shown = pixels[top : top + 212, r.EDGE : r.EDGE + 212]
     assert ((shown == 255).all(2)).sum() == 7**2  # one white pixel of the picture, seven times as large

@@ -62,10 +62,10 @@ def test_events_are_enlarged_to_squares_at_their_place(size, zoom):
     width, height = size
     events = make_events([0, width - 1, 5], [0, height - 1, 6], [0, 150, 299], [1, 0, 1])
     shown, _ = decode(animation(Recording(events, size), 3, None, None))
-    for index, (x, y, colour) in enumerate([(0, 0, f.ON), (width - 1, height - 1, f.OFF), (5, 6, f.ON)]):
+    for index, (x, y, color) in enumerate([(0, 0, f.ON), (width - 1, height - 1, f.OFF), (5, 6, f.ON)]):
         left = (shown[index].shape[1] - width * zoom) // 2
         picture = shown[index][: height * zoom, left : left + width * zoom]
-        assert (picture[y * zoom : (y + 1) * zoom, x * zoom : (x + 1) * zoom] == colour).all()
+        assert (picture[y * zoom : (y + 1) * zoom, x * zoom : (x + 1) * zoom] == color).all()
         assert (picture != f.GROUND).any(axis=2).sum() == zoom**2
 
 

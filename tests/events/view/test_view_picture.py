@@ -29,9 +29,9 @@ def test_an_event_is_in_its_frame_at_its_place_in_its_colour():
     for index in range(4):
         left, top = place.corner(index)
         frame = pixels[top : top + place.cell[1], left : left + place.cell[0]]
-        for (which, x, y), colour in wanted.items():
+        for (which, x, y), color in wanted.items():
             square = frame[y * place.scale : (y + 1) * place.scale, x * place.scale : (x + 1) * place.scale]
-            assert (square == (colour if which == index else f.GROUND)).all()
+            assert (square == (color if which == index else f.GROUND)).all()
         assert (frame != f.GROUND).any(axis=2).sum() == place.scale**2
 
 

@@ -5,35 +5,35 @@ from typing import Annotated
 
 import tyro
 
-from ripe_mambaspike.cli.data.recordings import Convert, Info, View
-from ripe_mambaspike.cli.data.sets import Download, Prepare, Sets, Verify
-from ripe_mambaspike.cli.data.stores import List
+from ripe_mambaspike.cli.data.recordings import ConvertCommand, InfoCommand, ViewCommand
+from ripe_mambaspike.cli.data.sets import DownloadCommand, PrepareCommand, SetsCommand, VerifyCommand
+from ripe_mambaspike.cli.data.stores import ListCommand
 
 COMMANDS = {
-    "info": Info,
-    "view": View,
-    "convert": Convert,
-    "sets": Sets,
-    "download": Download,
-    "prepare": Prepare,
-    "list": List,
-    "verify": Verify,
+    "info": InfoCommand,
+    "view": ViewCommand,
+    "convert": ConvertCommand,
+    "sets": SetsCommand,
+    "download": DownloadCommand,
+    "prepare": PrepareCommand,
+    "list": ListCommand,
+    "verify": VerifyCommand,
 }
 
 
 @dataclass
-class Data:
+class DataCommand:
     """Look at recordings, convert them, and make sets of them ready for training."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Info, tyro.conf.subcommand("info")]
-        | Annotated[View, tyro.conf.subcommand("view")]
-        | Annotated[Convert, tyro.conf.subcommand("convert")]
-        | Annotated[Sets, tyro.conf.subcommand("sets")]
-        | Annotated[Download, tyro.conf.subcommand("download")]
-        | Annotated[Prepare, tyro.conf.subcommand("prepare")]
-        | Annotated[List, tyro.conf.subcommand("list")]
-        | Annotated[Verify, tyro.conf.subcommand("verify")]
+        Annotated[InfoCommand, tyro.conf.subcommand("info")]
+        | Annotated[ViewCommand, tyro.conf.subcommand("view")]
+        | Annotated[ConvertCommand, tyro.conf.subcommand("convert")]
+        | Annotated[SetsCommand, tyro.conf.subcommand("sets")]
+        | Annotated[DownloadCommand, tyro.conf.subcommand("download")]
+        | Annotated[PrepareCommand, tyro.conf.subcommand("prepare")]
+        | Annotated[ListCommand, tyro.conf.subcommand("list")]
+        | Annotated[VerifyCommand, tyro.conf.subcommand("verify")]
     ]
 
     def run(self) -> int:

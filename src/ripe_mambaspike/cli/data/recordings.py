@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.markup import escape
 
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.errors import InputError, RipeError, VerificationError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TimeUnit = Literal["s", "ms", "us", "ns"] | None
 
 
 @contextmanager
-def spoken_warnings() -> Iterator[None]:
+def print_warnings() -> Iterator[None]:
     """What is said of a recording goes to standard error, a sentence a line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -35,7 +35,7 @@ def spoken_warnings() -> Iterator[None]:
 
 
 @dataclass
-class Info:
+class InfoCommand:
     """What a recording is: format, sensor, events, duration, polarities."""
 
     file: File
@@ -50,7 +50,7 @@ class Info:
     """Print one JSON document."""
 
     def run(self) -> int:
-        with spoken_warnings():
+        with print_warnings():
             document = self._describe()
         print_json(document) if self.json else _show(document)
         return 0
@@ -85,7 +85,7 @@ class Info:
 
 
 @dataclass
-class View:
+class ViewCommand:
     """Draw a recording: event frames and the rate over time."""
 
     file: File
@@ -111,7 +111,7 @@ class View:
 
         if self.window_ms is not None and not 0.001 <= self.window_ms <= 1e9:
             raise InputError(f"--window-ms is {self.window_ms}; at least 0.001 is wanted")
-        with spoken_warnings():
+        with print_warnings():
             recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
         if self.turn:
             recording = recording.turned()
@@ -122,7 +122,7 @@ class View:
 
 
 @dataclass
-class Convert:
+class ConvertCommand:
     """Write a recording in another format, and check that it reads back the same."""
 
     file: File
@@ -147,7 +147,7 @@ class Convert:
         check_target(self.out)
         if not self.force and self._is_there():
             raise InputError(f"{self.out} is there already; another name or --force is wanted")
-        with spoken_warnings():
+        with print_warnings():
             recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
         if self._is_there() and self.out.samefile(self.file):
             raise InputError(f"{self.out} is the recording itself; another name is wanted")

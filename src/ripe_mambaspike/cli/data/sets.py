@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, TimeUnit
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SHOWN = 10  # warnings of one kind before the rest is counted
 
 
 @dataclass
-class Sets:
+class SetsCommand:
     """The sets there are, their splits and where they come from."""
 
     json: bool = False
@@ -46,7 +46,7 @@ class Sets:
                     "cuts": list(facts.cuts),
                     "files": facts.files,
                     "download": bool(mirror and mirror.archives),
-                    "licence": mirror.licence if mirror else None,
+                    "license": mirror.license if mirror else None,
                     "home": mirror.home if mirror else None,
                     "simulated": facts.simulated,
                 }
@@ -72,7 +72,7 @@ class Sets:
 
 
 @dataclass
-class Download:
+class DownloadCommand:
     """Fetch a set whose licence allows it; an interrupted download goes on where it was."""
 
     name: Name
@@ -83,14 +83,14 @@ class Download:
     def run(self) -> int:
         from ripe_mambaspike.data.fetch import fetch_set
 
-        with bar(self.name, "bytes") as report:
+        with progress_bar(self.name, "bytes") as report:
             facts = fetch_set(self.name, self.root, report)
-        print(f"{self.root}: {facts.title}, licence {facts.licence}; cite {facts.citation}")
+        print(f"{self.root}: {facts.title}, licence {facts.license}; cite {facts.citation}")
         return 0
 
 
 @dataclass
-class Prepare:
+class PrepareCommand:
     """Decode a set once into a store that is mapped into memory. A run that was killed goes on where it was.
 
     Preparing a set in another way makes another store beside the first (see ripe data list), which a run that was
@@ -142,9 +142,9 @@ class Prepare:
             time_unit=self.time_unit,
             crop=self.crop,
         )
-        stores = stores_of(self.root, self.store)
+        stores = store_root(self.root, self.store)
         before = current_key(stores / self.name)
-        with bar(self.name) as report:
+        with progress_bar(self.name) as report:
             made = prepare(
                 listing,
                 self.root,
@@ -158,21 +158,21 @@ class Prepare:
         if passed := listing.passed_over:
             shown = ", ".join(passed[:3]) + " …" * (len(passed) > 3)
             print(f"ripe: note: {len(passed):,} files that are no recordings passed over: {shown}", file=sys.stderr)
-        speak_notes(made)
+        print_notes(made)
         _warn(made.index["troubles"], made)
         unreadable: dict[str, str] = made.index.get("unreadable", {})
         _warn([f"left out: {reason}" for reason in unreadable.values()], made)
         if made.cuts == ("unsplit",):
             warning = "the store has no split, so nothing can be trained on it or reported; --test-share gives it one"
             print(f"ripe: warning: {warning}", file=sys.stderr)
-        speak_of_current(before, made)
+        print_current_store(before, made)
         document = store_document(made)
         print_json(document) if self.json else show_store(document)
         return 0
 
 
 @dataclass
-class Verify:
+class VerifyCommand:
     """Check a prepared set against its checksums, and whether its source is still the one it was made from."""
 
     name: Name
@@ -192,7 +192,7 @@ class Verify:
         from ripe_mambaspike.data.store import open_store, verify_store
 
         find_set(self.name)
-        opened = open_store(stores_of(self.root, self.store), self.name, self.key)
+        opened = open_store(store_root(self.root, self.store), self.name, self.key)
         verify_store(opened)
         state = source_state(opened, self.root)
         if state.startswith("changed"):
@@ -221,18 +221,18 @@ def _origin(entry: dict[str, Any]) -> str:
     return "yes" if entry["download"] else "by hand" if entry["home"] else "–"
 
 
-def stores_of(root: Path, store: Path | None) -> Path:
+def store_root(root: Path, store: Path | None) -> Path:
     from ripe_mambaspike.data.sets.registry import STORE
 
     return root / STORE if store is None else store
 
 
-def speak_notes(store: "EventStore") -> None:
+def print_notes(store: "EventStore") -> None:
     for sentence in store.index["notes"]:
         print(f"ripe: note: {sentence}", file=sys.stderr)
 
 
-def speak_of_current(before: str | None, made: "EventStore") -> None:
+def print_current_store(before: str | None, made: "EventStore") -> None:
     """That another store of the set is current now."""
     if before not in (None, made.key):
         print(f"ripe: note: {made.key} is current now; {before} stays for runs trained on it", file=sys.stderr)
@@ -302,7 +302,7 @@ def _whole(published: bool) -> str:
 
 
 @contextmanager
-def bar(what: str, unit: str = "") -> Iterator[Any]:
+def progress_bar(what: str, unit: str = "") -> Iterator[Any]:
     """A progress bar on standard error, for whoever watches; nothing otherwise."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from rich.markup import escape
 
-from ripe_mambaspike.cli.data.sets import Root, Store, store_document, stores_of
-from ripe_mambaspike.cli.show import console, print_json, print_table
+from ripe_mambaspike.cli.data.sets import Root, Store, store_document, store_root
+from ripe_mambaspike.cli.output import console, print_json, print_table
 from ripe_mambaspike.errors import DataError
 
 
 @dataclass
-class List:
+class ListCommand:
     """The prepared sets in a folder: several preparations of a set live side by side, one of them is current."""
 
     root: Root
@@ -24,7 +24,7 @@ class List:
     def run(self) -> int:
         from ripe_mambaspike.data.store import current_key, open_store, store_keys
 
-        stores = stores_of(self.root, self.store)
+        stores = store_root(self.root, self.store)
         homes = sorted(path for path in (stores.iterdir() if stores.is_dir() else ()) if store_keys(path))
         if not homes:
             raise DataError(f"{stores}: expected a prepared set, got none; run `ripe data prepare` first", path=stores)

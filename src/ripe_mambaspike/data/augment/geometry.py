@@ -36,11 +36,11 @@ def affine(x: Tensor, matrices: Tensor) -> Tensor:
     rows, columns = _frame(x)
     # float64 and one operation at a time: the same rounding on every device, and half pixels are exact. A grid in
     # [-1, 1], as grid_sample wants it, would put even the identity next to a rounding edge.
-    centre_y, centre_x = (height - 1) / 2, (width - 1) / 2
-    y, x_ = rows - centre_y, columns - centre_x
+    center_y, center_x = (height - 1) / 2, (width - 1) / 2
+    y, x_ = rows - center_y, columns - center_x
     m = matrices.to(device=x.device, dtype=torch.float64, non_blocking=True)[:, :, :, None, None]
-    source_x = _nearest(m[:, 0, 0] * x_ + m[:, 0, 1] * y + m[:, 0, 2] + centre_x)
-    source_y = _nearest(m[:, 1, 0] * x_ + m[:, 1, 1] * y + m[:, 1, 2] + centre_y)
+    source_x = _nearest(m[:, 0, 0] * x_ + m[:, 0, 1] * y + m[:, 0, 2] + center_x)
+    source_y = _nearest(m[:, 1, 0] * x_ + m[:, 1, 1] * y + m[:, 1, 2] + center_y)
     inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
     source = source_y.clamp(0, height - 1) * width + source_x.clamp(0, width - 1)
     return _take(x, source).masked_fill_(~inside[:, None, None], 0)

@@ -129,7 +129,7 @@ def label_tables(settings: Augmentation, classes: tuple[str, ...]) -> Relabels:
     return Relabels(*tables)
 
 
-def augment_labelled(
+def augment_labeled(
     x: Tensor, labels: Tensor, settings: Augmentation, generator: torch.Generator, classes: tuple[str, ...]
 ) -> tuple[Tensor, Tensor]:
     """`augment_clips` with the labels [B]: with `relabel`, those of mirrored and reversed clips by `label_tables`."""

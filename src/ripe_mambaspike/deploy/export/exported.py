@@ -153,7 +153,7 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
     return Exported(folder, manifest, config_of(manifest, folder), trust=trust)
 
 
-def load_exported_classifier(
+def load_export(
     folder: str | Path,
     *,
     steps: int | None = None,
@@ -178,7 +178,7 @@ def load_exported_classifier(
         labels,
         manifest.steps,
         manifest.grid if grid is None else (grid, grid),
-        grid_asked=grid is not None,
+        grid_given=grid is not None,
         sensor_size=sensor_size,
         crop=crop,
     )

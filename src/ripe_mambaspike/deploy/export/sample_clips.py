@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.inference.predict import Classifier, clip_of, read_for
+from ripe_mambaspike.inference.predict import Classifier, make_clip, read_recording
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of, store_note, trained_store
 from ripe_mambaspike.train.clips import Clips
@@ -43,7 +43,7 @@ def from_files(classifier: Classifier, paths: Sequence[Path]) -> SampleClips:
     clips = []
     for path in paths:
         try:
-            clips.append(clip_of(classifier, read_for(classifier, path)))
+            clips.append(make_clip(classifier, read_recording(classifier, path)))
         except RipeError as error:
             raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
     return SampleClips(torch.stack(clips), None, f"{len(clips)} recording{'s' * (len(clips) > 1)} given")

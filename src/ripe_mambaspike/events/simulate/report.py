@@ -15,7 +15,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.compare import BINS, TOLD_APART_AIM, Comparison, bin_index, misses
 from ripe_mambaspike.events.view.frames import GROUND, PALETTE, Counts, event_frame, robust_scale, shade
-from ripe_mambaspike.events.view.picture import DPI, GREY, INK, OFF_INK, ON_INK, PALE
+from ripe_mambaspike.events.view.picture import DPI, GRAY, INK, OFF_INK, ON_INK, PALE
 from ripe_mambaspike.files import atomic_write
 
 REAL, SIMULATED = INK, "#009e73"  # apart in lightness and in hue; orange and blue are the polarities
@@ -74,7 +74,7 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
     missed = misses(comparison)
     verdict = "every number is reached" if not missed else f"not reached: {len(missed)}, see comparison.json"
     _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, INK, weight="bold")
-    _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GREY)
+    _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GRAY)
     _write(figure, 1500 - EDGE, 44, "● simulated", 15, SIMULATED, ha="right")
     _write(figure, 1500 - EDGE - 108, 44, "● real", 15, REAL, ha="right")
     grid = figure.add_gridspec(2, 3, left=0.055, right=0.98, top=0.85, bottom=0.065, hspace=0.36, wspace=0.24)
@@ -90,7 +90,7 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
         axes = figure.add_subplot(grid[divmod(index, 3)])
         axes.spines[:].set_visible(False)
         axes.spines["bottom"].set(visible=True, color=PALE)
-        axes.tick_params(labelsize=POINTS, colors=GREY, length=0)
+        axes.tick_params(labelsize=POINTS, colors=GRAY, length=0)
         axes.set_axisbelow(True)
         axes.grid(axis="y", color=PALE, linewidth=0.8)
         plot(axes)
@@ -99,7 +99,7 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
 
 def _title(axes: Any, text: str, below: str) -> None:
     axes.set_title(text, loc="left", fontsize=POINTS + 1.5, color=INK, pad=10, parse_math=False)
-    axes.set_xlabel(below, fontsize=POINTS, color=GREY)
+    axes.set_xlabel(below, fontsize=POINTS, color=GRAY)
 
 
 def _classes(axes: Any, comparison: Comparison) -> None:
@@ -110,7 +110,7 @@ def _classes(axes: Any, comparison: Comparison) -> None:
         high = max(each.events.real, each.events.simulated)
         text = f"{each.events.ratio:.2f}"
         axes.annotate(
-            text, (at, high), (0, 3), textcoords="offset points", ha="center", fontsize=POINTS - 1, color=GREY
+            text, (at, high), (0, 3), textcoords="offset points", ha="center", fontsize=POINTS - 1, color=GRAY
         )
     axes.set_xticks(place, [str(each.label) for each in comparison.classes])
     title = f"Mean events: {both.real:,.0f} and {both.simulated:,.0f}, ratio {both.ratio:.3f}"
@@ -138,11 +138,11 @@ def _rates(axes: Any, comparison: Comparison) -> None:
 
 def _intervals(axes: Any, real: Sequence[Events], simulated: Sequence[Events]) -> None:
     """Cumulative, so that every quantile can be read off; two lines apart are two distributions apart."""
-    for some, colour in ((real, REAL), (simulated, SIMULATED)):
+    for some, color in ((real, REAL), (simulated, SIMULATED)):
         parts = [np.diff(np.sort(each["t"])) for each in some]
         values, counts = np.unique(np.concatenate(parts), return_counts=True)
         if len(values):
-            axes.step(values, counts.cumsum() / counts.sum(), where="post", color=colour, linewidth=1.5)
+            axes.step(values, counts.cumsum() / counts.sum(), where="post", color=color, linewidth=1.5)
     axes.set_xscale("symlog", linthresh=1)
     axes.set(xlim=(0, None), ylim=(0, 1.02), yticks=[0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])
     axes.minorticks_off()
@@ -159,8 +159,8 @@ def _correlations(axes: Any, comparison: Comparison) -> None:
     axes.hist(np.clip(sequence, None, 1), edges, histtype="step", color=INK, linewidth=1.4)
     for values, text, at in ((image, "■ event image", 0.95), (sequence, "□ ten-bin sequence", 0.88)):
         line = f"{text}: mean {np.mean(values):.3f}, worst {min(values):.3f}"
-        colour = SIMULATED if values is image else INK
-        axes.text(0.02, at, line, transform=axes.transAxes, fontsize=POINTS, color=colour)
+        color = SIMULATED if values is image else INK
+        axes.text(0.02, at, line, transform=axes.transAxes, fontsize=POINTS, color=color)
     axes.set_ylim(0, 1.3 * max(axes.get_ylim()[1], 1))
     _title(axes, "Recordings by their correlation with the twin", "correlation under a 3×3 box")
 
@@ -173,7 +173,7 @@ def _apart(axes: Any, comparison: Comparison) -> None:
     axes.tick_params(axis="y", labelsize=POINTS - 1)
     axes.grid(visible=False)
     axes.grid(axis="x", color=PALE, linewidth=0.8)
-    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.axvline(0, color=GRAY, linewidth=0.8)
     most = max(1.0, 1.1 * max(abs(each) for each in apart))
     axes.set(xlim=(-most, most))
     aim = f"aim: below {TOLD_APART_AIM:.0%}"
@@ -217,23 +217,23 @@ def twins_png(
     figure = _figure(*size)
     _write(figure, EDGE, 44, "Twins: real above, simulated below", 23, INK, weight="bold")
     about = "from the least alike event image to the most · all events, then ten parts of the time"
-    _write(figure, EDGE, 74, f"{len(picks)} of {len(real)} pairs, {about}", 15, GREY)
+    _write(figure, EDGE, 74, f"{len(picks)} of {len(real)} pairs, {about}", 15, GRAY)
     _write(figure, size[0] - EDGE, 44, "● OFF darker", 15, OFF_INK, ha="right")
     _write(figure, size[0] - EDGE - 118, 44, "● ON brighter", 15, ON_INK, ha="right")
     for row, index in enumerate(picks):
         top = HEAD + row * block + LABEL
         pair = [frames(each[index], comparison, shrink) for each in (real, simulated)]
         scales = robust_scale([both[0] for both in pair]), robust_scale([part for both in pair for part in both[1:]])
-        _paste(canvas, EDGE, top, _grey(pictures[index], 2 * high + GAP))
+        _paste(canvas, EDGE, top, _gray(pictures[index], 2 * high + GAP))
         for line, shown in enumerate(pair):
             y = top + line * (high + GAP)
             for number, frame in enumerate(shown):
                 x = left if number == 0 else bins + (number - 1) * (wide + GAP)
-                colours = PALETTE[shade(frame, scales[number > 0])]
-                _paste(canvas, x, y, colours.repeat(zoom, 0).repeat(zoom, 1))
+                colors = PALETTE[shade(frame, scales[number > 0])]
+                _paste(canvas, x, y, colors.repeat(zoom, 0).repeat(zoom, 1))
         counts = f"{len(real[index]):,} and {len(simulated[index]):,} events"
         alike = f"correlation of the image {comparison.image[index]:.3f}, of the bins {comparison.sequence[index]:.3f}"
-        _write(figure, EDGE, top - 8, f"class {labels[index]} · {counts} · {alike}", 13.5, GREY)
+        _write(figure, EDGE, top - 8, f"class {labels[index]} · {counts} · {alike}", 13.5, GRAY)
     figure.figimage(canvas, 0, 0, origin="upper", zorder=-1)
     return _png(figure, "Real recordings above their simulated twins")
 
@@ -245,7 +245,7 @@ def frames(events: Events, comparison: Comparison, shrink: int) -> list[Counts]:
     return [np.sum(parts, axis=0), *parts]
 
 
-def _grey(picture: NDArray[np.float64], side: int) -> NDArray[np.uint8]:
+def _gray(picture: NDArray[np.float64], side: int) -> NDArray[np.uint8]:
     """The picture [side, side, 3] in whole multiples of its pixels where it is small, on the dark of a frame."""
     step, zoom = -(-max(picture.shape) // side), max(1, side // max(picture.shape))
     level = (np.clip(picture[::step, ::step], 0, 1) * 255).round().astype(np.uint8).repeat(zoom, 0).repeat(zoom, 1)
@@ -267,11 +267,11 @@ def _figure(width: int, height: int) -> Any:
     return figure
 
 
-def _write(figure: Any, x: float, y: float, text: str, pixels: float, colour: str, **style: Any) -> None:
+def _write(figure: Any, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
     """Text by pixels from the left top; never read as mathematics."""
     width, height = figure.get_size_inches() * DPI
     where = x / width, 1 - y / height
-    figure.text(*where, text, fontsize=pixels * 72 / DPI, color=colour, parse_math=False, **style)
+    figure.text(*where, text, fontsize=pixels * 72 / DPI, color=color, parse_math=False, **style)
 
 
 def _png(figure: Any, title: str) -> bytes:

@@ -32,9 +32,9 @@ SIDE = 400, 800  # pixels: the longer side is enlarged to reach the first, and s
 NARROWEST = 360  # pixels; room for the text
 SAMPLED = 24  # frames by which the colours are scaled
 LETTER = (226, 230, 238)
-GREYS = 5  # shades of a letter's edge, after the events' colours
+GRAYS = 5  # shades of a letter's edge, after the events' colours
 TEXT = LEVELS * LEVELS  # the first of them
-COLOURS = 128
+COLORS = 128
 
 
 def animation(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
@@ -63,7 +63,7 @@ def animation(recording: Recording, frames: int | None, window_us: int | None, t
         picture = shade(counts, scale).repeat(zoom, 0).repeat(zoom, 1)
         made = canvas.with_events(picture, done / whole, _clock(start - recording.first_us, whole))
         image = Image.fromarray(made)
-        image.putpalette(_colours())
+        image.putpalette(_colors())
         images.append(image)
     file = BytesIO()
     images[0].save(
@@ -106,13 +106,13 @@ def _clock(us: int, whole: int) -> str:
     return f"{us / 1e3:.2f} ms"
 
 
-def _colours() -> bytes:
+def _colors() -> bytes:
     """128 colours: the events' pairs, then letters from faint to full, then the progress line and its rest."""
-    part = np.linspace(0, 1, GREYS + 1)[1:, None]
-    greys = np.array(GROUND) + part * (np.array(LETTER) - np.array(GROUND))
-    table = np.zeros((COLOURS, 3), np.uint8)
+    part = np.linspace(0, 1, GRAYS + 1)[1:, None]
+    grays = np.array(GROUND) + part * (np.array(LETTER) - np.array(GROUND))
+    table = np.zeros((COLORS, 3), np.uint8)
     table[:TEXT] = PALETTE
-    table[TEXT : TEXT + GREYS] = greys.round()
+    table[TEXT : TEXT + GRAYS] = grays.round()
     return table.tobytes()
 
 
@@ -142,7 +142,7 @@ class _Canvas:
         left = (self.size[0] - width) // 2
         made[:height, left : left + width] = picture
         made[height : height + 3] = TEXT
-        made[height : height + 3, : max(1, round(done * self.size[0]))] = TEXT + GREYS - 1
+        made[height : height + 3, : max(1, round(done * self.size[0]))] = TEXT + GRAYS - 1
         at = self.size[0] - 12 - int(self.heavy.getlength(clock))
         self._write(made, (at, height + 10), clock, self.heavy)
         return made
@@ -155,7 +155,7 @@ class _Canvas:
 
         mask = Image.new("L", (canvas.shape[1] - at[0], 20))
         ImageDraw.Draw(mask).text((0, 0), text, fill=150 if faint else 255, font=font)
-        levels = (np.asarray(mask).astype(np.int64) * GREYS + 127) // 255
+        levels = (np.asarray(mask).astype(np.int64) * GRAYS + 127) // 255
         place = canvas[at[1] : at[1] + 20, at[0] :]
         ink = levels[: place.shape[0]]
         place[ink > 0] = (TEXT - 1 + ink[ink > 0]).astype(np.uint8)

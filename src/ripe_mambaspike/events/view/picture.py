@@ -27,7 +27,7 @@ NARROWEST = 1000  # pixels; room for the caption and the rate
 LEGEND = 260  # units
 DPI = 100
 ON_INK, OFF_INK = "#c2570c", "#0b69b3"  # the two lights as they read on white
-INK, GREY, PALE = "#16191f", "#6a7180", "#e3e6eb"
+INK, GRAY, PALE = "#16191f", "#6a7180", "#e3e6eb"
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     left, right = 30, width / place.unit - 30
     letters = int((right - left - LEGEND) / 15.5)  # of 23 pixels, bold
     pen.write(left, 44, clean(heading(recording, title), letters), 23, INK, weight="bold")
-    pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GREY)
+    pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GRAY)
     pen.write(right, 44, "● OFF darker", 15, OFF_INK, ha="right")
     pen.write(right - 118, 44, "● ON brighter", 15, ON_INK, ha="right")
     for index, (start, stop) in enumerate((parts - first).tolist()):
         x, y = place.corner(index)
-        pen.write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GREY)
+        pen.write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
     _draw_rate(figure, recording, parts, place)
     file = BytesIO()
     figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None, "Title": clean(heading(recording, title))})
@@ -155,21 +155,21 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: Layout) 
     whole = recording.duration_us
     unit, name = (1e3, "ms") if whole < 2_000_000 else (1e6, "s")
     edges, counts = rate(recording)
-    axes.set_xlabel(f"time, {name}", fontsize=points, color=GREY)
-    axes.tick_params(labelsize=points, colors=GREY, length=0, pad=4 * place.unit)
+    axes.set_xlabel(f"time, {name}", fontsize=points, color=GRAY)
+    axes.tick_params(labelsize=points, colors=GRAY, length=0, pad=4 * place.unit)
     axes.spines[:].set_visible(False)
     axes.spines["bottom"].set(visible=True, color=PALE)
     if not whole:
         axes.set(xticks=[0], yticks=[], xlim=(-1, 1))
         axes.text(
-            0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=GREY, transform=axes.transAxes
+            0.5, 0.5, "all events at one time", ha="center", fontsize=points, color=GRAY, transform=axes.transAxes
         )
         return
     seconds = np.diff(edges) / 1e6
     when = (edges - edges[0]) / unit
-    for values, colour in ((-counts[0] / seconds, OFF_INK), (counts[1] / seconds, ON_INK)):
-        axes.stairs(values, when, fill=True, color=colour, alpha=0.3, linewidth=0, zorder=2)
-        axes.stairs(values, when, baseline=None, color=colour, linewidth=1.4 * place.unit, zorder=3)
+    for values, color in ((-counts[0] / seconds, OFF_INK), (counts[1] / seconds, ON_INK)):
+        axes.stairs(values, when, fill=True, color=color, alpha=0.3, linewidth=0, zorder=2)
+        axes.stairs(values, when, baseline=None, color=color, linewidth=1.4 * place.unit, zorder=3)
     for start, stop in ((parts[::2] - edges[0]) / unit).tolist():
         axes.axvspan(start, min(stop, when[-1]), color=PALE, alpha=0.4, linewidth=0, zorder=0)
     highest = 1.05 * float((counts / seconds).max())
@@ -178,7 +178,7 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: Layout) 
     number = EngFormatter(sep="")
     axes.yaxis.set_major_formatter(lambda value, _: number(abs(value)))
     axes.grid(axis="y", color=PALE, linewidth=0.8, zorder=1)
-    axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GREY, pad=8 * place.unit)
+    axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GRAY, pad=8 * place.unit)
 
 
 class _Pen:
@@ -187,8 +187,8 @@ class _Pen:
     def __init__(self, figure: Any, place: Layout) -> None:
         self.figure, self.place = figure, place
 
-    def write(self, x: float, y: float, text: str, pixels: float, colour: str, **style: Any) -> None:
+    def write(self, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
         unit, (width, height) = self.place.unit, self.place.size
         where = (x * unit / width, 1 - y * unit / height)
         size = pixels * unit * 72 / DPI
-        self.figure.text(*where, text, fontsize=size, color=colour, parse_math=False, **style)
+        self.figure.text(*where, text, fontsize=size, color=color, parse_math=False, **style)

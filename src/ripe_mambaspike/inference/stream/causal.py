@@ -12,14 +12,14 @@ import torch
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
-from ripe_mambaspike.inference.stream.front import Seen
-from ripe_mambaspike.inference.stream.windows import Look
+from ripe_mambaspike.inference.stream.front import WindowOutput
+from ripe_mambaspike.inference.stream.windows import WindowResult
 from ripe_mambaspike.models.ripe import CausalState, RipeMambaSpike
 
-FORGOTTEN = 4  # silent spans after which the network begins anew and waits; what came before has faded
+RESET_AFTER_SPANS = 4  # silent spans after which the network begins anew and waits; what came before has faded
 
 
-class CausalTrack(RegularBins):
+class CausalStream(RegularBins):
     """Bins of `span_us / steps`; the network's state has one size however long the stream is."""
 
     def __init__(
@@ -29,13 +29,13 @@ class CausalTrack(RegularBins):
         self.model, self.binary, self.early = model, binary, early
         self.silent = 0  # answers that were due after a whole span of silence
         self.every = hop_us * steps // span_us  # bins from one answer to the next
-        usable = [edge_of(0, span_us, steps, bins) for bins in (max(1, self.every), self.every + 1)]
-        if hop_us not in usable:
+        check_sensor = [edge_of(0, span_us, steps, bins) for bins in (max(1, self.every), self.every + 1)]
+        if hop_us not in check_sensor:
             raise InputError(
                 f"the hop is {hop_us} µs; a causal network answers when a bin closes, so a number of bins is wanted, "
-                f"such as {' or '.join(map(str, dict.fromkeys(usable)))} µs"
+                f"such as {' or '.join(map(str, dict.fromkeys(check_sensor)))} µs"
             )
-        self.every = max(1, self.every) + (hop_us != usable[0])
+        self.every = max(1, self.every) + (hop_us != check_sensor[0])
         self._state: CausalState | None = None
         self._recent: deque[tuple[int, int, torch.Tensor, tuple[float, ...]]] = deque(maxlen=steps)
         self._seen = self._skipped = 0
@@ -58,7 +58,7 @@ class CausalTrack(RegularBins):
         return later
 
     def _silent_at(self, time_us: int) -> bool:
-        return time_us - self._heard >= FORGOTTEN * self.span_us
+        return time_us - self._heard >= RESET_AFTER_SPANS * self.span_us
 
     def _skip(self, bins: int) -> None:
         """Bins of a silence that is not stepped through; answers that were due are counted."""
@@ -70,7 +70,7 @@ class CausalTrack(RegularBins):
         self._recent.clear()
         self._state, self._seen = None, 0
 
-    def closed(self, part: ClosedBin) -> list[Look]:
+    def closed(self, part: ClosedBin) -> list[WindowResult]:
         began = perf_counter()
         if part.events:
             self._heard, self._skipped = part.stop_us, 0
@@ -94,7 +94,11 @@ class CausalTrack(RegularBins):
         mean = tuple(sum(column) / len(self._recent) for column in zip(*(one[3] for one in self._recent), strict=True))
         attention = run.front.attention[0, -1].float().cpu()
         start = self._recent[0][0]
-        return [Look(start, part.stop_us, len(self._recent), Seen(logits, mean, attention), perf_counter() - began)]
+        return [
+            WindowResult(
+                start, part.stop_us, len(self._recent), WindowOutput(logits, mean, attention), perf_counter() - began
+            )
+        ]
 
     def settle(self) -> None:
         """Nothing is left for later here."""

@@ -25,7 +25,7 @@ from ripe_mambaspike.ops.native.onward import neuron_state, onward_fire, onward_
 from ripe_mambaspike.ops.native.winograd import tile_conv
 
 
-class Seen(NamedTuple):
+class WindowOutput(NamedTuple):
     """What the network makes of a window's steps so far."""
 
     logits: Tensor  # [1, steps, classes]
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
     attention: Tensor  # of the last step [C, h, w]
 
 
-class Front(Protocol):
+class WindowFront(Protocol):
     """Windows by the number of their slot; a slot is cleared when a window takes it."""
 
     def clear(self, slot: int) -> None: ...
@@ -41,11 +41,11 @@ class Front(Protocol):
     def advance(self, slots: list[int], steps: list[int], bins: list[Tensor]) -> None:
         """One more bin [2, H, W] for each of the windows, which have done so many steps before."""
 
-    def look(self, slot: int, steps: int) -> Seen: ...
+    def look(self, slot: int, steps: int) -> WindowOutput: ...
 
 
 @torch.no_grad()
-def make_front(model: RipeMambaSpike, slots: int, grid: tuple[int, int], steps: int) -> Front:
+def make_front(model: RipeMambaSpike, slots: int, grid: tuple[int, int], steps: int) -> WindowFront:
     """The quickest way for this network on this machine that keeps the clip's bits."""
     weight = next(model.parameters())
     probe = torch.empty((1, steps, 2, *grid), dtype=model.dtype, device=weight.device)
@@ -71,12 +71,12 @@ class ClipFront:
             self._bins[slot].append(one)
 
     @torch.no_grad()
-    def look(self, slot: int, steps: int) -> Seen:
+    def look(self, slot: int, steps: int) -> WindowOutput:
         device = next(self.model.parameters()).device
         clip = torch.stack(self._bins[slot][:steps]).unsqueeze(0).to(device, self.model.dtype)
         out = self.model.run(clip)
         assert out.attention is not None
-        return Seen(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
+        return WindowOutput(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
 
 
 class _Stage:
@@ -183,13 +183,13 @@ class StepFront:
         self._attention[where, when] = attention
 
     @torch.no_grad()
-    def look(self, slot: int, steps: int) -> Seen:
+    def look(self, slot: int, steps: int) -> WindowOutput:
         attention = self._attention[slot : slot + 1, :steps]
         tokens = self._features[slot : slot + 1, :steps] + F.linear(attention, *self.plan.bridge.attention)
         logits = classify(self.plan.hierarchy, tokens)
         sizes = [steps * stage.size for stage in self._stages]
         rates = tuple(int(fired) / size for fired, size in zip(self._fired[slot], sizes, strict=True))
-        return Seen(logits, rates, attention[0, -1].T.clone().unflatten(-1, self.grid))
+        return WindowOutput(logits, rates, attention[0, -1].T.clone().unflatten(-1, self.grid))
 
     def _enter(self, x: Tensor, slots: Tensor, steps: Tensor) -> Tensor:
         """Events [B, 2, H, W] through the entry norm and the first temporal filter."""

@@ -2,12 +2,12 @@
 
 import math
 
-SMALLEST = 1e-6  # seconds
+MIN_SECONDS = 1e-6  # seconds
 GROWTH = math.log(1.02)
 BUCKETS = int(math.log(1e10) / GROWTH) + 1  # up to 10,000 s
 
 
-class Latency:
+class LatencyHistogram:
     """Percentiles of any number of durations, each right to 2 %."""
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class Latency:
         self._buckets = [0] * BUCKETS
 
     def add(self, seconds: float) -> None:
-        place = int(math.log(max(seconds, SMALLEST) / SMALLEST) / GROWTH)
+        place = int(math.log(max(seconds, MIN_SECONDS) / MIN_SECONDS) / GROWTH)
         self._buckets[min(place, BUCKETS - 1)] += 1
         self.count += 1
         self.longest = max(self.longest, seconds)
@@ -28,5 +28,5 @@ class Latency:
         for place, number in enumerate(self._buckets):
             seen += number
             if seen >= wanted:
-                return min(self.longest, SMALLEST * math.exp((place + 1) * GROWTH))
+                return min(self.longest, MIN_SECONDS * math.exp((place + 1) * GROWTH))
         return self.longest

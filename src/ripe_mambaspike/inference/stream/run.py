@@ -11,18 +11,18 @@ from typing import Any
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.inference.stream.latency import Latency
-from ripe_mambaspike.inference.stream.order import Sorter
-from ripe_mambaspike.inference.stream.packet_queue import EventQueue, Packet, RateLimiter
-from ripe_mambaspike.inference.stream.sources import WAIT, Source
-from ripe_mambaspike.inference.streamer import Answer, Streamer
+from ripe_mambaspike.inference.stream.event_queue import EventQueue, QueuedPacket, RateLimiter
+from ripe_mambaspike.inference.stream.latency import LatencyHistogram
+from ripe_mambaspike.inference.stream.sorting import EventSorter
+from ripe_mambaspike.inference.stream.sources import POLL_SECONDS, StreamSource
+from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 
-TOLD_EVERY = 5.0  # seconds between two words about refused packets
-LEAP_US = 10_000_000  # a live source's clock that moves by more at once is doubted
+MESSAGE_INTERVAL_SECONDS = 5.0  # seconds between two words about refused packets
+MAX_CLOCK_JUMP_US = 10_000_000  # a live source's clock that moves by more at once is doubted
 
 
 @dataclass(frozen=True)
-class Limits:
+class StreamLimits:
     """What a stream may cost."""
 
     queue_events: int = 1_000_000  # waiting for the network; beyond, the oldest are dropped
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass
-class Summary:
+class StreamSummary:
     """How a stream went."""
 
     events: int = 0  # that reached the network
@@ -60,7 +60,7 @@ class Summary:
         return dict(vars(self))
 
 
-class StreamRun:
+class StreamRunner:
     """One source through one network, whose streamer is made when the sensor's size is known.
 
     `usable` raises InputError for a sensor that the network cannot take; without it the streamer is made to find out.
@@ -69,38 +69,43 @@ class StreamRun:
 
     def __init__(
         self,
-        source: Source,
+        source: StreamSource,
         make_streamer: Callable[[tuple[int, int]], Streamer],
-        limits: Limits,
+        limits: StreamLimits,
         *,
-        answered: Callable[[Answer], None],
-        says: Callable[[str], None],
-        asked_to_stop: Callable[[], bool] = lambda: False,
-        usable: Callable[[tuple[int, int]], None] | None = None,
-        tell_refusals: bool = False,
+        on_prediction: Callable[[StreamPrediction], None],
+        on_message: Callable[[str], None],
+        should_stop: Callable[[], bool] = lambda: False,
+        check_sensor: Callable[[tuple[int, int]], None] | None = None,
+        report_invalid: bool = False,
     ) -> None:
         if limits.rate is not None and not source.live:
             raise InputError(
                 f"a rate of {limits.rate:g} events/s is asked for at the pace fast, at which nothing is dropped; "
                 "the pace real, or no such limit, is wanted"
             )
-        self.source, self.limits, self.summary = source, limits, Summary()
-        self._make_streamer, self._answered, self._says, self._asked = make_streamer, answered, says, asked_to_stop
+        self.source, self.limits, self.summary = source, limits, StreamSummary()
+        self._make_streamer, self._answered, self._says, self._asked = (
+            make_streamer,
+            on_prediction,
+            on_message,
+            should_stop,
+        )
         self._streamer: Streamer | None = make_streamer(source.size) if source.size is not None else None
         self._queue = EventQueue(limits.queue_events)
         self._limiter = None if limits.rate is None else RateLimiter(limits.rate)
-        self._sorter = Sorter(limits.tolerance_us, LEAP_US if source.live else None)
-        self._tell_refusals = tell_refusals
+        self._sorter = EventSorter(limits.tolerance_us, MAX_CLOCK_JUMP_US if source.live else None)
+        self._tell_refusals = report_invalid
         if self._streamer is None and hasattr(source, "check_sizes"):
-            source.check_sizes(usable or self._make_now)
-        self._latency = Latency()
+            source.check_sizes(check_sensor or self._make_now)
+        self._latency = LatencyHistogram()
         self._failure: BaseException | None = None
         self._over = False
         self._first_us: int | None = None
         self._last: tuple[int, float] | None = None  # the newest event's time, and when it came
         self._refusals_told, self._told_at = 0, float("-inf")
 
-    def run(self) -> Summary:
+    def run(self) -> StreamSummary:
         """Until the source ends, enough was answered, or a stop was asked for. The summary is there also on failure."""
         began = time.monotonic()
         reader = Thread(target=self._read, name="stream reader", daemon=True)
@@ -108,7 +113,7 @@ class StreamRun:
         quiet_since, stalled = began, False
         try:
             while not self._stopping() and not self._queue.over:
-                packet = self._queue.get(min(WAIT, self.limits.stall_seconds))
+                packet = self._queue.get(min(POLL_SECONDS, self.limits.stall_seconds))
                 now = time.monotonic()
                 self._say_refusals(now)
                 if packet is not None:
@@ -150,7 +155,7 @@ class StreamRun:
         try:
             for events in self.source.packets(lambda: self._over):
                 passed = events if self._limiter is None else self._limiter.pass_on(events)
-                if not self._queue.put(Packet(passed, time.monotonic()), wait=not self.source.live):
+                if not self._queue.put(QueuedPacket(passed, time.monotonic()), wait=not self.source.live):
                     break
         except BaseException as failure:
             self._failure = failure
@@ -165,10 +170,10 @@ class StreamRun:
         enough = self.limits.answers is not None and self.summary.answers >= self.limits.answers
         return enough or self._asked()
 
-    def _take(self, packet: Packet) -> None:
+    def _take(self, packet: QueuedPacket) -> None:
         waited = 0.0 if self._last is None else packet.arrived - self._last[1]
         for ordered in self._sorter.push(packet.events, round(1e6 * waited)):
-            if ordered.anew and self._streamer is not None:
+            if ordered.restarted and self._streamer is not None:
                 self._streamer.close()
                 self.summary.restarts += 1
                 self._first_us = self._last = None
@@ -201,7 +206,7 @@ class StreamRun:
 
     def _say_refusals(self, now: float) -> None:
         refused = self.source.refused
-        if not self._tell_refusals or refused == self._refusals_told or now - self._told_at < TOLD_EVERY:
+        if not self._tell_refusals or refused == self._refusals_told or now - self._told_at < MESSAGE_INTERVAL_SECONDS:
             return
         reason = self.source.last_reason
         one, more = f"a packet was refused ({reason})", f"{refused:,} packets were refused (the last: {reason})"
@@ -225,7 +230,7 @@ class StreamRun:
                 "a shorter window is wanted"
             )
 
-    def _tell(self, answers: list[Answer], arrived: float) -> None:
+    def _tell(self, answers: list[StreamPrediction], arrived: float) -> None:
         """Hand the answers on. Live, they are late by the time since the packet came; else by what they took."""
         assert self._streamer is not None
         now = time.monotonic()

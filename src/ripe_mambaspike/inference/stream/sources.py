@@ -17,19 +17,19 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, RecordingWarning
 from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed
-from ripe_mambaspike.inference.stream.packets import Damage, Frame, FrameReader, read_frame
+from ripe_mambaspike.inference.stream.packets import EventPacket, InvalidPacket, PacketReader, read_packet
 
 Pace = Literal["real", "fast"]
 Stopped = Callable[[], bool]
 
 PACKET_US = 10_000  # of a recording replayed at its own pace
 PACKET_EVENTS = 1 << 16
-WAIT = 0.1  # seconds between two looks whether to stop
-LARGEST = 65536  # bytes of a datagram
+POLL_SECONDS = 0.1  # seconds between two looks whether to stop
+MAX_DATAGRAM_BYTES = 65536  # bytes of a datagram
 RECEIVE_BUFFER = 8 << 20  # bytes that the system may hold for us
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """`size` is known from the first events on. `live`: packets come by the wall clock and cannot be kept waiting.
 
     One whose packets say the size has `check_sizes(usable)` besides: what to ask before a size is taken.
@@ -43,13 +43,13 @@ class Source(Protocol):
     def packets(self, stopped: Stopped) -> Iterator[Events]: ...
 
 
-def open_source(
+def open_stream(
     given: str,
     *,
     pace: Pace = "real",
     sensor_size: tuple[int, int] | None = None,
     region: SensorRegion | None = None,
-) -> Source:
+) -> StreamSource:
     """A file's name, `-` for standard input, or udp://HOST:PORT.
 
     `sensor_size` is the source's, whatever it says itself; `region` decides for a file that does not name its own.
@@ -103,7 +103,7 @@ class FileSource:
                     first = int(packet["t"][0])
                 due = began + (int(packet["t"].max()) - first) / 1e6
                 while self.live and not stopped() and (left := due - time.monotonic()) > 0:
-                    time.sleep(min(left, WAIT))
+                    time.sleep(min(left, POLL_SECONDS))
                 if stopped():
                     return
                 yield packet
@@ -138,11 +138,11 @@ class _Framed:
         self.refused = 0
         self.last_reason: str | None = None
 
-    def take(self, found: Frame | Damage) -> Events | None:
-        if isinstance(found, Frame) and self.size is not None and found.sensor_size != self.size:
+    def take(self, found: EventPacket | InvalidPacket) -> Events | None:
+        if isinstance(found, EventPacket) and self.size is not None and found.sensor_size != self.size:
             width, height = found.sensor_size
-            found = Damage(f"a sensor of {width}×{height} in a stream of {self.size[0]}×{self.size[1]}")
-        if isinstance(found, Damage):
+            found = InvalidPacket(f"a sensor of {width}×{height} in a stream of {self.size[0]}×{self.size[1]}")
+        if isinstance(found, InvalidPacket):
             self.refused += 1
             self.last_reason = found.reason
             return None
@@ -150,13 +150,13 @@ class _Framed:
             try:
                 self._usable(found.sensor_size)
             except InputError as error:
-                return self.take(Damage(str(error)))
+                return self.take(InvalidPacket(str(error)))
             self.size = found.sensor_size
         return found.events
 
-    def check_sizes(self, usable: Callable[[tuple[int, int]], None]) -> None:
+    def check_sizes(self, check_sensor: Callable[[tuple[int, int]], None]) -> None:
         """Ask this before the size is taken from a packet; one that it raises InputError for is refused."""
-        self._usable = usable
+        self._usable = check_sensor
 
 
 class PipeSource(_Framed):
@@ -167,9 +167,9 @@ class PipeSource(_Framed):
         self._file = file
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:
-        reader = FrameReader()
+        reader = PacketReader()
         while not stopped():
-            ready, _, _ = select.select([self._file], [], [], WAIT)
+            ready, _, _ = select.select([self._file], [], [], POLL_SECONDS)
             if not ready:
                 continue
             data = self._file.read1(1 << 16)  # type: ignore[attr-defined]
@@ -189,7 +189,7 @@ class UdpSource(_Framed):
             kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             self._socket = socket.socket(kind, socket.SOCK_DGRAM)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-            self._socket.settimeout(WAIT)
+            self._socket.settimeout(POLL_SECONDS)
             self._socket.bind(place)
         except OSError as error:
             raise InputError(f"udp://{host}:{port} cannot be opened ({error.strerror or error})") from error
@@ -199,10 +199,10 @@ class UdpSource(_Framed):
         with self._socket:
             while not stopped():
                 try:
-                    data = self._socket.recv(LARGEST)
+                    data = self._socket.recv(MAX_DATAGRAM_BYTES)
                 except TimeoutError:
                     continue
-                if (events := self.take(read_frame(data))) is not None:
+                if (events := self.take(read_packet(data))) is not None:
                     yield events
 
 

@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.incremental import ClosedBin, edge_of
-from ripe_mambaspike.inference.stream.front import Front, Seen
+from ripe_mambaspike.inference.stream.front import WindowFront, WindowOutput
 
 
-class Due(NamedTuple):
+class PendingStep(NamedTuple):
     """A window that has one more bin to go through the network."""
 
     window: "Window"
     counts: Tensor
 
 
-class Look(NamedTuple):
+class WindowResult(NamedTuple):
     """A window whose steps so far are to be answered for."""
 
     start_us: int
     stop_us: int  # the end of the window, whatever has been seen of it
     step: int
-    seen: Seen
+    seen: WindowOutput
     seconds: float  # since the bin closed
 
 
@@ -72,7 +72,7 @@ class Window:
         return counts
 
 
-class WindowTrack:
+class SlidingWindows:
     """The timeline of overlapping windows, and their way through the network.
 
     Whatever answers is computed first; the other windows' steps are left for `settle`, which every later call begins
@@ -80,7 +80,14 @@ class WindowTrack:
     """
 
     def __init__(
-        self, make_front: Callable[[int], Front], *, span_us: int, hop_us: int, steps: int, binary: bool, early: bool
+        self,
+        make_front: Callable[[int], WindowFront],
+        *,
+        span_us: int,
+        hop_us: int,
+        steps: int,
+        binary: bool,
+        early: bool,
     ) -> None:
         self.span_us, self.hop_us, self.steps, self.binary, self.early = span_us, hop_us, steps, binary, early
         self.silent = 0  # windows that ended without a single event; they get no answer
@@ -89,7 +96,7 @@ class WindowTrack:
         self._free = list(range(slots))
         self._flying: list[Window] = []  # the oldest first
         self._next_start = 0
-        self._owed: list[Due] = []
+        self._owed: list[PendingStep] = []
 
     def begin(self, first_us: int) -> None:
         self._owed = []
@@ -113,16 +120,16 @@ class WindowTrack:
         self.begin(first)
         return first
 
-    def closed(self, part: ClosedBin) -> list[Look]:
+    def closed(self, part: ClosedBin) -> list[WindowResult]:
         """Hand every window its part; the windows that are to be answered for, the one that ended first."""
         self.settle()
         began = perf_counter()
         whole = self._input(part.counts)
-        due: list[Due] = []
+        due: list[PendingStep] = []
         for window in self._flying:
             counts = window.take(part)
             if counts is not None:
-                due.append(Due(window, whole if counts is part.counts else self._input(counts)))
+                due.append(PendingStep(window, whole if counts is part.counts else self._input(counts)))
         answering = len(due) if self.early else min(2, len(due))  # the oldest; two cost hardly more than one
         if not due or not (self.early or due[0].window.bins == self.steps):
             answering = 0
@@ -150,7 +157,7 @@ class WindowTrack:
     def _speaks(self, window: Window) -> bool:
         return window.events > 0 and (self.early or window.finished)
 
-    def _advance(self, due: list[Due]) -> None:
+    def _advance(self, due: list[PendingStep]) -> None:
         if due:
             windows = [one.window for one in due]
             steps = [window.done for window in windows]
@@ -158,9 +165,9 @@ class WindowTrack:
             for window in windows:
                 window.done += 1
 
-    def _look(self, window: Window, began: float) -> Look:
+    def _look(self, window: Window, began: float) -> WindowResult:
         seen = self._front.look(window.slot, window.done)
-        return Look(window.start_us, window.stop_us, window.done, seen, perf_counter() - began)
+        return WindowResult(window.start_us, window.stop_us, window.done, seen, perf_counter() - began)
 
     def _input(self, counts: NDArray[np.float32]) -> Tensor:
         return torch.from_numpy((counts > 0).astype(np.float32) if self.binary else counts)

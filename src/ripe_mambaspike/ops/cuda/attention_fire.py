@@ -156,13 +156,13 @@ def _modulate_fire(
         later = sample * (STEPS - 1) + step - 1
         mixture = load_matrix(mixed + later.to(tl.int64) * C * C, held, channels, C)
         key_sum = load_row(sums + later * 3 * C, held, C)
-        centre = load_row(sums + (later * 3 + 2) * C, held, C)
+        center = load_row(sums + (later * 3 + 2) * C, held, C)
         u = load_tile(potential + base, rows, tl.where(step > 0, positions, 0), channels, C)
         x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
         phi = positive(tl.dot(weight, u, input_precision=PRECISION))
         numerator = tl.dot(tl.trans(mixture), phi.to(u.dtype), input_precision=PRECISION)
-        centred, _ = quotient(numerator, phi, key_sum, centre)
-        attention = centre[:, None] + centred
+        centered, _ = quotient(numerator, phi, key_sum, center)
+        attention = center[:, None] + centered
         if KEEP:
             store_tile(kept + base, rows, positions, channels, attention, C)
         scale_row, shift_row = load_affine(scale, shift, step, channels, C, AFFINE)

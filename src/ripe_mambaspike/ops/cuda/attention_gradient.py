@@ -89,9 +89,9 @@ def query_side(
             rounded = phi.to(u.dtype)
             numerator = tl.dot(tl.trans(mixture), rounded, input_precision=PRECISION)
             key_sum = load_row(sums + later * 3 * C, channels, C)  # read again each time: registers are scarce
-            centre = load_row(sums + (later * 3 + 2) * C, channels, C)
-            centred, denominator = quotient(numerator, phi, key_sum, centre)
-            attention = centre[:, None] + centred
+            center = load_row(sums + (later * 3 + 2) * C, channels, C)
+            centered, denominator = quotient(numerator, phi, key_sum, center)
+            attention = center[:, None] + centered
 
             x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
             scale_row, shift_row = load_affine(scale, shift, step, channels, C, AFFINE)
@@ -109,7 +109,7 @@ def query_side(
             by_attention = gain_row[:, None] * by_product
             by_attention += _arriving(grad_attention, base, rows, positions, channels, C, BLOCK, WIDTH, ATTENTION)
             by_numerator = by_attention / denominator[None, :]
-            by_denominator = -tl.sum(by_numerator * centred, 0)
+            by_denominator = -tl.sum(by_numerator * centered, 0)
             by_key_sum += tl.sum(phi * by_denominator[None, :], 1)
             by_numerator_rounded = by_numerator.to(u.dtype)
             by_mixed = tl.dot(rounded, tl.trans(by_numerator_rounded), by_mixed, input_precision=PRECISION)

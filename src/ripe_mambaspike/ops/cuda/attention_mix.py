@@ -97,8 +97,8 @@ def gathering(later: int, x: Tensor) -> Plan:
 @triton.jit
 def _without_mean(gathered, key_sum, excess, weight, PRECISION: tl.constexpr):
     """(G − k rᵀ) W_Vᵀ for some rows of G as it is gathered, and by how much r exceeds what was taken off there."""
-    centred = gathered - key_sum[:, None] * excess[None, :]
-    return tl.dot(centred.to(weight.dtype), tl.trans(weight), input_precision=PRECISION)
+    centered = gathered - key_sum[:, None] * excess[None, :]
+    return tl.dot(centered.to(weight.dtype), tl.trans(weight), input_precision=PRECISION)
 
 
 @triton.jit

@@ -113,15 +113,15 @@ def _modulate(
         weight = load_matrix(query, channels, channels, C)
         mixture = load_matrix(mixed + later.to(tl.int64) * C * C, channels, channels, C)
         key_sum = load_row(sums + later * 3 * C, channels, C)
-        centre = load_row(sums + (later * 3 + 2) * C, channels, C)
+        center = load_row(sums + (later * 3 + 2) * C, channels, C)
         for index in range(SPAN):
             rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
             u = load_tile(potential + base, rows, positions, channels, C)
             x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
             phi = positive(tl.dot(weight, u, input_precision=PRECISION))
             numerator = tl.dot(tl.trans(mixture), phi.to(u.dtype), input_precision=PRECISION)
-            centred, _ = quotient(numerator, phi, key_sum, centre)
-            attention = centre[:, None] + centred
+            centered, _ = quotient(numerator, phi, key_sum, center)
+            attention = center[:, None] + centered
             result = modulated(x, attention, scale_row[:, None], shift_row[:, None], gain_row[:, None])
             store_tile(out + base, rows, positions, channels, result, C)
             if KEEP:

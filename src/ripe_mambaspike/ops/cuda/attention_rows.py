@@ -37,7 +37,7 @@ def apply_feature(
 
 
 @triton.jit
-def centre_spikes(
+def center_spikes(
     spikes, rates, out, positions, C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr
 ):
     """out = spikes [pairs, P, C] − rates [pairs, C]."""
@@ -56,7 +56,7 @@ def modulate_rows(
     phi,
     numerator,
     key_sum,
-    centre,
+    center,
     features,
     scale,
     shift,
@@ -79,14 +79,14 @@ def modulate_rows(
     scale_row, shift_row = load_affine(scale, shift, pair % steps, channels, C, AFFINE)
     gain_row = load_row(gain, channels, C)
     key_row = load_row(key_sum + pair * C, channels, C)
-    centre_row = load_row(centre + pair * C, channels, C)
+    center_row = load_row(center + pair * C, channels, C)
     for index in range(SPAN):
         rows = (tl.program_id(1) * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
         query = load_tile(phi + base, rows, positions, channels, C).to(tl.float32)
         above = load_tile(numerator + base, rows, positions, channels, C).to(tl.float32)
         x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
-        centred, _ = quotient(above, query, key_row, centre_row)
-        attention = centre_row[:, None] + centred
+        centered, _ = quotient(above, query, key_row, center_row)
+        attention = center_row[:, None] + centered
         result = modulated(x, attention, scale_row[:, None], shift_row[:, None], gain_row[:, None])
         store_tile(out + base, rows, positions, channels, result, C)
         if KEEP:
@@ -98,7 +98,7 @@ def modulate_rows_gradient(
     phi,
     numerator,
     key_sum,
-    centre,
+    center,
     features,
     scale,
     shift,
@@ -130,7 +130,7 @@ def modulate_rows_gradient(
     scale_row, shift_row = load_affine(scale, shift, pair % steps, channels, C, AFFINE)
     gain_row = load_row(gain, channels, C)
     key_row = load_row(key_sum + pair * C, channels, C)
-    centre_row = load_row(centre + pair * C, channels, C)
+    center_row = load_row(center + pair * C, channels, C)
     by_scale = tl.zeros([WIDTH], tl.float32)
     by_shift = tl.zeros([WIDTH], tl.float32)
     by_gain = tl.zeros([WIDTH], tl.float32)
@@ -140,8 +140,8 @@ def modulate_rows_gradient(
         query = load_tile(phi + base, rows, positions, channels, C).to(tl.float32)
         above = load_tile(numerator + base, rows, positions, channels, C).to(tl.float32)
         x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
-        centred, denominator = quotient(above, query, key_row, centre_row)
-        attention = centre_row[:, None] + centred
+        centered, denominator = quotient(above, query, key_row, center_row)
+        attention = center_row[:, None] + centered
         if OUT:
             arriving = load_tile(grad_out + base, rows, positions, channels, C).to(tl.float32)
         else:
@@ -157,7 +157,7 @@ def modulate_rows_gradient(
         if ATTENTION:
             by_attention += load_tile(grad_attention + base, rows, positions, channels, C).to(tl.float32)
         by_numerator = by_attention / denominator[None, :]
-        by_denominator = -tl.sum(by_numerator * centred, 0)
+        by_denominator = -tl.sum(by_numerator * centered, 0)
         by_key_sum += tl.sum(query * by_denominator[None, :], 1)
         store_tile(numerator + base, rows, positions, channels, by_numerator, C)
         tl.store(grad_denominator + pair.to(tl.int64) * positions + rows, by_denominator, mask=rows < positions)

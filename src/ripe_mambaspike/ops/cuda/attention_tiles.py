@@ -96,8 +96,8 @@ def positive(z):
 
 
 @triton.jit
-def quotient(numerator, query, key_sum, centre):
+def quotient(numerator, query, key_sum, center):
     """(A − centre [C, rows], denominator [rows]) from M's part of the numerator and φ(Q); see attention_mix."""
     denominator = tl.sum(query * key_sum[:, None], 0) + TINY
     inverse = 1.0 / denominator  # one division a position instead of one a number
-    return (numerator - TINY * centre[:, None]) * inverse[None, :], denominator
+    return (numerator - TINY * center[:, None]) * inverse[None, :], denominator

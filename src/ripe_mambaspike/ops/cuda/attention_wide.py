@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.cuda.attention_plan import plan_rows, slices
-from ripe_mambaspike.ops.cuda.attention_rows import apply_feature, centre_spikes, modulate_rows
+from ripe_mambaspike.ops.cuda.attention_rows import apply_feature, center_spikes, modulate_rows
 
 
 class Gathered(NamedTuple):
     """Of every step of a slice, as attention_mix has it of the later ones."""
 
     key: Tensor  # φ(K) [pairs, P, C]
-    centred: Tensor  # S − r [pairs, P, C], of this step's spikes
+    centered: Tensor  # S − r [pairs, P, C], of this step's spikes
     gathered: Tensor  # φ(K)ᵀ (S − r) of the spikes before [pairs, C, C]
     mixed: Tensor  # M [pairs, C, C]
     key_sum: Tensor  # k [pairs, C] float32
     rates: Tensor  # r of the spikes before [pairs, C] float32
-    centre: Tensor  # c [pairs, C] float32
+    center: Tensor  # c [pairs, C] float32
 
 
 def modulate_wide(
@@ -46,13 +46,13 @@ def modulate_wide(
         u = potential[part].flatten(0, 1)
         found = gather_wide(u, spikes[part].flatten(0, 1), key, value, steps)
         phi, _ = feature_of(u, query, out=found.key)
-        numerator = torch.bmm(phi, found.mixed, out=found.centred)
+        numerator = torch.bmm(phi, found.mixed, out=found.centered)
         cut = plan_rows(u.shape[0], u)
         modulate_rows[u.shape[0], cut.chunks](
             phi,
             numerator,
             found.key_sum,
-            found.centre,
+            found.center,
             features[part],
             scale if affine else gain,
             shift if affine else gain,
@@ -77,17 +77,17 @@ def gather_wide(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, s
     pairs, positions, channels = potential.shape
     phi, key_sum = feature_of(potential, key, total=True)
     rates = spikes.sum(1, dtype=torch.float32).div_(positions)
-    centred = torch.empty_like(potential)
+    centered = torch.empty_like(potential)
     cut = plan_rows(pairs, potential)
     sizes = {"C": channels, "WIDTH": cut.width, "BLOCK": cut.block, "SPAN": cut.span}
-    centre_spikes[pairs, cut.chunks](spikes, rates, centred, positions, **sizes)
+    center_spikes[pairs, cut.chunks](spikes, rates, centered, positions, **sizes)
     gathered = potential.new_empty(pairs, channels, channels)
-    torch.bmm(phi[1:].transpose(1, 2), centred[:-1], out=gathered[1:])
+    torch.bmm(phi[1:].transpose(1, 2), centered[:-1], out=gathered[1:])
     gathered[::steps] = 0
     before = rates.roll(1, 0)
     before[::steps] = 0
     mixed = (gathered.view(-1, channels) @ value.t()).view_as(gathered)
-    return Gathered(phi, centred, gathered, mixed, key_sum, before, before @ value.float().t())
+    return Gathered(phi, centered, gathered, mixed, key_sum, before, before @ value.float().t())
 
 
 def feature_of(x: Tensor, weight: Tensor, total: bool = False, out: Tensor | None = None) -> tuple[Tensor, Tensor]:

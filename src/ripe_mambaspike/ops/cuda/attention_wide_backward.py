@@ -44,7 +44,7 @@ def backward_wide(
             phi,
             numerator,
             found.key_sum,
-            found.centre,
+            found.center,
             features[part],
             scale if affine else gain,
             shift if affine else gain,
@@ -82,7 +82,7 @@ def backward_wide(
         by_spikes = grad_spikes[part].flatten(0, 1)
         torch.bmm(found.key[1:], by_gathered[1:], out=by_spikes[:-1])
         by_spikes[-1:] = 0
-        torch.bmm(found.centred[:-1], by_gathered[1:].transpose(1, 2), out=by_z[1:])
+        torch.bmm(found.centered[:-1], by_gathered[1:].transpose(1, 2), out=by_z[1:])
         by_z[:1] = 0
         by_key_sum = channel_sums[:, :, 1].sum(1)
         feature_gradient[pairs, cut.chunks](by_z, found.key, by_key_sum, by_key_sum, positions, ROWS=False, **sizes)
@@ -103,8 +103,8 @@ def _by_value(by_mixed: Tensor, gathered: Tensor, key_sum: Tensor, rates: Tensor
     """dMᵀ G summed over the steps, G = gathered + k rᵀ."""
     channels = rates.shape[1]
     around_mean = _summed(by_mixed.view(-1, channels).t(), gathered.view(-1, channels))
-    by_centre = torch.bmm(key_sum.to(by_mixed.dtype)[:, None], by_mixed)[:, 0].float()
-    return around_mean.addmm_(by_centre.t(), rates)
+    by_center = torch.bmm(key_sum.to(by_mixed.dtype)[:, None], by_mixed)[:, 0].float()
+    return around_mean.addmm_(by_center.t(), rates)
 
 
 def _summed(first: Tensor, second: Tensor) -> Tensor:

@@ -96,9 +96,9 @@ def _enter_fire_kernel(
     column = (place % OUT_WIDTH * 2)[:, None] + (tap % 3 - 1)[None, :]
     inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH) & (entry < PATCH)[None, :] & known[:, None]
     # In 64 bits, so that all of a thread's pixels are one address and constants.
-    centre = (place // OUT_WIDTH * (2 * WIDTH) + place % OUT_WIDTH * 2).to(tl.int64)
+    center = (place // OUT_WIDTH * (2 * WIDTH) + place % OUT_WIDTH * 2).to(tl.int64)
     beside = entry % 2 * (HEIGHT * WIDTH) + (tap // 3 - 1) * WIDTH + (tap % 3 - 1)
-    source = centre[:, None] + beside.to(tl.int64)[None, :]
+    source = center[:, None] + beside.to(tl.int64)[None, :]
 
     column = tl.arange(0, COLUMNS)
     channel = tl.program_id(1) * COLUMNS + column

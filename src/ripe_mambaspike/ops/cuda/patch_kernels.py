@@ -90,11 +90,11 @@ def correlate_kernel(
             x_ptr, pixel, row, column, valid, down, right, wide_channel, index < COUNT,
             top, left, top + height, left + width, WIDTH, CHANNELS,
         )  # fmt: skip
-        centre = _load(
+        center = _load(
             x_ptr, pixel, row, column, valid, here, here, narrow, narrow < CHANNELS,
             top, left, top + height, left + width, WIDTH, CHANNELS,
         )  # fmt: skip
-        total = tl.dot(tl.trans(shifted), centre, total, input_precision="ieee")
+        total = tl.dot(tl.trans(shifted), center, total, input_precision="ieee")
     part = (split * tl.num_programs(1) + window).to(tl.int64) * (COUNT * CHANNELS * CHANNELS)
     places = parts_ptr + part + wide[:, None] * CHANNELS + narrow[None, :]
     tl.store(places, total, mask=(index < COUNT)[:, None] & (narrow < CHANNELS)[None, :])

@@ -16,9 +16,9 @@ MOST_PROGRAMS = 1024  # of the backward pass: each leaves a row of partial sums
 def normalize(x, COLUMNS: tl.constexpr, epsilon, inside):
     """(rows of x less their mean over their spread, one over that spread), zero where not inside."""
     mean = tl.sum(x, 1) / COLUMNS
-    centred = tl.where(inside, x - mean[:, None], 0.0)
-    spread = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / COLUMNS + epsilon)
-    return centred * spread[:, None], spread
+    centered = tl.where(inside, x - mean[:, None], 0.0)
+    spread = 1.0 / tl.sqrt(tl.sum(centered * centered, 1) / COLUMNS + epsilon)
+    return centered * spread[:, None], spread
 
 
 @triton.jit

@@ -69,7 +69,7 @@ class GestureClip:
     speed: float  # repeats a second
     phase: float
     amplitude: float  # 1 is the usual one of the class
-    centre: tuple[float, float, float]  # moved outward, down and to the camera, in arm lengths
+    center: tuple[float, float, float]  # moved outward, down and to the camera, in arm lengths
     tilt: float
     turn: int  # ±1: which way an arm roll turns
     offbeat: float  # how far the second arm is from its place in the beat

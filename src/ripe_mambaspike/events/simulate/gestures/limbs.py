@@ -171,11 +171,11 @@ def paint(frames: Tensor, strokes: Tensor, ink: Ink, box: tuple[slice, slice]) -
         shade.addcmul_(across[0].square_(), rim[0], value=-ink.rim).clamp_(min=0.3)
     first = _pixels(ink.first)
     if ink.cut is None:
-        colour = shade.mul_(first)
+        color = shade.mul_(first)
     else:
         bare = along[0].sub_(_pixels(ink.cut) * length[0] - 0.5).clamp_(0, 1)
-        colour = shade.mul_(bare.mul_(_pixels(ink.second) - first).add_(first))
-    frames[..., rows, columns].lerp_(colour, cover)
+        color = shade.mul_(bare.mul_(_pixels(ink.second) - first).add_(first))
+    frames[..., rows, columns].lerp_(color, cover)
 
 
 def _pixels(values: Tensor) -> Tensor:

@@ -145,8 +145,8 @@ def _ways(*arms: tuple[Array | float, Array | float, Array | float], like: Array
     return np.stack([np.stack([np.broadcast_to(way, like.shape) for way in arm], -1) for arm in pair], -2)
 
 
-def _centre(c: Columns) -> Array:
-    return c.centre[:, :, None, :]
+def _center(c: Columns) -> Array:
+    return c.center[:, :, None, :]
 
 
 def _with_hanging(c: Columns, arm: int, hands: Hands) -> Hands:
@@ -172,14 +172,14 @@ def clap(c: Columns, phase: Array, size: Array) -> Hands:
     z = 0.62 - 0.12 * open_
     wrist = _ways((c.middle + right * x, 0.5 - right * y, z), (c.middle + left * x, 0.5 + left * y, z), like=phase)
     fingers = _ways((-0.2, -0.7, 0.1), like=phase)
-    return Hands(wrist + _centre(c), fingers, _ways((0.7, 1.0, -0.3), like=phase), 0.35)
+    return Hands(wrist + _center(c), fingers, _ways((0.7, 1.0, -0.3), like=phase), 0.35)
 
 
 def wave(arm: int) -> Callable[[Columns, Array, Array], Hands]:
     """The forearm stands up and swings about the elbow, the hand a little behind it."""
 
     def move(c: Columns, phase: Array, size: Array) -> Hands:
-        shift = c.centre[:, :, :]
+        shift = c.center[:, :, :]
         elbow = np.stack([0.55 + shift[..., 0] * 3, 0.25 + shift[..., 1] * 3, 0.7 + shift[..., 2] * 3], -1)
         elbow = elbow / np.linalg.norm(elbow, axis=-1, keepdims=True) * (c.upper_arm / c.reach)[..., None]
         angle = 0.08 + 0.15 * c.tilt + 0.34 * size * np.sin(phase)
@@ -207,7 +207,7 @@ def circle(arm: int) -> Callable[[Columns, Array, Array], Hands]:
         down = 0.0 - 0.95 * size * (up + 0.2 * across * np.sin(tilt))
         rest = 0.96**2 - outward**2 - down**2
         forward = 0.12 + np.sqrt(0.5 * (rest + np.sqrt(rest**2 + 0.02)))
-        wrist = _ways((outward, down, forward), like=phase) + _centre(c)
+        wrist = _ways((outward, down, forward), like=phase) + _center(c)
         pole = _ways((0.8, 1.0, -0.3), like=phase)
         return _with_hanging(c, arm, Hands(wrist, 0 * wrist, pole, 0.75))
 
@@ -221,7 +221,7 @@ def roll(c: Columns, phase: Array, size: Array) -> Hands:
     for turn, lead in ((0.0, 0.0), (np.pi, 0.4 * c.offbeat)):
         angle = c.turn * (phase + lead) + turn
         arms.append((c.middle + 0.06 + 0.03 * c.tilt, 0.46 + radius * np.sin(angle), 0.62 + radius * np.cos(angle)))
-    wrist = _ways(arms[0], arms[1], like=phase) + _centre(c)
+    wrist = _ways(arms[0], arms[1], like=phase) + _center(c)
     return Hands(wrist, _ways((-0.3, 0.0, 0.0), like=phase), _ways((1.0, 0.3, -0.3), like=phase), 0.5)
 
 
@@ -232,7 +232,7 @@ def drums(c: Columns, phase: Array, size: Array) -> Hands:
         up = np.sin(phase + lead)
         strike = up + 0.18 * np.sin(2 * (phase + lead))  # falls faster than it rises
         arms.append((-0.16 + 0.06 * c.tilt - 0.05 * up, 0.52 - 0.42 * size * strike, 0.55 - 0.08 * up))
-    wrist = _ways(arms[0], arms[1], like=phase) + _centre(c)
+    wrist = _ways(arms[0], arms[1], like=phase) + _center(c)
     up = np.stack([np.sin(phase - 0.5), np.sin(phase + np.pi + c.offbeat - 0.5)], -1)
     fingers = np.zeros(wrist.shape)
     fingers[..., 0], fingers[..., 1], fingers[..., 2] = -0.1, -0.5 * size[..., None] * up, 0.25
@@ -251,13 +251,13 @@ def guitar(c: Columns, phase: Array, size: Array) -> Hands:
     flick = (-0.4, 0.55 * size * np.sin(phase - 0.6), 0.1)
     hold = (-0.3, -0.5, 0.1)
     fingers = np.where(right[..., None, None], _ways(flick, hold, like=phase), _ways(hold, flick, like=phase))
-    return Hands(wrist + _centre(c), fingers, _ways((1.0, 0.9, -0.4), like=phase), 0.5)
+    return Hands(wrist + _center(c), fingers, _ways((1.0, 0.9, -0.4), like=phase), 0.5)
 
 
 def free_hands(c: Columns, phase: Array, size: Array) -> Hands:
     """Any smooth motion: for each arm and way a middle and three waves of (repeats a beat, height, phase)."""
     numbers = np.array([clip.free for clip in c.clips]).reshape(len(c.clips), 1, 2, 3, 10)
-    wrist = numbers[..., 0] + _centre(c)
+    wrist = numbers[..., 0] + _center(c)
     for start in (1, 4, 7):
         rate, height, lead = (numbers[..., start + i] for i in range(3))
         wrist = wrist + height * size[..., None, None] * np.sin(rate * phase[..., None, None] + lead)

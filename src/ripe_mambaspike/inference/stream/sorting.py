@@ -15,42 +15,42 @@ from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.source import no_events
 
 
-class Ordered(NamedTuple):
+class SortedEvents(NamedTuple):
     """Events in order; `anew` when they begin a clock of their own."""
 
     events: Events
-    anew: bool = False
+    restarted: bool = False
 
 
-class Sorter:
+class EventSorter:
     """Holds the latest `tolerance_us` of events back; a leap of more than `leap_us` is not believed at once."""
 
-    def __init__(self, tolerance_us: int = 0, leap_us: int | None = None) -> None:
+    def __init__(self, tolerance_us: int = 0, max_jump_us: int | None = None) -> None:
         if tolerance_us < 0:
             raise InputError(f"the tolerance is {tolerance_us} µs; 0 or more is wanted")
-        self.tolerance_us, self.leap_us = tolerance_us, leap_us
+        self.tolerance_us, self.max_jump_us = tolerance_us, max_jump_us
         self.stray = 0  # events of times that nothing else agreed with
         self.newest: int | None = None
         self._held = no_events()
         self._suspect = no_events()
 
-    def push(self, events: Events, waited_us: int = 0) -> list[Ordered]:
+    def push(self, events: Events, waited_us: int = 0) -> list[SortedEvents]:
         """What may be handed on now that these have come, so long after the packet before them."""
-        out: list[Ordered] = []
+        out: list[SortedEvents] = []
         near = self._near(events, waited_us)
         if len(events) and not near.any():
-            if len(self._suspect) and _agree(self._suspect, events, self.leap_us):
-                out.append(Ordered(self.flush()))
+            if len(self._suspect) and _agree(self._suspect, events, self.max_jump_us):
+                out.append(SortedEvents(self.flush()))
                 events, self._suspect = np.concatenate((self._suspect, events)), no_events()
                 self.newest = None
-                return [*out, Ordered(self._release(events), anew=True)]
+                return [*out, SortedEvents(self._release(events), restarted=True)]
             self.stray += len(self._suspect)
             self._suspect = events.copy()
             return out
         if len(events):
             self.stray += len(self._suspect) + int(len(events) - near.sum())
             self._suspect = no_events()
-        return [Ordered(self._release(events if near.all() else events[near]))]
+        return [SortedEvents(self._release(events if near.all() else events[near]))]
 
     def flush(self) -> Events:
         """All that is held back."""
@@ -58,11 +58,11 @@ class Sorter:
         return held
 
     def _near(self, events: Events, waited_us: int) -> NDArray[np.bool_]:
-        if self.leap_us is None or not len(events):
+        if self.max_jump_us is None or not len(events):
             return np.ones(len(events), bool)
         times = events["t"]
         usual = int(np.median(times)) if self.newest is None else self.newest
-        return (times >= usual - self.leap_us) & (times <= usual + self.leap_us + waited_us)
+        return (times >= usual - self.max_jump_us) & (times <= usual + self.max_jump_us + waited_us)
 
     def _release(self, events: Events) -> Events:
         joined = np.concatenate((self._held, events)) if len(self._held) else events
@@ -80,7 +80,7 @@ class Sorter:
         return joined[:ready]
 
 
-def _agree(first: Events, second: Events, leap_us: int | None) -> bool:
+def _agree(first: Events, second: Events, max_jump_us: int | None) -> bool:
     """Whether two packets are of one clock."""
     apart = abs(int(np.median(first["t"])) - int(np.median(second["t"])))
-    return leap_us is not None and apart <= leap_us
+    return max_jump_us is not None and apart <= max_jump_us

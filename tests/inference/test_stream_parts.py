@@ -10,31 +10,31 @@ from hypothesis import strategies as st
 from packets import SENSOR, make, same
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.inference.stream.latency import Latency
-from ripe_mambaspike.inference.stream.order import Sorter
-from ripe_mambaspike.inference.stream.packet_queue import EventQueue, Packet, RateLimiter
+from ripe_mambaspike.inference.stream.event_queue import EventQueue, QueuedPacket, RateLimiter
+from ripe_mambaspike.inference.stream.latency import LatencyHistogram
 from ripe_mambaspike.inference.stream.packets import (
     DATAGRAM_EVENTS,
-    Damage,
-    Frame,
-    FrameReader,
-    read_frame,
-    write_frame,
+    EventPacket,
+    InvalidPacket,
+    PacketReader,
+    read_packet,
+    write_packet,
 )
-from ripe_mambaspike.inference.stream.run import Limits
+from ripe_mambaspike.inference.stream.run import StreamLimits
+from ripe_mambaspike.inference.stream.sorting import EventSorter
 
 # Frames
 
 
 def test_a_frame_holds_its_events():
     events = make([-5, 7, 2**40])
-    data = write_frame(events, SENSOR)
+    data = write_packet(events, SENSOR)
     assert len(data) == 16 + 3 * 13
     assert data[:4] == b"REVT"
-    frame = read_frame(data)
+    frame = read_packet(data)
     assert frame.sensor_size == SENSOR
     assert same(frame.events, events)
-    assert len(write_frame(make(np.zeros(DATAGRAM_EVENTS, int)), SENSOR)) <= 65507
+    assert len(write_packet(make(np.zeros(DATAGRAM_EVENTS, int)), SENSOR)) <= 65507
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_frame_holds_its_events():
     ids=["short", "magic", "version", "sensor", "count", "length", "polarity", "outside", "time"],
 )
 def test_damage_is_named(change, said):
-    assert read_frame(change(write_frame(make([3]), SENSOR))) == Damage(said)
+    assert read_packet(change(write_packet(make([3]), SENSOR))) == InvalidPacket(said)
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,22 +62,22 @@ def test_damage_is_named(change, said):
         st.one_of(
             st.integers(0, 5),
             st.binary(min_size=1, max_size=40),
-            st.integers(4, 60).map(lambda cut: write_frame(make(range(4)), SENSOR)[:cut]),
-            st.integers(0, 2**21).map(lambda count: counted(write_frame(make(range(3)), SENSOR), count)),
+            st.integers(4, 60).map(lambda cut: write_packet(make(range(4)), SENSOR)[:cut]),
+            st.integers(0, 2**21).map(lambda count: counted(write_packet(make(range(3)), SENSOR), count)),
         ),
         max_size=8,
     ),
     cuts=st.lists(st.integers(0, 600), max_size=10),
 )
 def test_a_pipe_gives_the_same_frames_however_it_is_cut(parts, cuts):
-    data = b"".join(part if isinstance(part, bytes) else write_frame(make(range(part)), SENSOR) for part in parts)
+    data = b"".join(part if isinstance(part, bytes) else write_packet(make(range(part)), SENSOR) for part in parts)
 
     def found(cuts):
-        reader = FrameReader()
+        reader = PacketReader()
         bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
         pieces = [data[a:b] for a, b in itertools.pairwise(bounds)]
         frames = [one for piece in pieces for one in reader.feed(piece)] + list(reader.end())
-        return [one if isinstance(one, Damage) else (one.sensor_size, one.events.tolist()) for one in frames]
+        return [one if isinstance(one, InvalidPacket) else (one.sensor_size, one.events.tolist()) for one in frames]
 
     assert found(cuts) == found([])
 
@@ -90,7 +90,7 @@ def counted(frame, count):
 @pytest.mark.parametrize("count", [2**20, 4, 5, 12], ids=str)
 @pytest.mark.parametrize("sizes", [(1000,), (7, 1)], ids=["whole", "pieces"])
 def test_a_wrong_count_loses_one_frame(count, sizes):
-    frames = [write_frame(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
+    frames = [write_packet(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
     frames[2] = counted(frames[2], count)
     assert heard_of(frames, sizes) == ([0, 10, 30, 40, 50], 1)
 
@@ -98,43 +98,43 @@ def test_a_wrong_count_loses_one_frame(count, sizes):
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.lists(st.integers(1, 54), min_size=2, max_size=2), size=st.integers(1, 80))
 def test_frames_that_were_cut_take_no_neighbour_with_them(cuts, size):
-    frames = [write_frame(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
+    frames = [write_packet(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
     frames[1], frames[4] = frames[1][: cuts[0]], frames[4][: cuts[1]]
     assert heard_of(frames, (size,)) == ([0, 20, 30, 50], 2)
 
 
 def test_a_count_that_hid_frames_until_the_end():
     """Another sensor's frames look like records for long; nothing that came whole is lost for it."""
-    frames = [counted(write_frame(make([5]), (60000, 60000)), 40), write_frame(make([7]), SENSOR)]
+    frames = [counted(write_packet(make([5]), (60000, 60000)), 40), write_packet(make([7]), SENSOR)]
     assert heard_of(frames, (1000,)) == ([7], 1)
 
 
 def heard_of(frames, sizes):
     """The first times of the frames that came through, and how many damages were told."""
-    data, reader, found, first = b"".join(frames), FrameReader(), [], 0
+    data, reader, found, first = b"".join(frames), PacketReader(), [], 0
     for size in itertools.cycle(sizes):
         found += reader.feed(data[first : first + size])
         first += size
         if first >= len(data):
             break
     found += reader.end()
-    good = [one for one in found if isinstance(one, Frame)]
+    good = [one for one in found if isinstance(one, EventPacket)]
     return [int(one.events["t"][0]) for one in good], len(found) - len(good)
 
 
 def test_after_garbage_the_next_frame_is_found():
-    good = [write_frame(make(range(count)), SENSOR) for count in (3, 2)]
-    reader = FrameReader()
+    good = [write_packet(make(range(count)), SENSOR) for count in (3, 2)]
+    reader = PacketReader()
     frames = list(reader.feed(good[0] + b"RRE" + b"x" * 100 + good[1]))
-    assert [type(one) for one in frames] == [Frame, Damage, Frame]
-    assert [len(one.events) for one in frames if isinstance(one, Frame)] == [3, 2]
+    assert [type(one) for one in frames] == [EventPacket, InvalidPacket, EventPacket]
+    assert [len(one.events) for one in frames if isinstance(one, EventPacket)] == [3, 2]
     assert list(reader.feed(good[0][:30])) == []
-    assert list(reader.end()) == [Damage("the stream ended inside a frame, after 30 of its bytes")]
+    assert list(reader.end()) == [InvalidPacket("the stream ended inside a frame, after 30 of its bytes")]
 
 
 def test_a_frame_that_cannot_be_written_is_refused():
     with pytest.raises(InputError, match="a width and a height from 1 to 65535"):
-        write_frame(make([1]), (65536, 2))
+        write_packet(make([1]), (65536, 2))
 
 
 # Order
@@ -150,7 +150,7 @@ def test_disorder_within_the_tolerance_is_undone(steps, noise, cuts):
     times = np.cumsum(steps)
     came = np.argsort(times + noise[: len(times)], kind="stable")  # delayed by up to 20
     events = make(times)[came]
-    sorter = Sorter(tolerance_us=20)
+    sorter = EventSorter(tolerance_us=20)
     bounds = [0, *sorted(min(cut, len(events)) for cut in cuts), len(events)]
     parts = [events[a:b] for a, b in itertools.pairwise(bounds)]
     out = [one.events for part in parts for one in sorter.push(part)] + [sorter.flush()]
@@ -160,7 +160,7 @@ def test_disorder_within_the_tolerance_is_undone(steps, noise, cuts):
 
 
 def test_strays_are_counted_and_left_out():
-    sorter = Sorter(leap_us=1000)
+    sorter = EventSorter(max_jump_us=1000)
     assert len(sorter.push(make([10, 11, 12]))[0].events) == 3
     assert sorter.push(make([9_000_000])) == []  # doubted
     assert sorter.push(make([13, 5_000_000, 14]))[0].events["t"].tolist() == [13, 14]
@@ -168,18 +168,18 @@ def test_strays_are_counted_and_left_out():
 
 
 def test_a_clock_that_begins_anew_is_followed():
-    sorter = Sorter(tolerance_us=5, leap_us=1000)
+    sorter = EventSorter(tolerance_us=5, max_jump_us=1000)
     sorter.push(make([50_000, 50_010]))
     assert sorter.push(make([3])) == []
     rest, new = sorter.push(make([4, 20]))
     assert rest.events["t"].tolist() == [50_010]
-    assert (new.events["t"].tolist(), new.anew) == ([3, 4], True)
+    assert (new.events["t"].tolist(), new.restarted) == ([3, 4], True)
     assert sorter.flush()["t"].tolist() == [20]
     assert sorter.stray == 0
 
 
 def test_a_source_that_was_quiet_has_not_leapt():
-    sorter = Sorter(leap_us=1000)
+    sorter = EventSorter(max_jump_us=1000)
     sorter.push(make([10]))
     assert sorter.push(make([60_000]), waited_us=60_000)[0].events["t"].tolist() == [60_000]
 
@@ -190,10 +190,10 @@ def test_a_source_that_was_quiet_has_not_leapt():
 def test_a_full_queue_drops_its_oldest():
     queue = EventQueue(10)
     for start in (0, 100, 200):
-        assert queue.put(Packet(make(range(start, start + 4)), 0.0))
+        assert queue.put(QueuedPacket(make(range(start, start + 4)), 0.0))
     assert queue.dropped == 4
     assert queue.get(0).events["t"][0] == 100
-    assert queue.put(Packet(make(range(50)), 0.0))  # larger than the queue: kept alone
+    assert queue.put(QueuedPacket(make(range(50)), 0.0))  # larger than the queue: kept alone
     assert queue.dropped == 8
     assert len(queue.get(0).events) == 50
     assert queue.get(0) is None
@@ -205,7 +205,7 @@ def test_a_queue_that_waits_loses_nothing():
 
     def fill():
         for packet in packets:
-            queue.put(Packet(packet, 0.0), wait=True)
+            queue.put(QueuedPacket(packet, 0.0), wait=True)
         queue.end()
 
     thread = threading.Thread(target=fill)
@@ -217,7 +217,7 @@ def test_a_queue_that_waits_loses_nothing():
     thread.join()
     assert np.concatenate(taken)["t"].tolist() == list(range(200))
     assert queue.dropped == 0
-    assert queue.put(Packet(packets[0], 0.0)) is False
+    assert queue.put(QueuedPacket(packets[0], 0.0)) is False
 
 
 def test_the_rate_is_kept():
@@ -235,7 +235,7 @@ def test_the_rate_is_kept():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1e-5, 50), min_size=1, max_size=200))
 def test_percentiles_are_right_to_two_per_cent(seconds):
-    latency = Latency()
+    latency = LatencyHistogram()
     for one in seconds:
         latency.add(one)
     ordered = sorted(seconds)
@@ -246,7 +246,7 @@ def test_percentiles_are_right_to_two_per_cent(seconds):
 
 
 def test_no_answers_have_no_percentiles():
-    assert Latency().percentile(95) is None
+    assert LatencyHistogram().percentile(95) is None
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ def test_no_answers_have_no_percentiles():
         (lambda: RateLimiter(float("nan")), "the rate is nan events/s"),
         (lambda: RateLimiter(float("inf")), "the rate is inf events/s; a number from 1 on"),
         (lambda: RateLimiter(0.9), "the rate is 0.9 events/s; a number from 1 on"),
-        (lambda: Sorter(-1), "the tolerance is -1 µs"),
-        (lambda: Limits(stall_seconds=0), "the stall is 0 s"),
-        (lambda: Limits(answers=0), "0 answers are asked for"),
+        (lambda: EventSorter(-1), "the tolerance is -1 µs"),
+        (lambda: StreamLimits(stall_seconds=0), "the stall is 0 s"),
+        (lambda: StreamLimits(answers=0), "0 answers are asked for"),
     ],
     ids=["queue", "rate", "no rate", "endless rate", "small rate", "tolerance", "stall", "answers"],
 )

@@ -8,7 +8,7 @@ CHOSEN = (SPIN_VARIABLE, "OMP_WAIT_POLICY")
 TURNS = "1000"  # some 20 µs
 
 
-def bound_waiting(environment: MutableMapping[str, str] = os.environ) -> None:
+def limit_openmp_spin(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let a thread that waits for the others sleep soon; to be called before torch is imported.
 
     By default it keeps its core busy for 300,000 turns, milliseconds, hoping that the others end just now. Where there

@@ -27,7 +27,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """Everything a run folder says."""
 
     folder: Path
@@ -62,7 +62,7 @@ class Run:
         return self.classes[index] if 0 <= index < len(self.classes) else f"class {index}"
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunData:
     """The run of a folder; one that holds no piece of a run is refused."""
     folder = Path(folder)
     if not any((folder / piece).exists() for piece in PIECES):
@@ -74,7 +74,7 @@ def read_run(folder: Path) -> Run:
     labels = _read_json(folder / "best" / "labels.json", notes)
     scores = _scores(result.get("per_class"))
     classes = _names(labels.get("classes")) or [score.name for score in scores]
-    return Run(
+    return RunData(
         folder, recipe, log, result, classes, scores, _confusion(result.get("confusion")), _model(folder, notes), notes
     )
 

@@ -20,7 +20,7 @@ def escaped_text(text: str) -> str:
     return html.escape("".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text))
 
 
-def finite(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     """The number a file holds, None where it is no finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -31,8 +31,8 @@ def finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def whole(value: Any) -> int | None:
-    number = finite(value)
+def int_or_none(value: Any) -> int | None:
+    number = finite_or_none(value)
     return int(number) if number is not None and number == int(number) else None
 
 

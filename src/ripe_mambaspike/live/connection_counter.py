@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from ripe_mambaspike.live.guard import Receive, Scope, Send
-from ripe_mambaspike.live.limits import Allowance
+from ripe_mambaspike.live.limits import TokenBucket
 
 LOG = logging.getLogger("ripe_mambaspike")
 MAX_ANSWERED = 8  # refused connections of one address that are told why at the same time; further ones are closed
@@ -30,7 +30,7 @@ def address_key(host: str) -> str:
     return str(address if address.is_loopback else ipaddress.ip_network((address, 64), strict=False))
 
 
-class Callers:
+class ConnectionCounter:
     """The open connections by address, each known by its transport."""
 
     def __init__(self, limit: int) -> None:
@@ -38,7 +38,7 @@ class Callers:
         self.refused = 0  # since the start
         self._open: dict[Hashable, tuple[str, bool]] = {}  # address, and whether it was let in
         self._counts: Counter[tuple[str, bool]] = Counter()
-        self._told = Allowance(1 / 60, 1)
+        self._told = TokenBucket(1 / 60, 1)
 
     def has_room(self, key: str) -> bool:
         return self._counts[key, True] < self.limit

@@ -12,7 +12,7 @@ from ripe_mambaspike import bin_events, create_model, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load_classifier, predict, step_edges
+from ripe_mambaspike.inference.predict import load, predict, step_edges
 from ripe_mambaspike.models.labels import Labels, save_labels
 
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 18, "classes": 4}
@@ -52,7 +52,7 @@ def set_labels(folder, **changes):
 def test_the_clip_is_binned_as_in_training_and_its_mean_is_taken(saved, network, by, binary):
     set_labels(saved, by=by, binary=binary)
     clip = recording()
-    made = predict(load_classifier(saved), clip)
+    made = predict(load(saved), clip)
     with torch.no_grad():
         logits = network(bin_events(clip, 5, by=by, grid=(17, 19), binary=binary)[None])[0].float()
     wanted = torch.softmax(logits.mean(0), -1)
@@ -73,7 +73,7 @@ def test_the_clip_is_binned_as_in_training_and_its_mean_is_taken(saved, network,
 
 def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved, network):
     (saved / "best" / "labels.json").unlink()
-    classifier = load_classifier(saved)
+    classifier = load(saved)
     assert (classifier.names, classifier.steps, classifier.grid) == (("0", "1", "2", "3"), 6, (18, 18))
     assert (classifier.by, classifier.binary) == ("time", False)
     clip = recording()
@@ -84,7 +84,7 @@ def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved
 
 def test_steps_and_grid_may_be_asked_for(saved, network):
     clip = recording()
-    classifier = load_classifier(saved, steps=3, grid=12)
+    classifier = load(saved, steps=3, grid=12)
     with torch.no_grad():
         logits = network(bin_events(clip, 3, grid=12)[None])[0]
     made = predict(classifier, clip)
@@ -96,14 +96,14 @@ def test_the_deployed_form_says_the_same(saved, network, tmp_path):
     fuse(network).save_pretrained(tmp_path / "small")
     save_labels(Labels(NAMES, "x", None, 5, (17, 19), "time", False, 3, "validation"), tmp_path / "small")
     clip = recording()
-    training, deployed = predict(load_classifier(saved), clip), predict(load_classifier(tmp_path / "small"), clip)
+    training, deployed = predict(load(saved), clip), predict(load(tmp_path / "small"), clip)
     assert deployed.label == training.label
     assert list(deployed.probabilities.values()) == pytest.approx(list(training.probabilities.values()), abs=1e-4)
 
 
 def test_half_precision(saved, network, tmp_path):
     network.bfloat16().save_pretrained(tmp_path / "half")
-    made = predict(load_classifier(tmp_path / "half"), recording())
+    made = predict(load(tmp_path / "half"), recording())
     assert sum(made.probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
@@ -111,7 +111,7 @@ def test_a_network_that_answers_once_has_one_moment(tmp_path):
     fields = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 7, "resolution": (13, 18), "classes": 3}
     create_model("mamba-spike", seed=0, **fields).save_pretrained(tmp_path)
     clip = recording()
-    (moment,) = predict(load_classifier(tmp_path), clip).timeline
+    (moment,) = predict(load(tmp_path), clip).timeline
     assert (moment.start_us, moment.stop_us) == (clip.first_us, clip.last_us + 1)
 
 
@@ -138,24 +138,24 @@ def test_events_out_of_order_change_nothing(saved):
             clip = replace(clip, events=clip.events[np.unique(clip["t"], return_index=True)[1]])
             shuffled = replace(clip, events=clip.events[::-1].copy())
         set_labels(saved, by=by)
-        classifier = load_classifier(saved)
+        classifier = load(saved)
         assert predict(classifier, shuffled) == predict(classifier, clip)
 
 
 def test_a_sensor_smaller_than_the_grid_is_refused_unless_asked(saved):
     clip = recording(size=(12, 40))
     with pytest.raises(InputError) as error:
-        predict(load_classifier(saved), clip)
+        predict(load(saved), clip)
     assert all(part in str(error.value) for part in ("12×40", "19×17", "12"))
-    assert predict(load_classifier(saved, grid=17), clip).label in NAMES
-    assert predict(load_classifier(saved, grid=12), clip).label in NAMES
+    assert predict(load(saved, grid=17), clip).label in NAMES
+    assert predict(load(saved, grid=12), clip).label in NAMES
 
 
 def test_no_events(saved):
     for by in ("time", "count"):
         set_labels(saved, by=by)
         with pytest.raises(InputError, match="no events"):
-            predict(load_classifier(saved), recording(count=0))
+            predict(load(saved), recording(count=0))
 
 
 @pytest.mark.parametrize(
@@ -165,20 +165,20 @@ def test_no_events(saved):
 )
 def test_sizes_that_the_network_does_not_take(saved, options, named):
     with pytest.raises(InputError, match=named):
-        load_classifier(saved, **options)
+        load(saved, **options)
 
 
 def test_labels_of_another_network(saved):
     set_labels(saved, classes=("a", "b"))
     with pytest.raises(WeightsError) as caught:
-        load_classifier(saved)
+        load(saved)
     assert caught.value.field == "classes"
     set_labels(saved, steps=9)
     with pytest.raises(WeightsError, match="9 steps"):
-        load_classifier(saved)
+        load(saved)
     (saved / "best" / "labels.json").write_text(json.dumps({"format": "ripe-labels"}))
     with pytest.raises(WeightsError, match=r"labels\.json"):
-        load_classifier(saved)
+        load(saved)
 
 
 def test_a_network_that_gives_no_numbers(saved, network):
@@ -187,4 +187,4 @@ def test_a_network_that_gives_no_numbers(saved, network):
         network.head.weight.fill_(0)
     network.save_pretrained(saved / "best")
     with pytest.raises(WeightsError, match="finite"):
-        predict(load_classifier(saved), recording())
+        predict(load(saved), recording())

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from ripe_mambaspike.cli.waiting import CHOSEN, bound_waiting
+from ripe_mambaspike.cli.openmp import CHOSEN, limit_openmp_spin
 
 
 def test_what_a_user_has_chosen_stays():
     for name in CHOSEN:
         chosen = {name: "7"}
-        bound_waiting(chosen)
+        limit_openmp_spin(chosen)
         assert chosen == {name: "7"}
     nothing = {}
-    bound_waiting(nothing)
+    limit_openmp_spin(nothing)
     assert nothing == {"GOMP_SPINCOUNT": "1000"}
 
 

@@ -11,7 +11,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 
 
-class Packet(NamedTuple):
+class QueuedPacket(NamedTuple):
     """Events, and when they arrived on the process's own clock (seconds)."""
 
     events: Events
@@ -26,12 +26,12 @@ class EventQueue:
             raise InputError(f"the queue is {capacity} events long; at least 1 is wanted")
         self.capacity = capacity
         self.dropped = 0  # events
-        self._packets: deque[Packet] = deque()
+        self._packets: deque[QueuedPacket] = deque()
         self._events = 0
         self._ended = False
         self._changed = Condition()
 
-    def put(self, packet: Packet, wait: bool = False) -> bool:
+    def put(self, packet: QueuedPacket, wait: bool = False) -> bool:
         """Hand a packet over; with `wait` nothing is dropped. False once the queue has been ended."""
         with self._changed:
             while wait and self._packets and self._events + len(packet.events) > self.capacity and not self._ended:
@@ -47,7 +47,7 @@ class EventQueue:
             self._changed.notify_all()
             return True
 
-    def get(self, timeout: float) -> Packet | None:
+    def get(self, timeout: float) -> QueuedPacket | None:
         """The oldest packet; None when none came in time, or none will."""
         with self._changed:
             self._changed.wait_for(lambda: self._packets or self._ended, timeout)

@@ -14,14 +14,14 @@ import numpy as np
 
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.live.answers import Following, Told, tell
-from ripe_mambaspike.live.frames import Drawn, draw, full_colour, sample_spans
+from ripe_mambaspike.live.answers import PredictionFilter, PredictionMessage, tell
+from ripe_mambaspike.live.frames import RenderedFrame, draw, full_color_count, sample_spans
 from ripe_mambaspike.live.network import causal
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.inference.streamer import Answer, Streamer
+    from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 
-SHORTEST_US = 200_000  # that a recording is played for, so that one of a few events can be seen
+MIN_SPAN_US = 200_000  # that a recording is played for, so that one of a few events can be seen
 KEPT_FRAMES = 16  # of those drawn last, for viewers in step
 SAMPLE_US = 50_000
 
@@ -29,7 +29,7 @@ SAMPLE_US = 50_000
 StreamerMaker = Callable[[tuple[int, int], int], tuple["Streamer", int]]
 
 
-class Track:
+class WatchedRecording:
     """One recording being watched; `step` is called by one thread, everything else by another."""
 
     def __init__(self, recording: Recording, name: str, make_streamer: StreamerMaker) -> None:
@@ -37,9 +37,9 @@ class Track:
             raise InputError(f"{name} has no events; at least one is wanted")
         self.recording, self.name = recording, name
         self.origin_us, self.stop_us = recording.first_us, recording.last_us + 1
-        self.duration_us = max(SHORTEST_US, self.stop_us - self.origin_us)
+        self.duration_us = max(MIN_SPAN_US, self.stop_us - self.origin_us)
         self._times = np.ascontiguousarray(recording["t"])
-        self._scale = full_colour(
+        self._scale = full_color_count(
             [self._between(*span) for span in sample_spans(self.origin_us, recording.last_us, SAMPLE_US)],
             recording.sensor_size,
         )
@@ -48,15 +48,15 @@ class Track:
         self._streamer: Streamer | None
         self._streamer, self._slice_us = make_streamer(recording.sensor_size, self.stop_us - self.origin_us)
         self._causal = causal(self._streamer.classifier.model.config)
-        self._following = Following()
+        self._following = PredictionFilter()
         self._lock = threading.Lock()
-        self._answers: list[Told] = []
+        self._answers: list[PredictionMessage] = []
         self._dues: list[int] = []
         self._computed_us = 0  # since the origin
         self._wanted_us = 0
-        self._drawn: OrderedDict[tuple[int, int], Drawn] = OrderedDict()
+        self._drawn: OrderedDict[tuple[int, int], RenderedFrame] = OrderedDict()
 
-    def frame(self, start_us: int, stop_us: int) -> Drawn:
+    def frame(self, start_us: int, stop_us: int) -> RenderedFrame:
         """The events of [start, stop) since the origin, drawn; viewers in step share it."""
         key = (start_us, stop_us)
         drawn = self._drawn.get(key)
@@ -67,13 +67,13 @@ class Track:
                 self._drawn.popitem(last=False)
         return drawn
 
-    def answers(self, after: int, until_us: int, most: int) -> list[Told]:
+    def answers(self, after: int, until_us: int, most: int) -> list[PredictionMessage]:
         """The answers from number `after` on that were due by then, at most so many."""
         with self._lock:
             stop = bisect_right(self._dues, until_us)
             return self._answers[after : min(stop, after + most)]
 
-    def behind_us(self, place_us: int) -> int:
+    def lag_us(self, place_us: int) -> int:
         """How far the network is behind a place in the recording: a bin that is not full yet is not behind."""
         with self._lock:
             computed = self._computed_us
@@ -109,7 +109,7 @@ class Track:
         start = self.origin_us + self._computed_us
         stop = min(start + self._slice_us, self.stop_us)
         events = self._between(start, stop)
-        made: list[Answer] = streamer.push(events) if len(events) else []
+        made: list[StreamPrediction] = streamer.push(events) if len(events) else []
         made += streamer.advance(stop)
         told = [tell(answer, self.origin_us, self._causal) for answer in made if self._following.wants(answer)]
         with self._lock:

@@ -10,10 +10,10 @@ from packets import SENSOR, make, same
 from ripe_mambaspike import write
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.stream.packets import write_frame
-from ripe_mambaspike.inference.stream.run import Limits, StreamRun
-from ripe_mambaspike.inference.stream.sources import FileSource, PipeSource, UdpSource, open_source, split
-from ripe_mambaspike.inference.streamer import Answer
+from ripe_mambaspike.inference.stream.packets import write_packet
+from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+from ripe_mambaspike.inference.stream.sources import FileSource, PipeSource, UdpSource, open_stream, split
+from ripe_mambaspike.inference.streamer import StreamPrediction
 
 
 class Echo:
@@ -25,7 +25,7 @@ class Echo:
 
     def push(self, events):
         self.pushed.append(events["t"].tolist())
-        return [Answer(0, 10, 4, 4, (1.0,), "one", 1.0, (0.1,) * 3, None, 0.01)]
+        return [StreamPrediction(0, 10, 4, 4, (1.0,), "one", 1.0, (0.1,) * 3, None, 0.01)]
 
     def advance(self, to_us):
         self.advanced.append(to_us)
@@ -58,7 +58,14 @@ class Given:
 
 def run_with(source, limits=None, **options):
     echo, answers, said = Echo(), [], []
-    run = StreamRun(source, lambda size: echo, limits or Limits(), answered=answers.append, says=said.append, **options)
+    run = StreamRunner(
+        source,
+        lambda size: echo,
+        limits or StreamLimits(),
+        on_prediction=answers.append,
+        on_message=said.append,
+        **options,
+    )
     return echo, answers, said, run
 
 
@@ -72,20 +79,20 @@ def test_everything_reaches_the_network():
 
 
 def test_it_stops_after_enough_answers():
-    _, answers, _, run = run_with(Given([make([index]) for index in range(50)]), Limits(answers=7))
+    _, answers, _, run = run_with(Given([make([index]) for index in range(50)]), StreamLimits(answers=7))
     assert run.run().answers == len(answers) == 7
 
 
 def test_it_stops_when_asked():
     asked = []
     source = Given([make([1]), make([2])], live=True, pause=60)
-    _, answers, _, run = run_with(source, asked_to_stop=lambda: bool(asked or answers))
+    _, answers, _, run = run_with(source, should_stop=lambda: bool(asked or answers))
     assert run.run().answers == 1
 
 
 def test_a_stall_is_told_and_time_goes_on():
     source = Given([make([1000]), make([1_500_000])], live=True, pause=0.3)
-    echo, _, said, run = run_with(source, Limits(stall_seconds=0.05))
+    echo, _, said, run = run_with(source, StreamLimits(stall_seconds=0.05))
     summary = run.run()
     assert summary.stalls >= 1
     assert said[0].startswith("no events for ")
@@ -120,7 +127,7 @@ def frames_over_a_port(frames, make_streamer, limits, **options):
         for data in frames:
             sender.sendto(data, source.address)
     said = []
-    run = StreamRun(source, make_streamer, limits, answered=lambda one: None, says=said.append, **options)
+    run = StreamRunner(source, make_streamer, limits, on_prediction=lambda one: None, on_message=said.append, **options)
     return source, said, run
 
 
@@ -137,10 +144,12 @@ def test_a_sensor_of_no_use_is_refused_and_the_stream_goes_on(asked):
         refuse_small(size)
         return echo
 
-    small, empty = write_frame(make_events([1], [1], [1], [0]), (8, 8)), write_frame(make([]), (1, 1))
-    frames = [empty, small, small, write_frame(make([1, 2]), SENSOR), small, write_frame(make([3]), SENSOR)]
-    options = {"usable": refuse_small} if asked else {}
-    source, said, run = frames_over_a_port(frames, make_streamer, Limits(answers=2), tell_refusals=True, **options)
+    small, empty = write_packet(make_events([1], [1], [1], [0]), (8, 8)), write_packet(make([]), (1, 1))
+    frames = [empty, small, small, write_packet(make([1, 2]), SENSOR), small, write_packet(make([3]), SENSOR)]
+    options = {"check_sensor": refuse_small} if asked else {}
+    source, said, run = frames_over_a_port(
+        frames, make_streamer, StreamLimits(answers=2), report_invalid=True, **options
+    )
     summary = run.run()
     assert echo.pushed == [[1, 2], [3]]
     assert source.size == SENSOR
@@ -151,21 +160,28 @@ def test_a_sensor_of_no_use_is_refused_and_the_stream_goes_on(asked):
 
 def test_a_sensor_that_was_asked_for_is_not_given_up(tmp_path):
     path = tmp_path / "frames"
-    path.write_bytes(write_frame(make([1]), SENSOR))
+    path.write_bytes(write_packet(make([1]), SENSOR))
     with path.open("rb") as file:
         source = PipeSource(file, sensor_size=(8, 8))
         with pytest.raises(InputError, match="8×8 is too small"):
-            StreamRun(source, refuse_small, Limits(), answered=print, says=print)
+            StreamRunner(source, refuse_small, StreamLimits(), on_prediction=print, on_message=print)
 
 
 @pytest.mark.parametrize(
-    "data", [b"x" * 100, write_frame(make_events([1], [1], [1], [0]), (8, 8))], ids=["no", "small"]
+    "data", [b"x" * 100, write_packet(make_events([1], [1], [1], [0]), (8, 8))], ids=["no", "small"]
 )
 def test_nothing_but_refusals_is_an_error(data, tmp_path):
     path, said = tmp_path / "frames", []
     path.write_bytes(data)
     with path.open("rb") as file:
-        run = StreamRun(PipeSource(file), refuse_small, Limits(), answered=print, says=said.append, tell_refusals=True)
+        run = StreamRunner(
+            PipeSource(file),
+            refuse_small,
+            StreamLimits(),
+            on_prediction=print,
+            on_message=said.append,
+            report_invalid=True,
+        )
         with pytest.raises(InputError, match=r"none of its 1 packets could be used \(the last: the "):
             run.run()
     assert run.summary.refused_packets == 1
@@ -173,9 +189,9 @@ def test_nothing_but_refusals_is_an_error(data, tmp_path):
 
 
 def test_refusals_are_told_now_and_then(monkeypatch):
-    monkeypatch.setattr("ripe_mambaspike.inference.stream.run.TOLD_EVERY", 0.0)
+    monkeypatch.setattr("ripe_mambaspike.inference.stream.run.MESSAGE_INTERVAL_SECONDS", 0.0)
     source = Given([make([1]), make([2]), make([3])], live=True, pause=0.2)
-    _, answers, said, run = run_with(source, tell_refusals=True)
+    _, answers, said, run = run_with(source, report_invalid=True)
 
     def more(answer):
         answers.append(answer)
@@ -190,12 +206,12 @@ def test_refusals_are_told_now_and_then(monkeypatch):
 def test_a_closed_standard_input_is_told(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="the source is - and standard input is closed"):
-        open_source("-")
+        open_stream("-")
 
 
 def test_drops_are_counted_by_kind():
     source = Given([make(range(100))], live=True)
-    echo, _, _, run = run_with(source, Limits(rate=30))
+    echo, _, _, run = run_with(source, StreamLimits(rate=30))
     summary = run.run()
     assert echo.pushed == [list(range(30))]
     assert summary.dropped["rate"] == 70
@@ -212,9 +228,9 @@ def test_a_source_that_fails_is_an_error_after_what_came():
 def test_datagrams_and_garbage_over_a_port():
     source = UdpSource("127.0.0.1", 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for data in (b"", b"hello", write_frame(make([1, 2]), SENSOR), b"REVT", write_frame(make([3]), SENSOR)):
+        for data in (b"", b"hello", write_packet(make([1, 2]), SENSOR), b"REVT", write_packet(make([3]), SENSOR)):
             sender.sendto(data, source.address)
-    echo, _, _, run = run_with(source, Limits(answers=2))
+    echo, _, _, run = run_with(source, StreamLimits(answers=2))
     summary = run.run()
     assert echo.pushed == [[1, 2], [3]]
     assert (summary.refused_packets, summary.last_refusal) == (3, "4 bytes are shorter than a header")
@@ -225,7 +241,7 @@ def test_datagrams_and_garbage_over_a_port():
 
 def test_a_rate_at_the_pace_fast_is_refused():
     with pytest.raises(InputError, match="a rate of 5 events/s is asked for at the pace fast"):
-        run_with(Given([]), Limits(rate=5))
+        run_with(Given([]), StreamLimits(rate=5))
 
 
 # Sources
@@ -236,7 +252,7 @@ def test_a_recording_comes_in_packets(tmp_path):
     path = tmp_path / "one.npz"
     write(Recording(make(times), SENSOR), path)
     for pace in ("fast", "real"):
-        source = open_source(str(path), pace=pace)
+        source = open_stream(str(path), pace=pace)
         assert isinstance(source, FileSource)
         packets = list(source.packets(lambda: False))
         assert same(np.concatenate(packets), make(times))
@@ -251,7 +267,7 @@ def test_a_format_without_a_size_has_the_readers(tmp_path):
     path.write_text("".join(f"{index} {index % 20} 5 1\n" for index in range(1000)))
     from ripe_mambaspike.events.reading import read
 
-    assert open_source(str(path), pace="fast").size == read(path).sensor_size
+    assert open_stream(str(path), pace="fast").size == read(path).sensor_size
 
 
 def test_the_order_of_a_file_is_kept():
@@ -263,8 +279,8 @@ def test_the_order_of_a_file_is_kept():
 
 def test_a_pipe_is_read_to_its_end(tmp_path):
     path = tmp_path / "frames"
-    other = write_frame(make_events([1], [1], [5], [0]), (30, 30))
-    path.write_bytes(write_frame(make([1, 2]), SENSOR) + b"noise" * 9 + other + write_frame(make([3]), SENSOR))
+    other = write_packet(make_events([1], [1], [5], [0]), (30, 30))
+    path.write_bytes(write_packet(make([1, 2]), SENSOR) + b"noise" * 9 + other + write_packet(make([3]), SENSOR))
     with path.open("rb") as file:
         source = PipeSource(file)
         assert [packet["t"].tolist() for packet in source.packets(lambda: False)] == [[1, 2], [3]]
@@ -276,9 +292,9 @@ def test_a_pipe_is_read_to_its_end(tmp_path):
 @pytest.mark.parametrize("given", ["tcp://host:1", "udp://host", "udp://host:70000", "udp://:5", "udp://[::1:5"])
 def test_sources_that_are_none(given):
     with pytest.raises(InputError, match=r"udp://HOST:PORT"):
-        open_source(given)
+        open_stream(given)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ReadError, match="cannot be read"):
-        open_source(str(tmp_path / "none.npz"))
+        open_stream(str(tmp_path / "none.npz"))
