@@ -8,7 +8,7 @@ from ripe_mambaspike.bench.operators import cases
 from ripe_mambaspike.bench.ops import HOMES, bench_ops
 from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.ops import backend, fused, plain
+from ripe_mambaspike.ops import backend, plain
 
 CPU = torch.device("cpu")
 SMALL = {"batch": 1, "time_steps": 3, "side": 16}
@@ -21,8 +21,6 @@ def options(*only):
 def test_every_operator_has_a_case():
     made = {case.operator for case in cases(CPU, "float32", **SMALL)}
     assert made == set(HOMES)
-    public = {name for name in fused.__all__ if name[0].islower()} - {"spikes_as"}
-    assert made == public
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -37,8 +37,8 @@ def predict(capsys):
 
 @pytest.fixture
 def network(tmp_path):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 30, "resolution": 16}
-    model = create_model("nmnist", seed=0, classes=4, **fields)
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 30, "in_size": 16}
+    model = create_model("nmnist", seed=0, num_classes=4, **fields)
     randomize(model, 0)
     folder = model.save_pretrained(tmp_path / "run" / "best")
     save_labels(Labels(NAMES, "x", None, 24, (16, 16), "time", False, 3, "validation"), folder)

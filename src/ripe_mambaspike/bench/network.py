@@ -67,12 +67,12 @@ def ripe_config(name: str, time_steps: int | None, side: int | None) -> RipeConf
     if not isinstance(config, RipeConfig):
         raise ConfigError(f"--model: expected a RIPE-MambaSpike such as dvsgesture, got {name}", field="--model")
     check_sizes(sides=() if side is None else (side,), time_steps=() if time_steps is None else (time_steps,))
-    return config.replace(steps=time_steps or config.steps, resolution=side or config.resolution)
+    return config.replace(time_steps=time_steps or config.time_steps, in_size=side or config.in_size)
 
 
 def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
     """Fresh weights of seed 0, in the training form."""
-    model = create_model(name, seed=SEED, steps=config.steps, resolution=config.resolution)
+    model = create_model(name, seed=SEED, time_steps=config.time_steps, in_size=config.in_size)
     assert isinstance(model, RipeMambaSpike)
     return model.to(device)
 
@@ -80,7 +80,7 @@ def training_network(name: str, config: RipeConfig, device: torch.device) -> Rip
 def deployed_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
     """The same, its statistics measured on a synthetic clip (so that it fires), then fused."""
     model = training_network(name, config, torch.device("cpu"))
-    clip = probe_events(config.steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
+    clip = probe_events(config.time_steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
     with kernels("off"):
         recalibrate(model, [clip], run=model.front_end)
         return fuse(model, quiet=True).to(device).eval()
@@ -90,13 +90,17 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
     """Mamba-Spike for the same clips and classes."""
     if not isinstance(model_config(name), MambaSpikeConfig):
         raise ConfigError(f"--baseline: expected a Mamba-Spike such as mamba-spike, got {name}", field="--baseline")
-    fields: dict[str, Any] = {"classes": config.classes, "steps": config.steps, "resolution": config.resolution}
+    fields: dict[str, Any] = {
+        "num_classes": config.num_classes,
+        "time_steps": config.time_steps,
+        "in_size": config.in_size,
+    }
     return create_model(name, seed=SEED, **fields).to(device).eval()
 
 
 def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:
     """Synthetic events [B, T, 2, H, W]; a few different ones, repeated."""
-    few = probe_events(config.steps, *config.resolution, samples=min(batch, 8))
+    few = probe_events(config.time_steps, *config.in_size, samples=min(batch, 8))
     return few.repeat(-(-batch // few.shape[0]), 1, 1, 1, 1)[:batch].contiguous().to(device)
 
 

@@ -19,15 +19,15 @@ from ripe_mambaspike.ops.backend import backend, implementation, kernels
 
 NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
 FLIPS = 1e-3  # of the spikes of one operator
-HOMES = {  # the module that holds an operator's kernels
-    "enter_fire": "entry",
-    "norm_fire": "neurons",
-    "step_moments": "neurons",
-    "attend": "attention",
-    "attend_fire": "attention",
-    "patch_moments": "patches",
-    "pooled_rates": "rates",
-    "mamba_inner": "mamba",
+HOMES = {  # the folder that holds an operator's kernels
+    "enter_fire": "enter_fire",
+    "norm_fire": "norm_fire",
+    "step_moments": "step_moments",
+    "attend": "membrane_attention",
+    "attend_fire": "membrane_attention",
+    "patch_moments": "patch_moments",
+    "pooled_rates": "pooled_rates",
+    "mamba_inner": "mamba_inner",
     "row_norm": "row_norm",
 }
 

@@ -48,15 +48,15 @@ def bench_scan(options: ScanOptions, progress: Progress = quiet) -> dict[str, An
     if not all(1 <= length <= MAX_LENGTH for length in options.lengths):
         raise ConfigError(f"--lengths: expected ints from 1 to {MAX_LENGTH}, got {options.lengths}", field="--lengths")
     own = ripe_config(options.model, None, None)
-    most = own.replace(steps=max(*options.time_steps, own.steps))
-    largest = most.replace(resolution=max(*options.sides, *own.resolution))
+    most = own.replace(time_steps=max(*options.time_steps, own.time_steps))
+    largest = most.replace(in_size=max(*options.sides, *own.in_size))
     expect_memory(batch * least_bytes(largest, precision), device, f"batch {batch}")
     progress("fusing the network …")
     model = deployed_network(options.model, most, device)
-    by_side = [own.replace(resolution=side) for side in options.sides]
-    by_time = [own.replace(steps=steps) for steps in options.time_steps]
+    by_side = [own.replace(in_size=side) for side in options.sides]
+    by_time = [own.replace(time_steps=steps) for steps in options.time_steps]
     with explain_out_of_memory(device, "the comparison"):
-        smallest = min(by_side, key=lambda config: config.resolution)
+        smallest = min(by_side, key=lambda config: config.in_size)
         agreement = compare_inference(model, clips(smallest, batch, device), precision)
     timer = _Timer(model, batch, precision, device, repeats, progress)
     return {
@@ -87,7 +87,7 @@ class _Timer(NamedTuple):
     def sweep(self, configs: Sequence[RipeConfig]) -> dict[str, Any]:
         rows = []
         for config in configs:
-            (height, width), steps = config.resolution, config.steps
+            (height, width), steps = config.in_size, config.time_steps
             self.progress(f"side {height}, T {steps} …")
             x = clips(config, self.batch, self.device)
             with explain_out_of_memory(self.device, f"side {height}, T {steps}"):

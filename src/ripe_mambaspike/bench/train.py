@@ -28,7 +28,7 @@ from ripe_mambaspike.models.memory import is_memory_error
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
-from ripe_mambaspike.train.objective import Weights
+from ripe_mambaspike.train.objective import LossWeights
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 
@@ -37,15 +37,15 @@ class StepRecipe(NamedTuple):
 
     batch: int
     passes: Literal[1, 2]
-    weights: Weights
+    weights: LossWeights
     learning_rate: float
     weight_decay: float
 
 
 RECIPES = {
-    "dvsgesture": StepRecipe(32, 2, Weights(), 1e-3, 0.05),
-    "nmnist": StepRecipe(64, 2, Weights(label_smoothing=0.05), 1e-3, 0.05),
-    "dailydvs200": StepRecipe(32, 1, Weights(consistency=0.0), 5e-4, 0.02),
+    "dvsgesture": StepRecipe(32, 2, LossWeights(), 1e-3, 0.05),
+    "nmnist": StepRecipe(64, 2, LossWeights(label_smoothing=0.05), 1e-3, 0.05),
+    "dailydvs200": StepRecipe(32, 1, LossWeights(consistency=0.0), 5e-4, 0.02),
 }
 CPU_BATCH = 16  # of the default benchmark on a CPU
 
@@ -69,7 +69,7 @@ def bench_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, 
     with explain_out_of_memory(device, f"a training step of batch {batch}"):
         model = training_network(name, config, device).train()
         x = clips(config, batch, device)
-        targets = torch.arange(batch, device=device) % config.classes
+        targets = torch.arange(batch, device=device) % config.num_classes
         progress("comparing loss and gradients …")
         agreement = _compare(model, x, targets, settings, precision)
         progress("timing the step …")
@@ -82,8 +82,8 @@ def bench_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, 
         "precision": precision,
         "batch": batch,
         "passes": passes,
-        "time_steps": config.steps,
-        "in_size": list(config.resolution),
+        "time_steps": config.time_steps,
+        "in_size": list(config.in_size),
         "agreement": agreement.to_dict(),
         "summary": agreement.sentence,
         "speedup": ratio(found.get("reference"), fastest) if agreement.agrees else None,

@@ -62,9 +62,6 @@ class ScanCommand(ScanOptions):
         return _run(bench_scan, self, self.json)
 
 
-COMMANDS = {"infer": InferCommand, "train": BenchTrain, "ops": OpsCommand, "scan": ScanCommand}
-
-
 @dataclass
 class BenchCommand:
     """Measure speed and memory, beside the plain-PyTorch reference path and Mamba-Spike."""

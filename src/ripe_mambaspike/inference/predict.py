@@ -104,12 +104,12 @@ def load(
     model = from_pretrained(folder)
     config = model.config
     labels = model.labels
-    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.steps, config.resolution)
+    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.time_steps, config.in_size)
     if labels is not None:
         origin = folder / LABELS_FILE
-        if config.most_steps is not None and own_steps > config.most_steps:
-            raise WeightsError(f"{origin} says {own_steps} steps; the network was made for at most {config.steps}")
-    most = config.most_steps or MAX_TIME_STEPS
+        if config.max_time_steps is not None and own_steps > config.max_time_steps:
+            raise WeightsError(f"{origin} says {own_steps} steps; the network was made for at most {config.time_steps}")
+    most = config.max_time_steps or MAX_TIME_STEPS
     if steps is not None and not 1 <= steps <= most:
         raise InputError(f"steps is {steps}; the network of {folder} takes from 1 to {most}")
     if grid is not None and not MIN_SIDE <= grid <= 65536:
@@ -151,7 +151,7 @@ def make_classifier(
         part = own_crop
     return Classifier(
         model,
-        labels.classes if labels else tuple(map(str, range(model.config.classes))),
+        labels.classes if labels else tuple(map(str, range(model.config.num_classes))),
         steps,
         grid,
         labels.by if labels else "time",

@@ -13,7 +13,12 @@ from ripe_mambaspike.train.sizes import settled_grid
 def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
     """The recipe's network with fresh weights for its seed."""
     data = recipe.data
-    fields = {"classes": len(classes), "steps": data.steps, "resolution": settled_grid(data), **recipe.model.fields}
+    fields = {
+        "num_classes": len(classes),
+        "time_steps": data.time_steps,
+        "in_size": settled_grid(data),
+        **recipe.model.fields,
+    }
     model = create_model(recipe.model.name, seed=recipe.run.seed, **fields)
     if not isinstance(model, RipeMambaSpike):
         raise ConfigError(f"model.name is '{recipe.model.name}'; a RIPE-MambaSpike is wanted, which has both passes")
