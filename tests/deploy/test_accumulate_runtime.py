@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.account.energy import measure
+from ripe_mambaspike.account.energy import measure_activity
 from ripe_mambaspike.deploy.fuse.accumulate import (
     AccumulatingConv,
     Accumulator,
@@ -25,7 +25,7 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, accumulate_conv_by_lists, accumulate_conv_reference
 
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -142,7 +142,7 @@ def test_additions_are_those_counted_by_hand_and_foretold():
     by_hand = [count_by_hand(*each) for each in zip(operands, outs, strides, strict=True)]
     assert min(by_hand) > 0
     assert list(made.additions.values()) == by_hand
-    foretold = measure(runtime.dense, x.double())  # for one sample, on average
+    foretold = measure_activity(runtime.dense, x.double())  # for one sample, on average
     assert [2 * layer.accumulates for layer in foretold[1:]] == by_hand
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export import aoti, graph_scan
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.formats import aoti
 from ripe_mambaspike.deploy.export.graph import resized, tail_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("executorch")
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export import executorch_file
+from ripe_mambaspike.deploy.export.formats import executorch as executorch_file
 from ripe_mambaspike.deploy.export.graph import clip_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events

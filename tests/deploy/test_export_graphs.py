@@ -6,12 +6,12 @@ import torch
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.export.graph import NEXT, clip_graph, initial_states, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.graph_scan import CHUNK, scan
-from ripe_mambaspike.deploy.export.graph_trace import LONGEST, check_length
+from ripe_mambaspike.deploy.export.trace import MAX_TOKENS, check_length
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 
 VARIANTS = [
     {},
@@ -188,5 +188,5 @@ def test_refusals(loud):
 
 def test_clips_too_long_for_any_free_size_are_refused():
     check_length("clip", (torch.empty(1, 16, 2, 1024, 1024, device="meta"),))
-    with pytest.raises(InputError, match=f"give 409600 tokens each; a graph of free size takes at most {LONGEST}"):
+    with pytest.raises(InputError, match=f"give 409600 tokens each; a graph of free size takes at most {MAX_TOKENS}"):
         check_length("clip", (torch.empty(1, 25, 2, 1024, 1024, device="meta"),))

@@ -12,7 +12,7 @@ import torch
 nir = pytest.importorskip("nir")
 
 from ripe_mambaspike import create_model  # noqa: E402
-from ripe_mambaspike.deploy.export import nir_file  # noqa: E402
+from ripe_mambaspike.deploy.export.formats import nir as nir_file  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_neurons import neuron_graph  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_run import run_graph  # noqa: E402
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError  # noqa: E402

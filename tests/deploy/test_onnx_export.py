@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.onnx_file")
+onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.formats.onnx")
 
 STEPS = 2
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": STEPS}

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import fuse
-from ripe_mambaspike.deploy.export import graph_scan, torch_export
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
 from ripe_mambaspike.errors import InputError

@@ -12,14 +12,14 @@ from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture
 from ripe_mambaspike.nn.fast import bridge as fast_bridge
 from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.ops.cuda import joined as kernels_of
-from ripe_mambaspike.ops.fused import row_norm
-from ripe_mambaspike.ops.fused.joined import (
+from ripe_mambaspike.ops.joined_tokens import (
     joined_tokens,
     joined_tokens_reference,
     pooled_spikes,
     pooled_spikes_reference,
 )
+from ripe_mambaspike.ops.joined_tokens import triton as kernels_of
+from ripe_mambaspike.ops.row_norm import row_norm
 
 pytestmark = [
     pytest.mark.gpu,

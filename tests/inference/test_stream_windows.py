@@ -22,7 +22,7 @@ from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
 
 SENSOR = (20, 18)
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "num_classes": 3}

@@ -11,7 +11,7 @@ from ripe_mambaspike import from_pretrained
 from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_labels
 from ripe_mambaspike.nn.neurons import SiLIF
-from ripe_mambaspike.ops.attention import sigmoid_attention
+from ripe_mambaspike.ops.membrane_attention.reference import sigmoid_attention
 
 NAMES = tuple("abcdefg")
 LABELS = Labels(NAMES, "mine", "all", 5, (16, 16), "count", True, 3, "paper", "key", (34, 34), None, 900)

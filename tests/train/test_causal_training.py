@@ -8,13 +8,13 @@ import torch
 
 from ripe_mambaspike import from_pretrained, write
 from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.data.samples import held_out
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import load, predict
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.train.samples import held_out
 
 FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}"
 

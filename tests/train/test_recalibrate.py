@@ -4,12 +4,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ripe_mambaspike.data.clips import TrainBatches, open_data
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train.clips import TrainBatches, open_data
 
 FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 SIZES = (5, 3, 4)

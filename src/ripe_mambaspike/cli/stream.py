@@ -69,7 +69,7 @@ class StreamCommand:
     """Print one JSON line for every answer, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.export.exported import is_export
+        from ripe_mambaspike.deploy.export.run import is_export
         from ripe_mambaspike.inference.predict import load
         from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
         from ripe_mambaspike.inference.stream.sources import open_stream

@@ -14,7 +14,7 @@ from ripe_mambaspike.nn.fast.hierarchy import run_block
 from ripe_mambaspike.nn.mamba import BlockPlan, CausalConv1d, Mamba, inner_weights
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
-from ripe_mambaspike.ops.rates import windowed_rate
+from ripe_mambaspike.ops.pooled_rates.reference import windowed_rate
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 DECAY = 0.97

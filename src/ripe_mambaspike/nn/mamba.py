@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from ripe_mambaspike.ops.fused.mamba import InnerWeights
-from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, causal_conv
-from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.mamba_inner import InnerWeights
+from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, causal_conv
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 STATES = 16

@@ -15,7 +15,7 @@ def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
     data = recipe.data
     fields = {
         "num_classes": len(classes),
-        "time_steps": data.steps,
+        "time_steps": data.time_steps,
         "in_size": settled_grid(data),
         **recipe.model.fields,
     }

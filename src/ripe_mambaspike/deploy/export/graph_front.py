@@ -13,8 +13,8 @@ from ripe_mambaspike.deploy.export import graph_ops as ops
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.attention import MembraneAttention, SigmoidGate
 from ripe_mambaspike.nn.neurons import CSiLIF
-from ripe_mambaspike.ops.attention import sigmoid_attention
-from ripe_mambaspike.ops.rates import cumulative_rates
+from ripe_mambaspike.ops.membrane_attention.reference import sigmoid_attention
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 
 States = dict[str, Tensor]  # by name, each [B, C, H, W]
 

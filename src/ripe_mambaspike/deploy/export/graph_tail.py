@@ -13,7 +13,7 @@ from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba
 from ripe_mambaspike.nn.mixers import GRUBlock
 from ripe_mambaspike.nn.tokens import TokenSelection, keep_tokens
-from ripe_mambaspike.ops.mamba import MambaWeights, causal_conv
+from ripe_mambaspike.ops.mamba_inner.reference import MambaWeights, causal_conv
 
 
 class Tail(nn.Module):
