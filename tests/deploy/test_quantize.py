@@ -105,7 +105,11 @@ def test_what_is_kept_in_what(trained, calibrated):
     assert kinds["stages.1.second_conv.weight"] == kinds["stages.2.attention.query.0"] == "int8"
     assert kinds["hierarchy.blocks.2.backward_mamba.out_proj.weight"] == kinds["head.weight"] == "int8"
     assert kinds["entry.scale"] == kinds["hierarchy.blocks.0.forward_mamba.A_log"] == "float16"
-    assert kinds["hierarchy.blocks.0.forward_mamba.conv1d.weight"] == kinds["hierarchy.blocks.2.forward_mamba.dt_proj.weight"] == "float16"
+    assert (
+        kinds["hierarchy.blocks.0.forward_mamba.conv1d.weight"]
+        == kinds["hierarchy.blocks.2.forward_mamba.dt_proj.weight"]
+        == "float16"
+    )
     assert not [name for name in kinds if trained.get_parameter(name).ndim < 2]
     assert sum(report.numbers.values()) == trained.parameter_count()
     assert report.numbers["int8"] == sum(one.values.numel() for one in stored.values() if one.scale is not None)

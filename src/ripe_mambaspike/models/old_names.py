@@ -39,7 +39,7 @@ _MAMBA_TENSOR = re.compile(rf"(.*_mamba|blocks\.\d+\.mamba)\.({'|'.join(_MAMBA)}
 
 
 def rename_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of an earlier file under today's names; Mamba's convolution was kept as [E, K], now it is [E, 1, K]."""
+    """The tensors of an earlier file under today's names; the convolution [E, K] of Mamba becomes [E, 1, K]."""
     renamed = {}
     for name, tensor in tensors.items():
         for old, new in _MODULES:

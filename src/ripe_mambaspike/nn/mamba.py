@@ -117,7 +117,9 @@ class BidirectionalMamba(nn.Module):
         """For `nn.fast`: products in `dtype`, everything else in float32."""
         directions = (self.forward_mamba, self.backward_mamba)
         in_proj = torch.cat([direction.in_proj.weight for direction in directions])
-        out = torch.cat([m @ d.out_proj.weight for m, d in zip(self.merge.weight.chunk(2, 1), directions, strict=True)], 1)
+        out = torch.cat(
+            [m @ d.out_proj.weight for m, d in zip(self.merge.weight.chunk(2, 1), directions, strict=True)], 1
+        )
         norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
         inner = inner_weights(directions, dtype)
         return BlockPlan(norm, in_proj.to(dtype), inner, out.to(dtype), self.merge.bias.to(dtype))

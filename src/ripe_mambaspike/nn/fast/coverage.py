@@ -86,7 +86,8 @@ TABLE = {
     **known(
         (
             nn.Sequential, nn.ParameterList, nn.Identity, nn.Linear, nn.LayerNorm, nn.GELU, nn.GRU, nn.Conv1d,
-            *BATCH_NORMS, *AFFINES, *NEURONS, *ATTENTIONS, *MAMBAS, *MIXERS, Mamba, CausalConv1d, RepConv, FusedConv, SpikingStage,
+            *BATCH_NORMS, *AFFINES, *NEURONS, *ATTENTIONS, *MAMBAS, *MIXERS, Mamba, CausalConv1d, RepConv, FusedConv,
+            SpikingStage,
             Bridge, ProjectedMixture, FoldedMixture, FoldedProjection, Hierarchy, Transition, TokenSelection,
         ),
         {
