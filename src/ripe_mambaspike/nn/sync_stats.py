@@ -1,6 +1,6 @@
 """Batch statistics over the clips of several processes.
 
-Inside `with statistics_together(...)` every batch norm, on either path, uses the moments of all processes' clips, and
+Inside `with sync_batch_stats(...)` every batch norm, on either path, uses the moments of all processes' clips, and
 their gradients reach all processes. Outside it nothing happens and nothing is paid. All processes have to run the same
 network the same number of times, because each norm waits for the others.
 """
@@ -30,7 +30,7 @@ class StatsSync:
         return self.present / self.total if self.counted else 0.0
 
 
-_sharing: ContextVar[StatsSync | None] = ContextVar("statistics_together", default=None)
+_sharing: ContextVar[StatsSync | None] = ContextVar("sync_batch_stats", default=None)
 
 
 @contextmanager

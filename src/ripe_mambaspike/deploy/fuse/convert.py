@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model, require_unmodified
-from ripe_mambaspike.models.described import difference_from_config, skeleton, sync_num_classes
+from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection
@@ -53,7 +53,7 @@ def _expect(model: Any, what: str, *forms: str) -> None:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
     require_unmodified(model, what)
     sync_num_classes(model)
-    if (found := difference_from_config(model, skeleton(model))) is not None:
+    if (found := difference_from_config(model, meta_copy(model))) is not None:
         raise ConfigError(f"{wanted}; {found} in '{model.name}'", field=found.name)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
