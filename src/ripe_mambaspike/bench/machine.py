@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.bench.timing import Job, time_jobs
+from ripe_mambaspike.bench.measure import Job, time_jobs
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import commit
 
@@ -34,9 +34,9 @@ class Product(NamedTuple):
 def choose_device(name: str | None) -> torch.device:
     """The device asked for, CUDA where there is one when none was."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device is cuda; PyTorch sees no CUDA device here, so cpu is wanted")
+        raise InputError("--device: expected cpu, got cuda (PyTorch finds no CUDA device)", field="--device")
     if name not in (None, "cpu", "cuda"):
-        raise InputError(f"--device is '{name}'; one of cpu, cuda is wanted")
+        raise InputError(f"--device: expected cpu or cuda, got '{name}'", field="--device")
     return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
