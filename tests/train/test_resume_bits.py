@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
@@ -210,7 +210,7 @@ def test_other_clips_are_refused(tiny, go, tmp_path):
     """Another place for the same clips is fine, other clips there are not."""
     with pytest.raises(Stop):
         go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
-    make_set("synthgesture", tmp_path / "others", train=6, val=2, test=2, size=16, seed=1)
+    simulate_dataset("synthgesture", tmp_path / "others", train=6, val=2, test=2, size=16, seed=1)
     with pytest.raises(RipeError):
         go(tiny(f"data.root={tmp_path / 'others'}"), tmp_path / "run", resume=True)
 
