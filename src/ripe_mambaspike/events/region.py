@@ -56,7 +56,7 @@ class SensorRegion:
             return size, size_from
         if corner[0] >= self.size[0] or corner[1] >= self.size[1]:
             raise InputError(
-                f"sensor_size: expected events on the {format_size(self.size)} sensor which the network was trained on, "
+                f"sensor_size: expected events on the {format_size(self.size)} sensor of the network's training set, "
                 f"got events up to ({corner[0]}, {corner[1]}); {_overrides(size)}",
                 field="sensor_size",
             )
@@ -122,8 +122,8 @@ def inside(events: Events, crop: Crop) -> "np.ndarray[Any, np.dtype[np.bool_]]":
 
 
 def guessed_size_warning(size: Size) -> str:
-    """What is said where nobody names the sensor."""
-    return f"sensor_size: guessed {format_size(size)} from the events, since neither file nor network say; give --sensor-size"
+    """The warning where neither file nor network name the sensor."""
+    return f"sensor_size: guessed {format_size(size)} from the events; --sensor-size sets it"
 
 
 def format_size(size: Size | None) -> str:

@@ -143,8 +143,8 @@ def make_classifier(
         part: Crop | None = check_crop(crop, size if sensor_size is not None else None)
     elif own_crop is not None and size != own_size:
         raise InputError(
-            f"crop: expected --crop X Y W H with a sensor of {format_size(size)}, since the network bins a part of its own "
-            f"{format_size(own_size)} sensor; got none",
+            f"crop: expected --crop X Y W H with a sensor of {format_size(size)}, since the network bins a part of its "
+            f"own {format_size(own_size)} sensor; got none",
             field="crop",
         )
     else:

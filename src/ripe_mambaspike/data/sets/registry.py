@@ -58,7 +58,7 @@ SETS = {
 
 
 SIMULATED = {
-    "synthgesture": DatasetInfo("simulated gestures, the default", ("people",), "1320/440", "64×64", "no pictures", None),
+    "synthgesture": DatasetInfo("simulated gestures (default)", ("people",), "1320/440", "64×64", "no pictures", None),
     "sim-nmnist": DatasetInfo(
         "simulated stand-in of N-MNIST", ("folders",), "60000/10000", "34×34", "MNIST's IDX files", None,
     ),

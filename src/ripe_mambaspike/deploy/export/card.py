@@ -217,7 +217,8 @@ def _training(facts: CardFacts) -> Iterator[str]:
         if labels.sensor_size is None:
             yield "- Sensor: not recorded; give `--sensor-size W H` for recordings that do not name theirs."
         else:
-            yield f"- Sensor: {format_size(labels.sensor_size)} pixels{_crop(labels)}; recordings of others are refused."
+            size = format_size(labels.sensor_size)
+            yield f"- Sensor: {size} pixels{_crop(labels)}; recordings of others are refused."
         lasts = "not recorded" if labels.duration_us is None else f"{labels.duration_us / 1e3:,.0f} ms (median)"
         yield f"- Duration of a clip: {lasts}."
 
