@@ -1,4 +1,4 @@
-"""Dual-stream membrane-potential attention (DS-MPA) and the operators it is studied against.
+"""Dual-stream membrane-potential attention (DS-MPA), its variants, and the fused operators in plain PyTorch.
 
 Queries and keys come from the membrane potential of this step, values from the spikes of the step before; the
 positions of one step are the sequence. Tensors are [B, T, C, N] with N = H·W.

@@ -1,8 +1,11 @@
 """DS-MPA on NVIDIA GPUs: `attend`, its gradient, and together with the neuron that reads it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.triton_backward import backward
 from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, enough, modulate_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
@@ -10,23 +13,14 @@ from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulate
 from ripe_mambaspike.ops.membrane_attention.triton_plan import fused, fused_gradient
 from ripe_mambaspike.ops.membrane_attention.triton_wide import modulate_wide
 from ripe_mambaspike.ops.membrane_attention.triton_wide_backward import backward_wide
+from ripe_mambaspike.ops.norm_fire import NormFireInputs, empty_finals
 
-FEW = 256  # numbers in a tensor
+MIN_NUMBERS = 256  # numbers in a tensor
 
 
-def attend(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor]:
+def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     """(modulated features, A or an empty tensor)."""
+    potential, spikes, _, features, scale, shift, query, key, value, gain, keep_attention, _ = i
     if fused(potential):
         mixed = mixture(potential, spikes, key, value)
         return modulate(potential, features, scale, shift, query, gain, mixed, keep_attention)
@@ -34,25 +28,14 @@ def attend(
         return modulate_wide(potential, spikes, features, scale, shift, query, key, value, gain, keep_attention)
 
 
-def attend_backward(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    grad_out: Tensor | None,
-    grad_attention: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
-    if potential.dtype == torch.bfloat16 and potential.numel() < FEW:
+def attend_backward(i: AttendInputs, arriving: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """Gradients in the order of the inputs; those of the spikes in the potential's precision."""
+    potential, spikes, _, features, scale, shift, query, key, value, gain, *_ = i
+    grad_out, grad_attention = arriving
+    if potential.dtype == torch.bfloat16 and potential.numel() < MIN_NUMBERS:
         # Over a handful of numbers the rounding of one is not averaged away, and float32 costs nothing.
-        tensors = (potential, spikes, features, scale, shift, query, key, value, gain, grad_out, grad_attention)
-        wide = (t.float() if t is not None and t.dtype == torch.bfloat16 else t for t in tensors)
-        found = attend_backward(*wide)  # type: ignore[arg-type]
+        wide = AttendInputs(*map(_float, i))
+        found = attend_backward(wide, (_float(grad_out), _float(grad_attention)))
         like = (potential, potential, features, gain, gain, query, key, value, gain)
         return tuple(grad.to(one.dtype) for grad, one in zip(found, like, strict=True))
     grads = (None if grad is None else grad.contiguous() for grad in (grad_out, grad_attention))
@@ -61,33 +44,24 @@ def attend_backward(
         return route(potential, spikes, features, scale, shift, query, key, value, gain, *grads)
 
 
-def attend_fire(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    decay: Tensor,
-    rotation: Tensor | None,
-    drive: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(spikes, operand, A or an empty tensor)."""
-    firing = Firing(decay, rotation, drive, threshold, coefficient, relaxed, sharpness)
+def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
+    """(spikes, operand, A or an empty tensor, the final states)."""
+    potential, spikes, features, scale, shift, query, key, value, gain = i[:9]
+    firing = Firing(*i[9:16])
     if fused(potential) and enough(potential):
         mixed = mixture(potential, spikes, key, value)
-        return modulate_fire(potential, features, scale, shift, query, gain, mixed, firing, keep_attention)
+        found = modulate_fire(potential, features, scale, shift, query, gain, mixed, firing, i.keep_attention)
+        return *found, *empty_finals(i, features)
     from ripe_mambaspike.ops.norm_fire.triton import norm_fire
 
     weights = (query, key, value, gain)
-    current, attention = attend(potential, spikes, features, scale, shift, *weights, keep_attention)
-    fired, _, operand = norm_fire(current, None, None, *firing, False)
-    return fired, operand, attention
+    current, attention = attend(
+        AttendInputs(potential, spikes, potential, features, scale, shift, *weights, i.keep_attention, i.input_spikes)
+    )
+    state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)
+    fired, _, _, operand, *finals = norm_fire(NormFireInputs(current, None, None, *firing, False, *state))
+    return fired, operand, attention, *finals
+
+
+def _float(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype == torch.bfloat16 else value
