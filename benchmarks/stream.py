@@ -25,7 +25,7 @@ from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Events, Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
 from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 from ripe_mambaspike.models.base import clip_logits

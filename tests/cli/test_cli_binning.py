@@ -20,7 +20,9 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict, read_recording
+from ripe_mambaspike.inference.classifier import read_recording
+from ripe_mambaspike.inference.predict import predict
+from ripe_mambaspike.api import load
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
 from ripe_mambaspike.inference.stream.sources import PipeSource

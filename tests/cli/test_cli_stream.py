@@ -17,7 +17,8 @@ from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict
+from ripe_mambaspike.inference.predict import predict
+from ripe_mambaspike.api import load
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, save_labels

@@ -12,7 +12,8 @@ from ripe_mambaspike import bin_events, create_model, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict, step_edges
+from ripe_mambaspike.inference.predict import predict, step_edges
+from ripe_mambaspike.api import load
 from ripe_mambaspike.models.labels import Labels, save_labels
 
 FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 18, "classes": 4}
@@ -74,8 +75,8 @@ def test_the_clip_is_binned_as_in_training_and_its_mean_is_taken(saved, network,
 def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved, network):
     (saved / "best" / "labels.json").unlink()
     classifier = load(saved)
-    assert (classifier.names, classifier.steps, classifier.grid) == (("0", "1", "2", "3"), 6, (18, 18))
-    assert (classifier.by, classifier.binary) == ("time", False)
+    assert (classifier.class_names, classifier.time_steps, classifier.grid) == (("0", "1", "2", "3"), 6, (18, 18))
+    assert (classifier.bin_by, classifier.binary) == ("time", False)
     clip = recording()
     with torch.no_grad():
         wanted = int(network.predict(bin_events(clip, 6, grid=18)[None]))
@@ -84,7 +85,7 @@ def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved
 
 def test_steps_and_grid_may_be_asked_for(saved, network):
     clip = recording()
-    classifier = load(saved, steps=3, grid=12)
+    classifier = load(saved, time_steps=3, grid=12)
     with torch.no_grad():
         logits = network(bin_events(clip, 3, grid=12)[None])[0]
     made = predict(classifier, clip)
@@ -160,7 +161,7 @@ def test_no_events(saved):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"steps": 0}, "0"), ({"steps": 7}, "7"), ({"grid": 7}, "7"), ({"grid": -1}, "-1"), ({"grid": 1 << 20}, "grid")],
+    [({"time_steps": 0}, "0"), ({"time_steps": 7}, "7"), ({"grid": 7}, "7"), ({"grid": -1}, "-1"), ({"grid": 1 << 20}, "grid")],
     ids=["steps 0", "steps 7", "grid 7", "grid -1", "grid huge"],
 )
 def test_sizes_that_the_network_does_not_take(saved, options, named):

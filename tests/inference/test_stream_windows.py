@@ -16,7 +16,8 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier, predict
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.front import ClipFront, StepFront, make_front
 from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.attention_map import attention_contrast
@@ -60,7 +61,7 @@ def whole(classifier, events, answer, steps=None):
     inside = events[(events["t"] >= answer.start_us) & (events["t"] < answer.stop_us)]
     clip = bin_events(
         Recording(inside, SENSOR),
-        classifier.steps,
+        classifier.time_steps,
         grid=classifier.grid,
         binary=classifier.binary,
         start_us=answer.start_us,
@@ -242,7 +243,7 @@ def test_the_default_hop_is_a_bin(classifier):
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({"by": "count"}, {}, "bins by count, whose ends are known when a recording is over; one trained on bins by"),
+        ({"bin_by": "count"}, {}, "bins by count, whose ends are known when a recording is over; one trained on bins by"),
         ({}, {"window_us": 3}, "the window is 3 µs; from 4 "),
         ({}, {"window_us": 10**12}, "the window is 1000000000000 µs"),
         ({}, {"hop_us": 0}, "the hop is 0 µs; at least 1 is wanted"),

@@ -10,7 +10,8 @@ import pytest
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier, predict
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.inference.stream.sources import UdpSource
 from ripe_mambaspike.live.broadcast import MAX_KEPT_PREDICTIONS, LiveStream

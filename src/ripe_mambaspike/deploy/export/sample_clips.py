@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.inference.predict import Classifier, make_clip, read_recording
+from ripe_mambaspike.inference.classifier import Classifier, make_clip, read_recording
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of, store_note, trained_store
 from ripe_mambaspike.train.clips import Clips
