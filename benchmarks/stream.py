@@ -96,10 +96,10 @@ class SteadySource:
 
 
 def make_classifier(given: Arguments) -> Classifier:
-    model = create_model("dvsgesture", seed=0, steps=given.steps, resolution=given.side)
+    model = create_model("dvsgesture", seed=0, time_steps=given.steps, in_size=given.side)
     randomize(model, 0)
     deployed = fuse(model.eval(), quiet=True)
-    names = tuple(f"class {index}" for index in range(deployed.config.classes))
+    names = tuple(f"class {index}" for index in range(deployed.config.num_classes))
     return Classifier(deployed, names, given.steps, (given.side, given.side), "time", False)
 
 

@@ -40,7 +40,7 @@ def measure(threads: int, seconds: float, pinned: bool) -> float:
     if pinned:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # threads that are made from here on inherit it
     torch.manual_seed(0)
-    model = create_model("dvsgesture", classes=11, steps=STEPS, resolution=(SIDE, SIDE), neurons=["lif"] * 3)
+    model = create_model("dvsgesture", num_classes=11, time_steps=STEPS, in_size=(SIDE, SIDE), neurons=["lif"] * 3)
     model.train()
     optimizer = make_optimizer(model, 1e-3, 0.05)
     clips = torch.poisson(torch.full((BATCH, STEPS, 2, SIDE, SIDE), 0.2))

@@ -21,7 +21,7 @@ if not torch.cuda.is_available():  # Triton's kernels run in its interpreter, wh
 
 def pytest_sessionstart() -> None:
     """The C++ operators are built before the first test, so that none waits for them or sees the line about it."""
-    from ripe_mambaspike.ops.native.build import unavailable_reason
+    from ripe_mambaspike.ops.cpp.build import unavailable_reason
 
     unavailable_reason()
 

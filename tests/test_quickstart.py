@@ -19,7 +19,7 @@ def quickstart(folder):
     command = binaries / "ripe"  # as installed, whatever the environment is called
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ripe_mambaspike "$@"\n')
     command.chmod(0o755)
-    settings = "schedule.epochs=2 schedule.first_epochs=1 data.grid=16 data.steps=4 run.device=cpu"
+    settings = "schedule.epochs=2 schedule.first_epochs=1 data.grid=16 data.time_steps=4 run.device=cpu"
     sizes = {"TRAIN": "22", "VAL": "11", "TEST": "11", "SET": settings}
     reduced = {"BIN": str(binaries), "OMP_NUM_THREADS": "1", **{f"QUICKSTART_{k}": v for k, v in sizes.items()}}
     script = ROOT / "examples" / "quickstart.sh"

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 SETTINGS = (
-    "name=tiny", "data.steps=4", "data.grid=16", "optimizer.lr_min=1e-4", "schedule.batch_size=4",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}", "schedule.epochs=2",
-    "schedule.warmup_epochs=1", "run.recalibrate=2", "run.device=cpu", "run.checkpoint_minutes=0.0001",
+    "name=tiny", "data.time_steps=4", "data.grid=16", "optimizer.min_learning_rate=1e-4", "schedule.batch_size=4",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}", "schedule.epochs=2",
+    "schedule.warmup_epochs=1", "run.recalibrate_batches=2", "run.device=cpu", "run.checkpoint_minutes=0.0001",
 )  # fmt: skip
 TIMED = ("seconds", "samples_per_second", "memory_mib")  # what no two runs share
 State = dict[str, str]

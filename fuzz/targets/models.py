@@ -16,7 +16,7 @@ from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_labels, save
 from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE, from_pretrained, save_pretrained
 from ripe_mambaspike.models.registry import create_model
 
-FIELDS: dict[str, Any] = {"stage_channels": (4, 4, 4), "hierarchy_widths": (4, 4, 4), "steps": 2, "resolution": 8}
+FIELDS: dict[str, Any] = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}
 NAMES = (CONFIG_FILE, LABELS_FILE, WEIGHTS_FILE)
 LABELS = Labels(
     ("a", "b", "c"), "folder", "share-0.2", 2, (8, 8), "time", False, 3, "validation", "0123456789abcdef", (16, 16),
@@ -27,7 +27,7 @@ LABELS = Labels(
 def network_folder() -> dict[str, bytes]:
     """The files of a small deployed network."""
     with tempfile.TemporaryDirectory() as place:
-        save_pretrained(create_model("nmnist", form="deployed", classes=3, seed=0, **FIELDS), place)
+        save_pretrained(create_model("nmnist", form="deployed", num_classes=3, seed=0, **FIELDS), place)
         save_labels(LABELS, place)
         return {name: (Path(place) / name).read_bytes() for name in NAMES}
 
@@ -118,7 +118,7 @@ def _load(original: dict[str, bytes]):  # type: ignore[no-untyped-def]
             raise WrongAnswer("weights that are not finite were loaded")
         if files[CONFIG_FILE] == original[CONFIG_FILE] and files[WEIGHTS_FILE] != original[WEIGHTS_FILE]:
             raise WrongAnswer("weights were loaded that are not those the config was saved with")
-        steps, side = min(int(model.config.steps), 4), 8
+        steps, side = min(int(model.config.time_steps), 4), 8
         with torch.no_grad():
             model(torch.zeros(1, steps, 2, side, side, dtype=model.dtype))
 

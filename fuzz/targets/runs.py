@@ -20,18 +20,18 @@ from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_c
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
 
 SETTINGS = (
-    "data.steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], hierarchy_widths: [4, 4, 4]}",
-    "schedule.batch_size=4", "schedule.epochs=2", "run.recalibrate=1", "run.device=cpu",
+    "data.time_steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], embed_dims: [4, 4, 4]}",
+    "schedule.batch_size=4", "schedule.epochs=2", "run.recalibrate_batches=1", "run.device=cpu",
 )  # fmt: skip
 
 
 class Quiet:
     """Hears of a run and says nothing."""
 
-    def began(self, *_: Any) -> None: ...
-    def moved(self, *_: Any) -> None: ...
-    def ended(self, *_: Any) -> None: ...
-    def says(self, *_: Any) -> None: ...
+    def on_train_begin(self, *_: Any) -> None: ...
+    def on_step_end(self, *_: Any) -> None: ...
+    def on_epoch_end(self, *_: Any) -> None: ...
+    def on_message(self, *_: Any) -> None: ...
 
 
 def make(name: str) -> Target:
@@ -67,7 +67,7 @@ def _begun() -> tuple[Any, Path]:
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
     run = runs.Run(recipe, place / "run", Quiet())
     (place / "run").mkdir()
-    row = run.learner.epoch(lambda: None)
+    row = run.trainer.epoch(lambda: None)
     run.rows.append({**row, "seconds": 1.0})
     run.save()
     return run, place / "run"

@@ -12,7 +12,7 @@ from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import list_models, model_config
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5}
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -52,7 +52,10 @@ def test_without_the_filter_there_is_no_dual_kernel():
 def test_the_account_of_a_clip(form):
     model = create_model("nmnist", seed=0, **SMALL, form=form).train()
     document = account(model, probe_events(3, 20, 30), "a clip")
-    parameters, flops = count_parameters(model.config), count_flops(model.config.replace(steps=3, resolution=(20, 30)))
+    parameters, flops = (
+        count_parameters(model.config),
+        count_flops(model.config.replace(time_steps=3, in_size=(20, 30))),
+    )
     assert document["parameters"]["training"] == parameters.training
     assert document["parameters"]["deployed"] == parameters.deployed
     assert document["parameters"]["by_part"] == parameters.by_part

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.account.energy import energy_report, fan_out, measure
+from ripe_mambaspike.account.energy import energy_report, fan_out, measure_activity
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.models.probe import probe_events
 
 SIZES = pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (6, 7), (9, 9)])
 CHANNELS = (3, 4, 5)
-TINY = {"stage_channels": CHANNELS, "hierarchy_widths": (4, 4, 4), "steps": 3}
+TINY = {"stage_channels": CHANNELS, "embed_dims": (4, 4, 4), "time_steps": 3}
 
 
 def outputs_reading(position, size, stride):
@@ -78,7 +78,7 @@ def operands(model, x):
 
 def test_accumulates_event_by_event(network):
     x = probe_events(3, 11, 9, samples=2)
-    layers = measure(network, x)
+    layers = measure_activity(network, x)
     given = operands(network, x)
     outs = [c for c in CHANNELS for _ in range(2)]
     assert [layer.binary for layer in layers] == [False] + [True] * 5
@@ -95,15 +95,17 @@ def test_multiply_adds_leave_out_the_border(network):
     x = probe_events(3, 11, 9)
     sizes = [(11, 9), (6, 5), (6, 5), (3, 3), (3, 3), (2, 2)]
     widths = [(2, 3), (3, 3), (3, 4), (4, 4), (4, 5), (5, 5)]
-    for layer, size, (before, after), stride in zip(measure(network, x), sizes, widths, (2, 1) * 3, strict=True):
+    for layer, size, (before, after), stride in zip(
+        measure_activity(network, x), sizes, widths, (2, 1) * 3, strict=True
+    ):
         pairs = sum(len(outputs_reading((i, j), size, stride)) for i in range(size[0]) for j in range(size[1]))
         assert layer.macs == pairs * before * after * 3
 
 
 def test_the_report_follows_from_the_layers(network):
     x = probe_events(3, 11, 9)
-    report, layers = energy_report(network, x, "a test"), measure(network, x)
-    flops = count_flops(network.config.replace(resolution=(11, 9)))
+    report, layers = energy_report(network, x, "a test"), measure_activity(network, x)
+    flops = count_flops(network.config.replace(in_size=(11, 9)))
     rest = (flops.total - flops.by_part["backbone"]) / 2 * 4.6e-6
     dense = sum(layer.macs for layer in layers) * 4.6e-6
     additions = sum(layer.accumulates for layer in layers[1:])
@@ -132,7 +134,7 @@ def test_silence_costs_nothing_but_the_first_layer(network):
 
 def test_a_single_step_reads_every_spike_once(network):
     x = probe_events(1, 11, 9)
-    for layer, (operand, stride) in list(zip(measure(network, x), operands(network, x), strict=True))[1:]:
+    for layer, (operand, stride) in list(zip(measure_activity(network, x), operands(network, x), strict=True))[1:]:
         fan = fan_out(*operand.shape[-2:], stride)
         channels = CHANNELS[int(layer.layer[5]) - 1]
         assert layer.accumulates == (operand[0, 0].sum(0) * fan).sum().item() * channels
@@ -144,20 +146,20 @@ def test_without_the_filter_every_spike_is_read_once():
     for stage in plain.stages:
         torch.nn.init.constant_(stage.first_norm.weight, 6)
         torch.nn.init.constant_(stage.second_norm.weight, 6)
-    for layer, (operand, stride) in list(zip(measure(plain, x), operands(plain, x), strict=True))[1:]:
+    for layer, (operand, stride) in list(zip(measure_activity(plain, x), operands(plain, x), strict=True))[1:]:
         fan = fan_out(*operand.shape[-2:], stride)
         channels = CHANNELS[int(layer.layer[5]) - 1]
         assert layer.accumulates == pytest.approx((operand[0].sum((0, 1)) * fan).sum().item() * channels)
 
 
 def test_the_baselines_encoder():
-    small = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 4, "resolution": (13, 18)}
+    small = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 2, "time_steps": 4, "in_size": (13, 18)}
     model = create_model("mamba-spike", seed=0, **small).eval()
     with torch.no_grad():
         for layer in model.encoder:
             layer.conv.weight.mul_(5)
     x = probe_events(4, 13, 18)
-    layers = measure(model, x)
+    layers = measure_activity(model, x)
     assert [layer.binary for layer in layers] == [False, True, True, True, True, True]
     operand = x
     for conv, recurrent, part in zip(layers[::2], layers[1::2], model.encoder, strict=True):

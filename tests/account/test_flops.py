@@ -12,7 +12,7 @@ from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.nn.mixers import matched_sizes
 from ripe_mambaspike.ops.backend import kernels
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "form": "deployed"}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5, "form": "deployed"}
 
 
 def giga(**overrides):
@@ -24,15 +24,15 @@ def giga(**overrides):
     ("overrides", "expected"),
     [
         ({}, 8.9884),
-        ({"tokens": 64}, 8.2303),
-        ({"tokens": 128}, 8.4830),
-        ({"steps": 4}, 2.2471),
-        ({"steps": 8}, 4.4942),
-        ({"steps": 32}, 17.9769),
-        ({"resolution": 48}, 1.2640),
-        ({"resolution": 224}, 27.5270),
-        ({"stage_channels": (64, 128, 256), "hierarchy_widths": (64, 128, 256)}, 35.6013),
-        ({"stage_channels": (128, 256, 512), "hierarchy_widths": (128, 256, 512)}, 141.7005),
+        ({"num_tokens": 64}, 8.2303),
+        ({"num_tokens": 128}, 8.4830),
+        ({"time_steps": 4}, 2.2471),
+        ({"time_steps": 8}, 4.4942),
+        ({"time_steps": 32}, 17.9769),
+        ({"in_size": 48}, 1.2640),
+        ({"in_size": 224}, 27.5270),
+        ({"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}, 35.6013),
+        ({"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}, 141.7005),
     ],
     ids=str,
 )
@@ -41,8 +41,8 @@ def test_the_specifications_table(overrides, expected):
 
 
 def test_at_34_the_odd_token_is_kept():
-    assert 0.7756 < giga(resolution=34) < 0.7756 * 1.02
-    assert token_counts(model_config("dvsgesture", resolution=34)) == [25, 13, 7]
+    assert 0.7756 < giga(in_size=34) < 0.7756 * 1.02
+    assert token_counts(model_config("dvsgesture", in_size=34)) == [25, 13, 7]
 
 
 def test_parts():
@@ -64,17 +64,17 @@ def test_parts_add_up(name):
     assert all(isinstance(count, int) and count > 0 for count in flops.by_part.values())
 
 
-@pytest.mark.parametrize("overrides", [{}, {"tokens": 7}, {"mixer": "flat"}], ids=str)
+@pytest.mark.parametrize("overrides", [{}, {"num_tokens": 7}, {"mixer": "flat"}], ids=str)
 def test_the_scan_is_nine_operations_a_token_channel_and_state(overrides):
     config = model_config("nmnist", **{**SMALL, **overrides})
     widths = (24, 24, 24) if config.mixer == "flat" else (8, 16, 24)
-    counts = {"tokens": (7, 4, 2), "mixer": (25, 25, 25)}.get(next(iter(overrides), ""), (25, 13, 7))
+    counts = {"num_tokens": (7, 4, 2), "mixer": (25, 25, 25)}.get(next(iter(overrides), ""), (25, 13, 7))
     expected = sum(2 * 9 * 5 * count * 2 * width * 16 for count, width in zip(counts, widths, strict=True))
     assert count_flops(config).by_part["scan"] == expected
 
 
 def counted_by_pytorch(model, height, width):
-    x = probe_events(model.config.steps, height, width)
+    x = probe_events(model.config.time_steps, height, width)
     # PyTorch counts its own operators and cannot look into ours: the reference path it is.
     with kernels("off"), FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model.eval()(x)
@@ -82,7 +82,7 @@ def counted_by_pytorch(model, height, width):
 
 
 def counted_here(model, height, width):
-    return count_flops(model.config.replace(resolution=(height, width))).without_scan
+    return count_flops(model.config.replace(in_size=(height, width))).without_scan
 
 
 @pytest.mark.parametrize(("name", "size"), [("dvsgesture", (34, 34)), ("dvsgesture", (48, 48)), ("nmnist", (34, 34))])
@@ -102,13 +102,13 @@ def test_shipped_networks_equal_pytorchs_counter(name, size):
         {"attention": "none"},
         {"bridge": "stage3"},
         {"tdm": False},
-        {"tokens": 7},
-        {"tokens": 20},
+        {"num_tokens": 7},
+        {"num_tokens": 20},
         {"mixer": "transformer"},
         {"mixer": "gru"},
         {"mixer": "none"},
         {"mixer": "flat"},
-        {"head_width": 30},
+        {"head_hidden_size": 30},
         {"pool_ratios": (2, 1, 3)},
         {"causal": True},
     ],
@@ -127,9 +127,9 @@ def test_the_depthwise_convolution_of_the_conv_arm_is_left_out():
     assert counted_by_pytorch(model, 34, 34) == counted_here(model, 34, 34) + depthwise
 
 
-@pytest.mark.parametrize("fields", [{}, {"pooled": 3}, {"conv_bias": True}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"pool_size": 3}, {"conv_bias": True}], ids=str)
 def test_the_baseline_equals_pytorchs_counter(fields):
-    small = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 7, "resolution": (38, 35)}
+    small = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 2, "time_steps": 7, "in_size": (38, 35)}
     model = create_model("mamba-spike", **small, **fields)
     assert counted_by_pytorch(model, 38, 35) == counted_here(model, 38, 35)
 

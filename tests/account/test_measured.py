@@ -7,14 +7,14 @@ import pytest
 
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.account.document import account
-from ripe_mambaspike.account.energy import backbone_macs, energy_report, measure
+from ripe_mambaspike.account.energy import backbone_macs, energy_report, measure_activity
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.measured import account_recordings, accumulator_of, measure_clip
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": (18, 22)}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": (18, 22)}
 CONVS = [f"stage{stage}.{which}_conv" for stage in (1, 2, 3) for which in ("first", "second")]
 
 
@@ -44,7 +44,7 @@ def document(model, activities):
 def test_what_one_clip_did(model, clips, activities):
     wide = copy.deepcopy(model).double()
     for x, one in zip(clips, activities, strict=True):
-        foretold = measure(wide, x.double())
+        foretold = measure_activity(wide, x.double())
         assert [one.operand(layer.layer) for layer in foretold] == pytest.approx([layer.rate for layer in foretold])
         assert list(one.additions.values()) == [layer.accumulates for layer in foretold[1:]]
         assert one.differing == 0
@@ -53,8 +53,8 @@ def test_what_one_clip_did(model, clips, activities):
 
 @pytest.mark.parametrize("resolution", [(18, 22), (34, 34), (11, 9)], ids=str)
 def test_multiply_adds_without_running(model, resolution):
-    config = model.config.replace(resolution=resolution, steps=2)
-    ran = {layer.layer: layer.macs for layer in measure(model, probe_events(2, *resolution))}
+    config = model.config.replace(in_size=resolution, time_steps=2)
+    ran = {layer.layer: layer.macs for layer in measure_activity(model, probe_events(2, *resolution))}
     assert backbone_macs(config) == ran
 
 

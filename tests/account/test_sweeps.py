@@ -86,12 +86,12 @@ def test_units_and_columns_belong_together(name):
 
 @NAMES
 def test_another_network_has_no_paper_column(name):
-    for row in rows(name, classes=5).values():
+    for row in rows(name, num_classes=5).values():
         assert set(row.paper.values()) == {None}
 
 
 def test_fewer_positions_than_tokens():
-    assert list(rows("tokens", resolution=34)) == ["all 25"]
+    assert list(rows("tokens", in_size=34)) == ["all 25"]
 
 
 def test_the_baseline_cannot_be_swept():

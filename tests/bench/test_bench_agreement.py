@@ -116,7 +116,7 @@ def test_a_graph_that_gives_something_else(deployed, clip):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training(monkeypatch, precision):
-    model = create_model("nmnist", seed=0, steps=3, resolution=16).train()  # with drop-path
+    model = create_model("nmnist", seed=0, time_steps=3, in_size=16).train()  # with drop-path
     x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
     before = [p.detach().clone() for p in (*model.parameters(), *model.buffers())]
     assert compare_training(model, x, y, StepSettings(), precision).agrees

@@ -105,7 +105,7 @@ def test_a_saved_network(ripe, saved):
 
 @pytest.mark.parametrize("form", ["deployed", "bfloat16"])
 def test_saved_in_another_form_or_precision(ripe, tmp_path, form):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18}
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18}
     model = create_model("nmnist", seed=0, **fields)
     model = fuse(model, quiet=True) if form == "deployed" else model.bfloat16()
     document = read(ripe("account", model.save_pretrained(tmp_path / "net"), "--json"))

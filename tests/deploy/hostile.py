@@ -9,7 +9,7 @@ import zipfile
 import torch
 from torch import nn
 
-from ripe_mambaspike.deploy.export import torch_export
+from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, describe_file
 from ripe_mambaspike.models.registry import create_model
@@ -23,7 +23,7 @@ SAMPLES = "data/sample_inputs/model.pt"
 class Small(nn.Module):
     """Any batch [B, 1, 2, 8, 8] → [B, 1, 3], with a weight and a constant."""
 
-    facts = {"steps": 1}  # noqa: RUF012
+    facts = {"time_steps": 1}  # noqa: RUF012
     size = (8, 8)
 
     def __init__(self):
@@ -51,7 +51,7 @@ def save_small(path):
 def save_folder(folder):
     """An export of the clip graph alone, as `ripe export` would describe it."""
     path = save_small(folder / "clip.pt2")
-    config = create_model("nmnist", classes=3, steps=1, resolution=(8, 8)).config.to_dict()
+    config = create_model("nmnist", num_classes=3, time_steps=1, in_size=(8, 8)).config.to_dict()
     graph = describe_file("clip", path, ("x",), ("logits",))
     manifest = Manifest("torch-export", "fp32", "nmnist", config, 1, (8, 8), False, (graph,))
     (folder / MANIFEST).write_bytes(manifest.to_json())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.account.energy import measure
+from ripe_mambaspike.account.energy import measure_activity
 from ripe_mambaspike.deploy.fuse.accumulate import (
     AccumulatingConv,
     Accumulator,
@@ -25,7 +25,7 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, accumulate_conv_by_lists, accumulate_conv_reference
 
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -34,7 +34,7 @@ ELIGIBLE = ["stage1.second_conv", "stage2.first_conv", "stage2.second_conv", "st
 WAYS = ["off"] if unavailable_reason() else ["native", "off"]
 
 
-SMALL = (("stage_channels", (8, 12, 16)), ("hierarchy_widths", (8, 16, 24)), ("steps", 4))
+SMALL = (("stage_channels", (8, 12, 16)), ("embed_dims", (8, 16, 24)), ("time_steps", 4))
 
 
 @lru_cache
@@ -77,7 +77,7 @@ def test_every_spike_of_the_dense_network(sums):
 @pytest.mark.skipif(not (SHARED / "nmnist-real").is_dir(), reason="the shared recordings are not there")
 @pytest.mark.parametrize("sums", SUMS)
 def test_every_step_of_20_real_recordings(sums):
-    wide = (("stage_channels", (32, 64, 128)), ("hierarchy_widths", (32, 64, 128)), ("steps", 10))
+    wide = (("stage_channels", (32, 64, 128)), ("embed_dims", (32, 64, 128)), ("time_steps", 10))
     runtime = Accumulator(dual(*wide), sums)
     paths = sorted((SHARED / "nmnist-real").rglob("*.bin"))[::30][:20]
     assert len(paths) == 20
@@ -142,7 +142,7 @@ def test_additions_are_those_counted_by_hand_and_foretold():
     by_hand = [count_by_hand(*each) for each in zip(operands, outs, strides, strict=True)]
     assert min(by_hand) > 0
     assert list(made.additions.values()) == by_hand
-    foretold = measure(runtime.dense, x.double())  # for one sample, on average
+    foretold = measure_activity(runtime.dense, x.double())  # for one sample, on average
     assert [2 * layer.accumulates for layer in foretold[1:]] == by_hand
 
 

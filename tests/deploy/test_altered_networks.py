@@ -19,7 +19,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.neurons import SiLIF
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
-SMALL = {"stage_channels": (4, 4, 8), "hierarchy_widths": (4, 8, 8), "steps": 3, "classes": 3, "resolution": (16, 16)}
+SMALL = {"stage_channels": (4, 4, 8), "embed_dims": (4, 8, 8), "time_steps": 3, "num_classes": 3, "in_size": (16, 16)}
 
 
 class Mine(SiLIF):
@@ -106,7 +106,7 @@ def test_a_head_put_in_by_hand_is_fused():
     model = network("training")
     model.head = nn.Linear(8, 5)
     fused = fuse(model, quiet=True)
-    assert fused.config.classes == 5
+    assert fused.config.num_classes == 5
     assert fused(probe_events(3, 16, 16)).shape == (1, 3, 5)
 
 

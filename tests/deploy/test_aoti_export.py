@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export import aoti, graph_scan
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.formats import aoti
 from ripe_mambaspike.deploy.export.graph import resized, tail_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
@@ -20,7 +21,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there i
 @pytest.fixture(scope="module")
 def model():
     """A small deployed network, one matrix of it in whole numbers."""
-    small = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 2, "form": "deployed"}
+    small = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 2, "form": "deployed"}
     network = create_model("nmnist", seed=0, **small).eval()
     with torch.no_grad():
         for name, parameter in network.named_parameters():

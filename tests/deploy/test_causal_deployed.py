@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
-from ripe_mambaspike.account.energy import measure
+from ripe_mambaspike.account.energy import measure_activity
 from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.deploy.export.graph import clip_graph, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.nir_graph import check_model
@@ -18,7 +18,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.probe import probe_events
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18, "causal": True}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18, "causal": True}
 
 
 @pytest.fixture(scope="module")
@@ -106,5 +106,5 @@ def test_the_account_counts_one_direction(deployed):
     assert {k: v for k, v in ours.items() if k not in ("scan", "hierarchy")} == {
         k: v for k, v in both.items() if k not in ("scan", "hierarchy")
     }
-    short, long = measure(deployed, clips(1, 4)), measure(deployed, clips(1, 12))
+    short, long = measure_activity(deployed, clips(1, 4)), measure_activity(deployed, clips(1, 12))
     assert [3 * layer.macs for layer in short] == [layer.macs for layer in long]

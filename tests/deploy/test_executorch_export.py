@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("executorch")
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export import executorch_file
+from ripe_mambaspike.deploy.export.formats import executorch as executorch_file
 from ripe_mambaspike.deploy.export.graph import clip_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
@@ -25,7 +25,7 @@ def model():
     Without the mixing of tokens, whose hundreds of operations are no others and take long to lower.
     """
     torch.manual_seed(0)
-    small = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 2, "form": "deployed"}
+    small = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 2, "form": "deployed"}
     network = create_model("nmnist", seed=0, mixer="none", bridge="stage3", **small).eval()
     with torch.no_grad():
         for part in network.modules():

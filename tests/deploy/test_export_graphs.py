@@ -6,12 +6,12 @@ import torch
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.export.graph import NEXT, clip_graph, initial_states, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.graph_scan import CHUNK, scan
-from ripe_mambaspike.deploy.export.graph_trace import LONGEST, check_length
+from ripe_mambaspike.deploy.export.trace import MAX_TOKENS, check_length
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 
 VARIANTS = [
     {},
@@ -27,11 +27,11 @@ VARIANTS = [
     {"mixer": "conv1d"},
     {"mixer": "none"},
     {"mixer": "flat"},
-    {"tokens": 6},
+    {"num_tokens": 6},
     {"neurons": "lif"},
     {"neurons": "csilif"},
-    {"head_width": 30},
-    {"steps": 1},
+    {"head_hidden_size": 30},
+    {"time_steps": 1},
     {"pool_ratios": (2, 3, 4)},
 ]
 
@@ -58,10 +58,10 @@ def chained(model, x, stored=None):
 @torch.no_grad()
 @pytest.mark.parametrize("fields", VARIANTS, ids=str)
 def test_every_variant_equals_the_reference(loud, fields):
-    model = fuse(loud(**{"steps": 3, **fields}).double(), quiet=True)
+    model = fuse(loud(**{"time_steps": 3, **fields}).double(), quiet=True)
     for dtype, size, most in ((torch.float64, (21, 26), 1e-12), (torch.float32, (18, 18), 1e-5)):
         model = model.to(dtype)
-        x = probe_events(model.config.steps, *size, samples=2, seed=3).to(dtype)
+        x = probe_events(model.config.time_steps, *size, samples=2, seed=3).to(dtype)
         for choice in ("off", "plain"):
             with kernels(choice):
                 wanted = model(x)
@@ -71,7 +71,7 @@ def test_every_variant_equals_the_reference(loud, fields):
 
 @torch.no_grad()
 def test_spikes_are_the_reference_s(loud):
-    model = fuse(loud(steps=3).double(), quiet=True)
+    model = fuse(loud(time_steps=3).double(), quiet=True)
     x = probe_events(3, 34, 27, samples=2, seed=3).double()
     states = clip_graph(model, 34, 27).module.front(x)[2]
     for level, stage in enumerate(model.front_end(x).stages, 1):
@@ -109,7 +109,7 @@ def test_the_scan_stays_finite_with_steps_of_any_size():
 
 
 def test_names_say_what_a_step_carries(loud):
-    graph = step_graph(fuse(loud(tokens=4), quiet=True), 18, 26)
+    graph = step_graph(fuse(loud(num_tokens=4), quiet=True), 18, 26)
     assert graph.input_names[:6] == (
         "x",
         "step",
@@ -142,7 +142,7 @@ def small_weights(model, kind):
 @pytest.mark.parametrize("kind", ["int8", "float16"])
 @pytest.mark.parametrize("fields", [{}, {"mixer": "gru"}, {"mixer": "transformer", "attention": "grouped"}], ids=str)
 def test_stored_weights_are_expanded_as_restore_does(loud, fields, kind):
-    model = fuse(loud(steps=2, **fields), quiet=True)
+    model = fuse(loud(time_steps=2, **fields), quiet=True)
     stored = small_weights(model, kind)
     plain = create_model("nmnist", **{k: getattr(model.config, k) for k in model.config.field_names()}).eval()
     plain.load_state_dict({name: restore(one) for name, one in stored.items()})
@@ -164,13 +164,13 @@ def stored_dtype(kind):
 
 @torch.no_grad()
 def test_fewer_steps(loud):
-    model = fuse(loud(steps=4), quiet=True)
+    model = fuse(loud(time_steps=4), quiet=True)
     x = probe_events(2, 18, 18, seed=3)
     assert apart(clip_graph(model, 18, 18, steps=2).module(x), model(x)) <= 1e-5
 
 
 def test_refusals(loud):
-    training = loud(steps=2)
+    training = loud(time_steps=2)
     with pytest.raises(ConfigError, match="deployed form; 'nmnist' is in its training form"):
         clip_graph(training, 18, 18)
     with pytest.raises(ConfigError, match="'nmnist' is in its dual-kernel form"):
@@ -188,5 +188,5 @@ def test_refusals(loud):
 
 def test_clips_too_long_for_any_free_size_are_refused():
     check_length("clip", (torch.empty(1, 16, 2, 1024, 1024, device="meta"),))
-    with pytest.raises(InputError, match=f"give 409600 tokens each; a graph of free size takes at most {LONGEST}"):
+    with pytest.raises(InputError, match=f"give 409600 tokens each; a graph of free size takes at most {MAX_TOKENS}"):
         check_length("clip", (torch.empty(1, 25, 2, 1024, 1024, device="meta"),))

@@ -112,7 +112,7 @@ def test_the_converted_network_shares_no_memory(loud):
 
 @FORMS
 def test_nothing_of_the_training_form_is_left(loud, form):
-    converted = CONVERT[form](loud(tokens=4), quiet=True)
+    converted = CONVERT[form](loud(num_tokens=4), quiet=True)
     gone = (BatchNorm, TimeBatchNorm, Branch, RepConv, RateProjection)
     assert not [name for name, part in converted.named_modules() if isinstance(part, gone)]
     assert not list(converted.buffers())

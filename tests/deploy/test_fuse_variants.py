@@ -20,12 +20,12 @@ VARIANTS = [
     {"mixer": "conv1d"},
     {"mixer": "none"},
     {"mixer": "flat"},
-    {"tokens": 16},
+    {"num_tokens": 16},
     {"neurons": "lif"},
     {"neurons": "csilif"},
     {"neurons": "silif"},
-    {"head_width": 30},
-    {"steps": 1},
+    {"head_hidden_size": 30},
+    {"time_steps": 1},
     {"stage_channels": (8, 8, 8)},
 ]
 

@@ -12,7 +12,7 @@ import torch
 nir = pytest.importorskip("nir")
 
 from ripe_mambaspike import create_model  # noqa: E402
-from ripe_mambaspike.deploy.export import nir_file  # noqa: E402
+from ripe_mambaspike.deploy.export.formats import nir as nir_file  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_neurons import neuron_graph  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_run import run_graph  # noqa: E402
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError  # noqa: E402
@@ -24,7 +24,7 @@ SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / 
 DT = 0.004
 
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "form": "deployed"}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5, "form": "deployed"}
 
 
 @torch.no_grad()
@@ -64,7 +64,7 @@ def test_a_front_end_that_nir_can_say_spikes_as_pytorch_does(tmp_path, neurons, 
 
 @pytest.mark.parametrize("attention", ["ds-mpa", "low-rank", "grouped", "sigmoid", "gate"])
 def test_what_nir_cannot_say_is_carried_and_restores_the_networks_spikes(tmp_path, attention):
-    model = network(attention=attention, steps=4)
+    model = network(attention=attention, time_steps=4)
     x = probe_events(4, 16, 16, 2, seed=2).double()
     missing = nir_file.save(model, tmp_path / "front.nir", 16, 16)
     front = nir_file.load(tmp_path / "front.nir")
@@ -78,7 +78,7 @@ def test_what_nir_cannot_say_is_carried_and_restores_the_networks_spikes(tmp_pat
 
 
 def test_the_whole_network_comes_back_from_the_file(tmp_path):
-    model = network(tokens=4, dtype=torch.float32)
+    model = network(num_tokens=4, dtype=torch.float32)
     missing = nir_file.save(model, tmp_path / "front.nir", 20, 20)
     again = nir_file.load(tmp_path / "front.nir").network
     assert again.config == model.config
@@ -113,7 +113,7 @@ def test_the_networks_own_spikes_on_real_recordings(tmp_path):
     x = torch.stack([bin_events(read(path), 10, grid=(34, 34)) for path in paths])
     path = tmp_path / "front.nir"
     for overrides in ({}, {"attention": "none", "same_steps": True}):
-        model = network(stage_channels=(32, 64, 128), steps=10, dtype=torch.float32, **overrides)
+        model = network(stage_channels=(32, 64, 128), time_steps=10, dtype=torch.float32, **overrides)
         nir_file.save(model, path, 34, 34)
         front = nir_file.load(path)
         run = front if overrides else front.restored

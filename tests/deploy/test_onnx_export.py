@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.onnx_file")
+onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.formats.onnx")
 
 STEPS = 2
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": STEPS}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": STEPS}
 
 
 def apart(given, wanted):
@@ -108,7 +108,7 @@ def test_the_file_says_what_it_is(made):
 
 @torch.no_grad()
 def test_int8_weights_stay_int8_in_the_file(loud, tmp_path):
-    model = fuse(loud(steps=1, mixer="none"), quiet=True)
+    model = fuse(loud(time_steps=1, mixer="none"), quiet=True)
     stored = {}
     for name, weight in model.named_parameters():
         if weight.ndim > 1:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.ops.fused.neurons import Neuron
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.norm_fire import Neuron
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
 
@@ -21,8 +21,8 @@ def uniform(*shape, low=0.3, seed=0):
 @pytest.mark.parametrize("resonating", [True, False], ids=["csilif", "lif"])
 @pytest.mark.parametrize(("positions", "channels"), [(7, 5), (200, 3), (33, 64), (256, 32)], ids=lambda n: str(n))
 def test_neurons(positions, channels, resonating, affine):
-    from ripe_mambaspike.ops.native.neurons import norm_fire
-    from ripe_mambaspike.ops.native.onward import neuron_state, onward_fire
+    from ripe_mambaspike.ops.cpp.onward import neuron_state, onward_fire
+    from ripe_mambaspike.ops.norm_fire.cpu import norm_fire
 
     x = 3 * torch.randn(BATCH, STEPS, positions, channels, generator=torch.Generator().manual_seed(1))
     scale, shift = (uniform(STEPS, channels, seed=2), uniform(STEPS, channels, low=-0.5)) if affine else (None, None)
@@ -47,8 +47,8 @@ def test_neurons(positions, channels, resonating, affine):
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5), (9, 7)], ids=lambda grid: "×".join(map(str, grid)))
 def test_rates(grid):
-    from ripe_mambaspike.ops.native.onward import onward_rates, rate_state
-    from ripe_mambaspike.ops.native.rates import pooled_rates
+    from ripe_mambaspike.ops.cpp.onward import onward_rates, rate_state
+    from ripe_mambaspike.ops.pooled_rates.cpu import pooled_rates
 
     sizes = ((16, 16, 5), (9, 7, 32))
     spikes = [(uniform(BATCH, STEPS, *size, low=0, seed=size[2]) < 0.3).byte() for size in sizes]
@@ -60,7 +60,7 @@ def test_rates(grid):
 
 
 def test_what_does_not_fit_is_refused():
-    from ripe_mambaspike.ops.native.onward import neuron_state, onward_fire
+    from ripe_mambaspike.ops.cpp.onward import neuron_state, onward_fire
 
     neuron = Neuron(uniform(4), None, uniform(4), uniform(4))
     for x, said in ((torch.zeros(3, 5, 4).double(), "x is float64"), (torch.zeros(3, 6, 4), r"\[5, 4\] is wanted")):

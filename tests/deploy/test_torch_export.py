@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import fuse
-from ripe_mambaspike.deploy.export import graph_scan, torch_export
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
 from ripe_mambaspike.errors import InputError
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def small(loud):
     """Without blocks: sizes as symbols are traced quickly."""
-    return fuse(loud(steps=2, mixer="none"), quiet=True)
+    return fuse(loud(time_steps=2, mixer="none"), quiet=True)
 
 
 @torch.no_grad()
@@ -43,7 +44,7 @@ def test_a_step_gives_the_graph_s_own_numbers(small, tmp_path):
 
 @torch.no_grad()
 def test_the_whole_network_with_stored_weights(loud, tmp_path):
-    model = fuse(loud(steps=2), quiet=True)
+    model = fuse(loud(time_steps=2), quiet=True)
     stored = {name: Stored(p.detach().half(), None) for name, p in model.named_parameters() if p.ndim > 1}
     graph = clip_graph(model, 18, 18, stored)
     torch_export.save(graph, tmp_path / "clip.pt2", dynamic=False)
@@ -75,15 +76,15 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
     [
         *({"attention": kind} for kind in ("low-rank", "grouped", "sigmoid", "gate", "none")),
         *({"mixer": kind} for kind in ("transformer", "gru", "conv1d", "flat")),
-        {"tokens": 3, "resolution": (18, 18)},
-        {"head_width": 16, "bridge": "stage3", "neurons": "lif", "tdm": False},
+        {"num_tokens": 3, "in_size": (18, 18)},
+        {"head_hidden_size": 16, "bridge": "stage3", "neurons": "lif", "tdm": False},
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_every_kind_of_layer_is_read_without_trust(loud, tmp_path, monkeypatch, fields):
     """Their operators are on the list of those that a file may call."""
     monkeypatch.setattr(graph_scan, "CHUNK", 4)
-    model = fuse(loud(steps=1, **fields), quiet=True)
+    model = fuse(loud(time_steps=1, **fields), quiet=True)
     torch_export.save(clip_graph(model, 18, 18), tmp_path / "clip.pt2", dynamic=False)
     archive, facts = rebuilt((tmp_path / "clip.pt2").read_bytes())
     assert facts["kind"] == "clip"

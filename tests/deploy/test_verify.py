@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy import fuse as fusing
-from ripe_mambaspike.deploy.fuse.verify import compare, probe, verify
+from ripe_mambaspike.deploy.fuse import convert as fusing
+from ripe_mambaspike.deploy.fuse.verify import compare_forms, probe, verify
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.nn import repconv
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
-SILENT = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5}
+SILENT = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5}
 
 
 def corrupt_kernel(monkeypatch, owner, name, factor=1 + 1e-9):
@@ -121,10 +121,10 @@ def test_statistics_that_are_no_numbers(loud):
 def test_comparing_a_network_with_itself_and_with_another(loud):
     model, other = loud(), loud(seed=1)
     x = probe(model, 21, samples=2)
-    same = compare(model, model, x)
+    same = compare_forms(model, model, x)
     assert (same.error, same.flips) == (0, 0)
     assert same.spikes > 100
-    apart = compare(model, other, x)
+    apart = compare_forms(model, other, x)
     assert apart.error > 0.01
     assert apart.flips > 0
     with pytest.raises(VerificationError, match="spikes differ"):
@@ -139,18 +139,18 @@ def test_the_comparison_counts_flips(loud):
     assert lost > 0
     with torch.no_grad():
         other.stages[2].second_neuron.threshold[channel] = 1e6
-    assert compare(model, other, x).flips == lost
+    assert compare_forms(model, other, x).flips == lost
 
 
 def test_the_probe_is_wide_enough_for_the_tokens(loud):
-    assert probe(loud(tokens=16)).shape == (1, 5, 2, 32, 32)
+    assert probe(loud(num_tokens=16)).shape == (1, 5, 2, 32, 32)
     assert probe(loud()).shape == (1, 5, 2, 18, 18)
     assert probe(loud()).dtype == torch.float64
 
 
 def test_a_layer_whose_branches_cancel_is_no_error():
     """Zero kernels, and norms whose shifts add up to rounding error alone: nothing is wrong with that."""
-    model = create_model("nmnist", seed=0, stage_channels=(8, 8, 8), hierarchy_widths=(8, 8, 8))
+    model = create_model("nmnist", seed=0, stage_channels=(8, 8, 8), embed_dims=(8, 8, 8))
     with torch.no_grad():
         for branch in model.stages[1].second_conv.branches:
             for conv in branch.convs:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend, attend_fire, attend_reference
-from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire, attend_reference
+from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire_reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 
@@ -159,7 +159,7 @@ def neuron_of(channels, resonating):
 @pytest.mark.parametrize("sizes", [(2, 16, 289, 32), (2, 10, 81, 64), (1, 16, 100, 128), (1, 3, 25, 192)], ids=str)
 @pytest.mark.parametrize("resonating", [True, False], ids=["resonating", "leaky"])
 def test_attend_fire(monkeypatch, resonating, sizes, dtype, alone):
-    from ripe_mambaspike.ops.cuda import attention_fire
+    from ripe_mambaspike.ops.membrane_attention import triton_fire as attention_fire
 
     monkeypatch.setattr(attention_fire, "ENOUGH_PROGRAMS", 1 if alone else 1 << 30)
     inputs, channels = draw(*sizes, dtype), sizes[-1]

@@ -18,7 +18,7 @@ RELAXED = ForwardMode(relaxed=True)
 
 @pytest.fixture
 def model():
-    made = create_model("dvsgesture", seed=0, steps=6)
+    made = create_model("dvsgesture", seed=0, time_steps=6)
     randomize(made, 0)
     return made
 
@@ -45,7 +45,7 @@ def test_float64_forward_is_the_cpus(model, clip):
 
 def test_relaxed_float32_forward_and_gradients_are_the_cpus(model, clip):
     def gradients(device):
-        copy = create_model("dvsgesture", seed=0, steps=6)
+        copy = create_model("dvsgesture", seed=0, time_steps=6)
         copy.load_state_dict(model.state_dict())
         copy = copy.to(device).train()
         copy.hierarchy.drop_rates = [0.0] * 3

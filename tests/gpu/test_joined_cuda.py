@@ -12,14 +12,14 @@ from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture
 from ripe_mambaspike.nn.fast import bridge as fast_bridge
 from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.ops.cuda import joined as kernels_of
-from ripe_mambaspike.ops.fused import row_norm
-from ripe_mambaspike.ops.fused.joined import (
+from ripe_mambaspike.ops.joined_tokens import (
     joined_tokens,
     joined_tokens_reference,
     pooled_spikes,
     pooled_spikes_reference,
 )
+from ripe_mambaspike.ops.joined_tokens import triton as kernels_of
+from ripe_mambaspike.ops.row_norm import row_norm
 
 pytestmark = [
     pytest.mark.gpu,
@@ -149,7 +149,7 @@ def test_the_peak_of_memory_is_lower():
 @pytest.mark.parametrize("side", [34, 64])
 @torch.no_grad()
 def test_whole_network(monkeypatch, side, dtype, limit):
-    model = create_model("dvsgesture", seed=0, steps=6)
+    model = create_model("dvsgesture", seed=0, time_steps=6)
     randomize(model, 0)
     model, x = model.cuda().eval(), probe_events(6, side, side, samples=2).cuda()
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -161,7 +161,7 @@ def test_whole_network(monkeypatch, side, dtype, limit):
 
 
 def test_captured_in_a_graph():
-    model = create_model("dvsgesture", seed=0, steps=4)
+    model = create_model("dvsgesture", seed=0, time_steps=4)
     randomize(model, 0)
     model = fuse(model.cuda().eval(), quiet=True)
     clips = [probe_events(4, 34, 34, samples=1, seed=seed).cuda() for seed in range(2)]

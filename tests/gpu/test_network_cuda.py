@@ -28,7 +28,7 @@ def exact_float32(monkeypatch):
 
 
 def network(**fields):
-    made = create_model("dvsgesture", seed=0, steps=6, **fields)
+    made = create_model("dvsgesture", seed=0, time_steps=6, **fields)
     randomize(made, 0)
     made.hierarchy.drop_rates = [0.0] * 3
     return made.cuda()

@@ -5,7 +5,7 @@ import torch
 from torch.utils import deterministic
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.neurons import (
+from ripe_mambaspike.ops.norm_fire import (
     Neuron,
     norm_fire,
     norm_fire_reference,

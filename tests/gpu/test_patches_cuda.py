@@ -4,7 +4,7 @@ import pytest
 import torch
 from comparing import relative
 
-from ripe_mambaspike.ops.fused.patches import patch_moments, patch_moments_reference
+from ripe_mambaspike.ops.patch_moments import patch_moments, patch_moments_reference
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from comparing import relative
 
-from ripe_mambaspike.ops.fused.rates import pooled_rates, pooled_rates_reference
+from ripe_mambaspike.ops.pooled_rates import pooled_rates, pooled_rates_reference
 
 pytestmark = [
     pytest.mark.gpu,

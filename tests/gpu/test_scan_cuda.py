@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from comparing import relative
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner, mamba_inner_reference
-from ripe_mambaspike.ops.mamba import causal_conv
-from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner, mamba_inner_reference
+from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -125,14 +125,15 @@ def test_without_the_convolutions_bias():
 
 @pytest.mark.parametrize("chunk", [16, 32, 96, 4096])
 def test_any_chunks(chunk, monkeypatch):
-    from ripe_mambaspike.ops.cuda import mamba, scan_plan
+    from ripe_mambaspike.ops.mamba_inner import triton as mamba
+    from ripe_mambaspike.ops.mamba_inner import triton_scan_plan as scan_plan
 
     monkeypatch.setattr(mamba, "cut_of", lambda sizes, groups=1: scan_plan.cut_in(sizes, chunk))
     check(drawn(2, 330, 2, 64, 4, 2, 16), torch.float64, 1e-5)
 
 
 def test_samples_in_turn_when_scratch_is_short(monkeypatch):
-    from ripe_mambaspike.ops.cuda import scan_plan
+    from ripe_mambaspike.ops.mamba_inner import triton_scan_plan as scan_plan
 
     monkeypatch.setattr(scan_plan, "SCRATCH", 1)
     check(drawn(3, 100, 2, 64, 4, 2, 16), torch.float64, 1e-5)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from ripe_mambaspike import bin_events, create_model, fuse
+from ripe_mambaspike.api import load
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import predict, step_edges
-from ripe_mambaspike.api import load
 from ripe_mambaspike.models.labels import Labels, save_labels
 
-FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 6, "resolution": 18, "classes": 4}
+FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 6, "in_size": 18, "num_classes": 4}
 NAMES = ("clap", "wave", "roll", "drums")
 
 
@@ -109,7 +109,14 @@ def test_half_precision(saved, network, tmp_path):
 
 
 def test_a_network_that_answers_once_has_one_moment(tmp_path):
-    fields = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 7, "resolution": (13, 18), "classes": 3}
+    fields = {
+        "channels": (4, 5, 6),
+        "embed_dim": 16,
+        "depth": 2,
+        "time_steps": 7,
+        "in_size": (13, 18),
+        "num_classes": 3,
+    }
     create_model("mamba-spike", seed=0, **fields).save_pretrained(tmp_path)
     clip = recording()
     (moment,) = predict(load(tmp_path), clip).timeline
@@ -161,7 +168,13 @@ def test_no_events(saved):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"time_steps": 0}, "0"), ({"time_steps": 7}, "7"), ({"grid": 7}, "7"), ({"grid": -1}, "-1"), ({"grid": 1 << 20}, "grid")],
+    [
+        ({"time_steps": 0}, "0"),
+        ({"time_steps": 7}, "7"),
+        ({"grid": 7}, "7"),
+        ({"grid": -1}, "-1"),
+        ({"grid": 1 << 20}, "grid"),
+    ],
     ids=["steps 0", "steps 7", "grid 7", "grid -1", "grid huge"],
 )
 def test_sizes_that_the_network_does_not_take(saved, options, named):

@@ -16,7 +16,7 @@ from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.models.base import clip_logits
 
 SENSOR = (20, 18)
-FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16, "classes": 3}
+FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "num_classes": 3}
 
 
 @pytest.fixture(scope="module")

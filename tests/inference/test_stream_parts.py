@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import SENSOR, make, same
-
-from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.inference.stream.event_queue import EventQueue, QueuedPacket, RateLimiter
 from ripe_mambaspike.inference.stream.latency import LatencyHistogram
+from ripe_mambaspike.inference.stream.sorting import EventSorter
+
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.inference.stream.packets import (
     DATAGRAM_EVENTS,
     EventPacket,
@@ -21,7 +22,6 @@ from ripe_mambaspike.inference.stream.packets import (
     write_packet,
 )
 from ripe_mambaspike.inference.stream.run import StreamLimits
-from ripe_mambaspike.inference.stream.sorting import EventSorter
 
 # Frames
 

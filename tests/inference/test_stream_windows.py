@@ -23,10 +23,10 @@ from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
 
 SENSOR = (20, 18)
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16, "classes": 3}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16, "num_classes": 3}
 NAMES = ("clap", "wave", "roll")
 needs_operators = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
 
@@ -137,22 +137,22 @@ def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
     [
         {"neurons": "lif", "bridge": "stage3", "tdm": False},
         {"neurons": ("silif", "csilif", "lif"), "mixer": "gru"},
-        {"head_width": 12, "pool_ratios": (2, 1, 3)},
-        {"stage_channels": (16, 32, 48), "hierarchy_widths": (16, 16, 16)},  # whole vectors: fewer products
+        {"head_hidden_size": 12, "pool_ratios": (2, 1, 3)},
+        {"stage_channels": (16, 32, 48), "embed_dims": (16, 16, 16)},  # whole vectors: fewer products
         {"attention": "none"},
-        {"tokens": 2},
-        {"steps": 1},
+        {"num_tokens": 2},
+        {"time_steps": 1},
     ],
     ids=lambda fields: "-".join(fields),
 )
 def test_networks_of_other_parts(stream, fields):
     model = network(**fields)
-    one = Classifier(model, NAMES, model.config.steps, (16, 16), "time", False)
+    one = Classifier(model, NAMES, model.config.time_steps, (16, 16), "time", False)
     answers = Streamer(one, SENSOR, window_us=400, hop_us=170).push(stream[:2000])
     assert len(answers) > 3
     assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
     stepwise = not {"attention", "tokens", "steps"} & fields.keys()
-    assert isinstance(make_front(model, 1, (16, 16), model.config.steps), StepFront if stepwise else ClipFront)
+    assert isinstance(make_front(model, 1, (16, 16), model.config.time_steps), StepFront if stepwise else ClipFront)
 
 
 @pytest.mark.parametrize("form", ["training", "dual-kernel"])
@@ -243,7 +243,11 @@ def test_the_default_hop_is_a_bin(classifier):
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({"bin_by": "count"}, {}, "bins by count, whose ends are known when a recording is over; one trained on bins by"),
+        (
+            {"bin_by": "count"},
+            {},
+            "bins by count, whose ends are known when a recording is over; one trained on bins by",
+        ),
         ({}, {"window_us": 3}, "the window is 3 µs; from 4 "),
         ({}, {"window_us": 10**12}, "the window is 1000000000000 µs"),
         ({}, {"hop_us": 0}, "the hop is 0 µs; at least 1 is wanted"),
@@ -314,7 +318,7 @@ def test_logits_that_are_no_numbers_are_told(classifier, stream):
 
 def test_nothing_grows_over_thousands_of_hops():
     """A soak: an object kept for every hop would be 50 bytes of each."""
-    fields = {"stage_channels": (4, 4, 4), "hierarchy_widths": (4, 4, 4), "steps": 2, "resolution": 8}
+    fields = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}
     one = Classifier(network(**fields), NAMES, 2, (8, 8), "time", False)
     streamer = Streamer(one, SENSOR, window_us=20, hop_us=10)
     packet = make_stream(np.random.default_rng(0).integers(0, 500, 200))

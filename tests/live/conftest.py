@@ -22,7 +22,7 @@ from ripe_mambaspike.live.library import list_recordings
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import make_served_network
 
-FIELDS = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
+FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
 NAMES = tuple(f"digit {number}" for number in range(10))
 SENSOR = (24, 20)
 HOSTILE = '"><img src=x onerror=document.body.id=1>.npy'

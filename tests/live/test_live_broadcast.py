@@ -196,7 +196,7 @@ def test_predict_is_what_a_window_of_its_own_length_says(classifier, network, ra
 
 
 def test_a_causal_network_answers_whenever_a_bin_closes(random_events):
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16}
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
     model = create_model("nmnist", seed=0, causal=True, **fields).eval()
     network = make_served_network(Classifier(model, tuple("0123456789"), 4, (16, 16), "time", False), 400)
     assert network.hop_us == 100_000

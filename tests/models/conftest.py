@@ -6,7 +6,13 @@ import torch
 from ripe_mambaspike import create_model
 from ripe_mambaspike.models.probe import probe_events
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "classes": 7, "drop_path": 0.0}
+SMALL = {
+    "stage_channels": (8, 12, 16),
+    "embed_dims": (8, 16, 24),
+    "time_steps": 5,
+    "num_classes": 7,
+    "drop_path_rate": 0.0,
+}
 
 
 @pytest.fixture
@@ -22,7 +28,14 @@ def small():
 @pytest.fixture
 def tiny_baseline():
     def make(**overrides):
-        fields = {"channels": (4, 5, 6), "width": 16, "blocks": 2, "steps": 7, "resolution": (13, 18), "classes": 3}
+        fields = {
+            "channels": (4, 5, 6),
+            "embed_dim": 16,
+            "depth": 2,
+            "time_steps": 7,
+            "in_size": (13, 18),
+            "num_classes": 3,
+        }
         return create_model("mamba-spike", seed=0, **{**fields, **overrides})
 
     return make

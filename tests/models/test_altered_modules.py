@@ -16,7 +16,7 @@ from ripe_mambaspike.nn.neurons import SiLIF
 from ripe_mambaspike.ops.backend import kernels, log_once
 
 FORMS = ("training", "deployed")
-FIELDS = ({}, {"tokens": 4, "head_width": 24, "attention": "gate", "neurons": "lif"}, {"mixer": "gru"})
+FIELDS = ({}, {"num_tokens": 4, "head_hidden_size": 24, "attention": "gate", "neurons": "lif"}, {"mixer": "gru"})
 
 
 def is_called(module):

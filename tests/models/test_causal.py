@@ -15,7 +15,7 @@ from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm
 from ripe_mambaspike.ops.backend import kernels
 
 RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
-SMALL = {"stage_channels": (4, 6, 8), "hierarchy_widths": (4, 6, 8), "steps": 3, "classes": 5, "drop_path": 0.0}
+SMALL = {"stage_channels": (4, 6, 8), "embed_dims": (4, 6, 8), "time_steps": 3, "num_classes": 5, "drop_path_rate": 0.0}
 VARIANTS = [
     {},
     {"form": "deployed"},
@@ -24,8 +24,8 @@ VARIANTS = [
     {"bridge": "stage3"},
     {"neurons": "lif"},
     {"attention": "gate"},
-    {"head_width": 6, "pool_ratios": (2, 1, 3)},
-    {"steps": 1},
+    {"head_hidden_size": 6, "pool_ratios": (2, 1, 3)},
+    {"time_steps": 1},
 ]
 
 
@@ -173,7 +173,7 @@ def test_norms_have_one_step_and_scans_one_direction():
     assert {norm.weight.shape[0] for norm in norms} == {1}
     assert type(network(form="deployed").entry) is SharedAffine
     assert not any("behind" in name or "merge" in name for name in model.state_dict() if "hierarchy" in name)
-    assert model.config.rate_keep == pytest.approx(2 / 3)
+    assert model.config.rate_decay == pytest.approx(2 / 3)
 
 
 def test_parameters_follow_from_the_bidirectional_networks():
@@ -195,7 +195,7 @@ def test_parameters_follow_from_the_bidirectional_networks():
 
 def test_no_parameter_depends_on_the_steps():
     with torch.device("meta"):
-        counts = {create_model("dvsgesture", causal=True, steps=steps).parameter_count() for steps in (1, 16, 400)}
+        counts = {create_model("dvsgesture", causal=True, time_steps=steps).parameter_count() for steps in (1, 16, 400)}
     assert counts == {1_305_814}
 
 
@@ -283,7 +283,7 @@ def test_mixers_that_wait_for_the_clip_are_refused(mixer):
 
 
 def test_other_refusals():
-    refused(ConfigError, lambda: create_model("nmnist", causal=True, tokens=4), "causal is true", "tokens is 4")
+    refused(ConfigError, lambda: create_model("nmnist", causal=True, num_tokens=4), "causal is true", "tokens is 4")
     refused(ConfigError, lambda: create_model("nmnist", causal="yes"), "causal is 'yes'", "true or false")
     whole = create_model("nmnist", **SMALL)
     refused(ConfigError, lambda: whole.run_causal(clip(1).float()), "'nmnist'", "run_causal", "causal")

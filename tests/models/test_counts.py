@@ -78,7 +78,7 @@ def test_parts_of_the_hierarchy():
     ("steps", "total"), [(4, 864_322), (8, 867_922), (12, 871_522), (16, 875_122), (20, 878_722), (32, 889_522)]
 )
 def test_steps(steps, total):
-    assert deployed("dvsgesture", steps=steps) == total
+    assert deployed("dvsgesture", time_steps=steps) == total
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_steps(steps, total):
     ],
 )
 def test_widths(widths, steps, classes, total):
-    fields = {"stage_channels": widths, "hierarchy_widths": widths, "steps": steps, "classes": classes}
+    fields = {"stage_channels": widths, "embed_dims": widths, "time_steps": steps, "num_classes": classes}
     assert deployed("dvsgesture", **fields) == total
 
 
@@ -120,22 +120,22 @@ def test_the_dual_kernel_form_stores_more():
 
 @pytest.mark.parametrize("resolution", [34, 48, 128, 224])
 def test_no_parameter_depends_on_the_resolution(resolution):
-    assert deployed("dvsgesture", resolution=resolution) == 875_122
+    assert deployed("dvsgesture", in_size=resolution) == 875_122
 
 
 @pytest.mark.parametrize(
     ("resolution", "total"), [(34, 4_792_522), (48, 7_413_962), (128, 36_249_802), (224, 105_455_818)]
 )
 def test_mamba_spike(resolution, total):
-    assert count("mamba-spike", resolution=resolution, conv_bias=False) == total
-    assert count("mamba-spike", resolution=resolution, conv_bias=True) == total + 3_072
+    assert count("mamba-spike", in_size=resolution, conv_bias=False) == total
+    assert count("mamba-spike", in_size=resolution, conv_bias=True) == total + 3_072
 
 
 def test_the_other_baselines():
     assert count("mamba-spike-nmnist") == 1_026_506
     assert count("mamba-spike-nmnist", conv_bias=True) == 1_027_530
     assert count("mamba-spike-pooled") == 4_795_594
-    assert count("mamba-spike-pooled", resolution=224) == 4_795_594
+    assert count("mamba-spike-pooled", in_size=224) == 4_795_594
 
 
 @pytest.mark.parametrize("mixer", ["transformer", "gru", "conv1d"])

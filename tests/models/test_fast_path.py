@@ -29,8 +29,8 @@ FIELDS = [
     {"mixer": "gru"},
     {"mixer": "flat"},
     {"mixer": "none"},
-    {"tokens": 4},
-    {"head_width": 24},
+    {"num_tokens": 4},
+    {"head_hidden_size": 24},
 ]
 
 
@@ -128,7 +128,7 @@ def test_several_passes_equal_single_ones(small, louder, events, choice):
     modes = [ForwardMode(sharpness=3.0), ForwardMode(relaxed=True, track_statistics=False)]
     results = []
     for together in (True, False):
-        model = louder(small(tokens=3)).double().train()
+        model = louder(small(num_tokens=3)).double().train()
         with kernels(choice):
             if together:
                 outputs = model.run_passes(x, modes)

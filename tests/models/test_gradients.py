@@ -6,7 +6,7 @@ import torch
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 MODE = ForwardMode(relaxed=True, sharpness=2.0, track_statistics=False)
-FIELDS = {"stage_channels": (4, 4, 8), "hierarchy_widths": (4, 8, 8), "steps": 3, "classes": 3}
+FIELDS = {"stage_channels": (4, 4, 8), "embed_dims": (4, 8, 8), "time_steps": 3, "num_classes": 3}
 TRAINING = pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 STEP = 1e-4
 
@@ -18,7 +18,7 @@ class Problem:
         self.model, self.x = model, x
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         generator = torch.Generator().manual_seed(1)
-        shape = (x.shape[0], x.shape[1], model.config.classes)
+        shape = (x.shape[0], x.shape[1], model.config.num_classes)
         self.cotangent = torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def loss(self):
@@ -120,7 +120,7 @@ def test_single_numbers_of_every_part(problem, training):
         {"bridge": "stage3"},
         {"form": "deployed"},
         {"form": "dual-kernel"},
-        {"head_width": 6},
+        {"head_hidden_size": 6},
     ],
     ids=str,
 )

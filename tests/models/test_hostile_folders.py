@@ -54,17 +54,17 @@ def test_a_file_longer_than_the_network(folder):
 
 
 HOSTILE = [
-    ("steps", 10**9),
-    ("classes", 10**12),
-    ("classes", 2**63),
+    ("time_steps", 10**9),
+    ("num_classes", 10**12),
+    ("num_classes", 2**63),
     ("stage_channels", [16384, 16384, 16384]),
     ("stage_channels", [32, 64, 10**9]),
-    ("hierarchy_widths", [16384, 16384, 16384]),
-    ("head_width", 10**8),
-    ("resolution", [10**6, 10**6]),
-    ("resolution", 8.5),
-    ("tokens", 10**15),
-    ("drop_path", float("nan")),
+    ("embed_dims", [16384, 16384, 16384]),
+    ("head_hidden_size", 10**8),
+    ("in_size", [10**6, 10**6]),
+    ("in_size", 8.5),
+    ("num_tokens", 10**15),
+    ("drop_path_rate", float("nan")),
     ("neurons", ["lif"] * 100_000),
     ("stage_channels", "x" * 1_000_000),
 ]
@@ -98,11 +98,11 @@ def test_names_beyond_reason(folder, name):
     ("config", "fields"),
     [
         (RipeConfig, {"stage_channels": (16384, 16384, 16384)}),
-        (RipeConfig, {"hierarchy_widths": (64, 64, 16384)}),
-        (MambaSpikeConfig, {"width": 16384, "blocks": 256}),
-        (MambaSpikeConfig, {"resolution": (4096, 4096)}),
-        (MambaSpikeConfig, {"pooled": 16384}),
-        (MambaSpikeConfig, {"blocks": 16384}),
+        (RipeConfig, {"embed_dims": (64, 64, 16384)}),
+        (MambaSpikeConfig, {"embed_dim": 16384, "depth": 256}),
+        (MambaSpikeConfig, {"in_size": (4096, 4096)}),
+        (MambaSpikeConfig, {"pool_size": 16384}),
+        (MambaSpikeConfig, {"depth": 16384}),
     ],
 )
 def test_networks_too_large_to_build(config, fields):
@@ -113,10 +113,10 @@ def test_networks_too_large_to_build(config, fields):
 
 
 def test_large_networks_can_be_built():
-    create_model("dailydvs200", stage_channels=(128, 256, 512), hierarchy_widths=(128, 256, 512), form="deployed")
-    MambaSpikeConfig(resolution=(480, 640)).check_size()  # 630 million parameters
+    create_model("dailydvs200", stage_channels=(128, 256, 512), embed_dims=(128, 256, 512), form="deployed")
+    MambaSpikeConfig(in_size=(480, 640)).check_size()  # 630 million parameters
     with torch.device("meta"):  # and counted at any size
-        assert build(MambaSpikeConfig(resolution=(720, 1280)), "wide").parameter_count() > 2**30
+        assert build(MambaSpikeConfig(in_size=(720, 1280)), "wide").parameter_count() > 2**30
 
 
 def test_a_name_with_nul(tmp_path):

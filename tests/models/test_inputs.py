@@ -30,13 +30,13 @@ def test_refused_in_one_sentence(small, x, said):
 
 def test_more_tokens_than_positions(small, events):
     with pytest.raises(InputError, match=r"10.*9"):
-        small(tokens=10)(events(18))
+        small(num_tokens=10)(events(18))
 
 
 def test_the_baseline_is_made_for_one_resolution(tiny_baseline, events):
     with pytest.raises(InputError, match=r"18×13.*13×18"):
         tiny_baseline()(events(18, 13))
-    assert tiny_baseline(pooled=2)(events(18, 13)).shape == (2, 1, 3)
+    assert tiny_baseline(pool_size=2)(events(18, 13)).shape == (2, 1, 3)
     with pytest.raises(InputError, match=r"8.*7"):
         tiny_baseline()(events(13, 18, steps=8))
 

@@ -48,8 +48,8 @@ def slow_forward(model, x):
     for layer, pool in zip(model.encoder, (True, True, False), strict=True):
         x = slow_encoder_layer(layer, x, pool)
     rates = torch.stack([x[:, max(0, t - 4) : t + 1].mean(1) for t in range(x.shape[1])], 1)
-    if model.config.pooled is not None:
-        rates = F.adaptive_avg_pool2d(rates.flatten(0, 1), model.config.pooled).unflatten(0, x.shape[:2])
+    if model.config.pool_size is not None:
+        rates = F.adaptive_avg_pool2d(rates.flatten(0, 1), model.config.pool_size).unflatten(0, x.shape[:2])
     tokens = rates.flatten(2) @ model.input_proj.weight.T + model.input_proj.bias
     for block in model.blocks:
         width = (tokens.shape[-1],)
@@ -66,10 +66,12 @@ def loud(model):
     return model.double().eval()
 
 
-@pytest.mark.parametrize("fields", [{}, {"conv_bias": True}, {"pooled": 2}, {"window": 5, "steps": 3}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"conv_bias": True}, {"pool_size": 2}, {"rate_window": 5, "time_steps": 3}], ids=str
+)
 def test_forward(tiny_baseline, events, fields):
     model = loud(tiny_baseline(**fields))
-    x = events(13, 18, steps=model.config.steps, samples=3, dtype=torch.float64)
+    x = events(13, 18, steps=model.config.time_steps, samples=3, dtype=torch.float64)
     with torch.no_grad():
         out, expected = model.run(x), slow_forward(model, x)
     assert (out.rates > 0.02).all()

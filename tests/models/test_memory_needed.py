@@ -35,7 +35,7 @@ MODES = [ForwardMode(), ForwardMode(relaxed=True, track_statistics=False)]
 )
 def test_the_estimate_is_near_what_was_measured(name, batch, itemsize, passes, measured):
     config = model_config(name)
-    shape = (batch, config.steps, 2, *config.resolution)
+    shape = (batch, config.time_steps, 2, *config.in_size)
     given = activation_bytes(config, shape, itemsize, training=passes > 0, passes=passes)
     assert measured / 1.5 < given < measured * 1.5
 
@@ -49,14 +49,14 @@ def test_the_estimate_grows_with_what_is_asked():
 
     least = estimate()
     assert estimate(batch=4) == 2 * least
-    assert estimate(steps=16) == 2 * least
+    assert estimate(time_steps=16) == 2 * least
     assert estimate(side=128) == 4 * least
     assert estimate(side=65) > least
     assert least < estimate(itemsize=4) < 2 * least  # spikes are bytes
     one, two = (estimate(training=True, passes=passes) for passes in (1, 2))
     assert 3 * least < one < two
     assert estimate(training=True, bridge="stage3") < one
-    assert estimate(training=True, tokens=4) < one
+    assert estimate(training=True, num_tokens=4) < one
     few, many = (estimate(64, training=True, itemsize=itemsize) for itemsize in (2, 4))
     assert 1.5 * few < many < 2 * few
 
@@ -252,7 +252,7 @@ def test_a_training_step_whose_backward_ran_out(small, events, left, monkeypatch
 
 
 def test_the_same_network_runs_once_there_is_room(small, events, fail, monkeypatch):
-    model, x = create_model("nmnist", seed=0, steps=3).eval(), events(16, steps=3)
+    model, x = create_model("nmnist", seed=0, time_steps=3).eval(), events(16, steps=3)
     with torch.no_grad():
         expected = model(x)
         with monkeypatch.context():

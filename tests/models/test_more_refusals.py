@@ -12,7 +12,7 @@ from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.evaluation import evaluation
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 18}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18}
 
 
 @pytest.fixture
@@ -23,16 +23,16 @@ def model():
 def test_numpy_numbers_are_numbers():
     made = create_model(
         "dvsgesture",
-        classes=np.int64(5),
-        steps=np.int32(4),
-        resolution=np.array([18, 20]),
+        num_classes=np.int64(5),
+        time_steps=np.int32(4),
+        in_size=np.array([18, 20]),
         stage_channels=np.array([8, 12, 16]),
-        drop_path=np.float32(0.25),
+        drop_path_rate=np.float32(0.25),
     )
-    assert (made.config.classes, made.config.resolution) == (5, (18, 20))
+    assert (made.config.num_classes, made.config.in_size) == (5, (18, 20))
     assert made.config.stage_channels == (8, 12, 16)
     assert all(type(value) is int for value in made.config.stage_channels)
-    assert made.config.drop_path == 0.25
+    assert made.config.drop_path_rate == 0.25
 
 
 @pytest.mark.parametrize("name", [["dvsgesture"], None, 3])

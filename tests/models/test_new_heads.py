@@ -11,24 +11,24 @@ from ripe_mambaspike import from_pretrained
 from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_labels
 from ripe_mambaspike.nn.neurons import SiLIF
-from ripe_mambaspike.ops.attention import sigmoid_attention
+from ripe_mambaspike.ops.membrane_attention.reference import sigmoid_attention
 
 NAMES = tuple("abcdefg")
 LABELS = Labels(NAMES, "mine", "all", 5, (16, 16), "count", True, 3, "paper", "key", (34, 34), None, 900)
 
 
-@pytest.mark.parametrize("head_width", [None, 24])
+@pytest.mark.parametrize("head_hidden_size", [None, 24])
 @pytest.mark.parametrize("form", ["training", "deployed"])
-def test_reset_classifier(small, events, tmp_path, head_width, form):
-    model = small(form=form, head_width=head_width).double().eval()
+def test_reset_classifier(small, events, tmp_path, head_hidden_size, form):
+    model = small(form=form, head_hidden_size=head_hidden_size).double().eval()
     model.labels = LABELS
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.reset_classifier(4, ["left", "right", "up", "down"])
-    assert model.config.classes == 4
+    assert model.config.num_classes == 4
     assert model.class_names == ("left", "right", "up", "down")
     assert model.dtype == torch.float64
     assert model(events(dtype=torch.float64)).shape == (2, 5, 4)
-    last = "head." if head_width is None else "head.3."
+    last = "head." if head_hidden_size is None else "head.3."
     kept = {name for name in before if not name.startswith(last)}
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in kept)
     loaded = from_pretrained(model.save_pretrained(tmp_path / "new"))
@@ -42,7 +42,7 @@ def test_the_baseline_has_it_too(tiny_baseline, events):
     model = tiny_baseline().eval()
     model.reset_classifier(9)
     assert model(events(13, 18, steps=7)).shape == (2, 1, 9)
-    assert (model.class_names, model.config.classes) == (None, 9)
+    assert (model.class_names, model.config.num_classes) == (None, 9)
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b", "b"], ["a", "b", "c", "d"]])
@@ -54,7 +54,7 @@ def test_names_that_do_not_fit(small, names):
     assert caught.value.field == "class_names"
     assert model.head is head
     with pytest.raises(ConfigError):
-        model.reset_classifier(0)
+        model.reset_classifier(-1)
 
 
 def test_names_are_loaded_saved_and_removed_with_the_network(small, tmp_path):
@@ -79,7 +79,7 @@ def test_names_of_any_characters(small, tmp_path):
 
 
 def test_names_of_another_number_are_refused(small, tmp_path):
-    small(classes=6).save_pretrained(tmp_path)
+    small(num_classes=6).save_pretrained(tmp_path)
     other = small()
     other.labels = LABELS
     other.save_pretrained(tmp_path / "other")
@@ -89,11 +89,11 @@ def test_names_of_another_number_are_refused(small, tmp_path):
     assert (caught.value.field, caught.value.path) == ("classes", tmp_path / LABELS_FILE)
 
 
-@pytest.mark.parametrize("head_width", [None, 24])
-def test_a_head_put_in_by_hand_is_taken_over(small, events, tmp_path, caplog, head_width):
-    model = small(head_width=head_width).eval()
+@pytest.mark.parametrize("head_hidden_size", [None, 24])
+def test_a_head_put_in_by_hand_is_taken_over(small, events, tmp_path, caplog, head_hidden_size):
+    model = small(head_hidden_size=head_hidden_size).eval()
     model.labels = LABELS
-    if head_width is None:
+    if head_hidden_size is None:
         model.head = nn.Linear(24, 4)
     else:
         model.head[-1] = nn.Linear(24, 4)
@@ -101,7 +101,7 @@ def test_a_head_put_in_by_hand_is_taken_over(small, events, tmp_path, caplog, he
         model.save_pretrained(tmp_path)
     assert len(caplog.records) == 1
     loaded = from_pretrained(tmp_path)
-    assert loaded.config.classes == model.config.classes == 4
+    assert loaded.config.num_classes == model.config.num_classes == 4
     assert loaded.class_names == ("0", "1", "2", "3")
     assert (loaded.labels.by, loaded.labels.binary, loaded.labels.set) == ("count", True, None)
     with torch.no_grad():

@@ -20,12 +20,14 @@ def there_and_back(model, x, mode=HARD, seed=0):
 @pytest.mark.parametrize("mode", [HARD, RELAXED], ids=["hard", "relaxed"])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_same_seed_gives_the_same_bits(small, events, mode, training):
-    first, second = (there_and_back(small(drop_path=0.5).train(training), events(samples=4), mode) for _ in range(2))
+    first, second = (
+        there_and_back(small(drop_path_rate=0.5).train(training), events(samples=4), mode) for _ in range(2)
+    )
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_drop_path_follows_the_seed(small, events):
-    first, second = (there_and_back(small(drop_path=0.5), events(samples=8), seed=seed)[0] for seed in (0, 1))
+    first, second = (there_and_back(small(drop_path_rate=0.5), events(samples=8), seed=seed)[0] for seed in (0, 1))
     assert not torch.equal(first, second)
 
 

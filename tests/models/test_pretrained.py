@@ -31,7 +31,7 @@ def in_form(small, tiny_baseline, louder):
     def make(form):
         if form == "mamba-spike":
             return tiny_baseline()
-        model = louder(small(tokens=4))
+        model = louder(small(num_tokens=4))
         if form == "training":
             return model
         return (fuse if form == "deployed" else dual_kernel)(model, quiet=True)
@@ -50,14 +50,14 @@ def test_round_trip(in_form, events, tmp_path, form, dtype):
     assert (loaded.config, loaded.name, type(loaded)) == (model.config, model.name, type(model))
     assert loaded.dtype == dtype
     assert not loaded.training
-    size = model.config.resolution if form == "mamba-spike" else (18, 18)
+    size = model.config.in_size if form == "mamba-spike" else (18, 18)
     x = events(*size, dtype=dtype)
     with torch.no_grad():
         assert torch.equal(model(x), loaded(x))
 
 
 def test_frozen_scalars_stay_frozen_and_the_rest_learns(small, tmp_path):
-    model = small(tokens=4)
+    model = small(num_tokens=4)
     loaded = from_pretrained(model.save_pretrained(tmp_path))
     expected = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     assert {name: parameter.requires_grad for name, parameter in loaded.named_parameters()} == expected
@@ -79,7 +79,7 @@ def test_a_network_without_tdm_or_conv_bias(small, tiny_baseline, tmp_path):
 
 def test_a_later_save_replaces_an_earlier_one(small, tmp_path):
     small(seed=1).save_pretrained(tmp_path)
-    newer = small(seed=2, steps=3)
+    newer = small(seed=2, time_steps=3)
     newer.save_pretrained(tmp_path)
     same_bits(from_pretrained(tmp_path), newer)
     assert names(tmp_path) == FILES

@@ -26,7 +26,7 @@ def rounded(tensor):
 
 @pytest.fixture(scope="module")
 def network():
-    fields = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 5, "classes": 7}
+    fields = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5, "num_classes": 7}
     model = create_model("nmnist", seed=0, **fields)
     randomize(model, 0)
     return fuse(model, quiet=True)
@@ -226,7 +226,7 @@ def test_a_file_cut_short_is_refused(network, stored, tmp_path, keep):
 
 
 def test_weights_of_another_network_are_not_written(network, small, stored, tmp_path):
-    other = small(classes=9, form="deployed")
+    other = small(num_classes=9, form="deployed")
     with pytest.raises(WeightsError, match=r"head\.weight of shape \(7, 24\); \(9, 24\) is wanted"):
         save_pretrained(other, tmp_path / "new", stored=stored)
     with pytest.raises(WeightsError, match=r"have nobody, which the network has not"):

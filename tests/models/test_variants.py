@@ -9,11 +9,11 @@ from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 VARIANTS = {
     "default": {},
-    "steps": {"steps": 3},
-    "classes": {"classes": 23},
+    "steps": {"time_steps": 3},
+    "classes": {"num_classes": 23},
     "stage_channels": {"stage_channels": (4, 8, 8)},
-    "hierarchy_widths": {"hierarchy_widths": (4, 8, 12)},
-    "equal widths": {"hierarchy_widths": (8, 8, 8)},
+    "embed_dims": {"embed_dims": (4, 8, 12)},
+    "equal widths": {"embed_dims": (8, 8, 8)},
     "pool_ratios": {"pool_ratios": (2, 1, 3)},
     "lif": {"neurons": "lif"},
     "silif": {"neurons": "silif"},
@@ -33,9 +33,9 @@ VARIANTS = {
     "A3": {"tdm": False},
     "A4": {"bridge": "stage3"},
     "A1-A4": {"attention": "none", "repconv": False, "tdm": False, "bridge": "stage3"},
-    "tokens": {"tokens": 4},
-    "wide head": {"head_width": 20},
-    "drop path": {"drop_path": 0.5},
+    "tokens": {"num_tokens": 4},
+    "wide head": {"head_hidden_size": 20},
+    "drop path": {"drop_path_rate": 0.5},
     "deployed": {"form": "deployed"},
     "dual-kernel": {"form": "dual-kernel"},
 }
@@ -48,7 +48,7 @@ CANCELLED = re.compile(r"stages\.\d\.(first|second)_conv\.branches\.\d\.norm\.bi
 def gradients(model, x):
     """Of every learned parameter in a relaxed pass, where no layer is silent; {name: gradient or None}."""
     logits = model.run(x, ForwardMode(relaxed=True)).logits
-    assert logits.shape == (x.shape[0], x.shape[1], model.config.classes)
+    assert logits.shape == (x.shape[0], x.shape[1], model.config.num_classes)
     assert logits.isfinite().all()
     (logits * torch.randn_like(logits)).sum().backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -57,7 +57,7 @@ def gradients(model, x):
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "dual-kernel"])
 def test_there_and_back(small, events, variant):
     model = small(**VARIANTS[variant])
-    for name, gradient in gradients(model, events(steps=model.config.steps, samples=3)).items():
+    for name, gradient in gradients(model, events(steps=model.config.time_steps, samples=3)).items():
         assert gradient is not None, name
         assert gradient.isfinite().all(), name
         if CANCELLED.fullmatch(name):
@@ -78,7 +78,7 @@ def test_there_and_back_through_two_kernels(small, events):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_hard_pass(small, louder, events, variant):
     model = louder(small(**VARIANTS[variant])).eval()
-    x = events(steps=model.config.steps)
+    x = events(steps=model.config.time_steps)
     with torch.no_grad():
         out = model.run(x)
     assert out.logits.isfinite().all()
@@ -118,7 +118,7 @@ def test_an_ablation_changes_the_network(small, louder, events, field, kind):
 
 
 def test_tokens_are_shared_between_two_passes(small, louder, events):
-    model = louder(small(tokens=4)).double().eval()
+    model = louder(small(num_tokens=4)).double().eval()
     x = events(dtype=torch.float64)
     with torch.no_grad():
         hard = model.run(x)

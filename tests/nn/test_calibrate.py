@@ -87,7 +87,7 @@ def test_a_function_to_run_is_run():
 
 
 def test_drop_path_stays_off():
-    model = create_model("nmnist", stage_channels=(4, 4, 4), hierarchy_widths=(4, 8, 8), steps=3, drop_path=0.9)
+    model = create_model("nmnist", stage_channels=(4, 4, 4), embed_dims=(4, 8, 8), time_steps=3, drop_path_rate=0.9)
     data = [probe_events(3, 18, 18, samples=4, seed=s) for s in range(2)]
     logits = []
     recalibrate(model, data, run=lambda x: logits.append(model(x)))

@@ -8,7 +8,7 @@ from torch import nn
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, make_head, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba
 from ripe_mambaspike.nn.mixers import ARMS, matched_sizes
-from ripe_mambaspike.ops.mamba import mamba
+from ripe_mambaspike.ops.mamba_inner.reference import mamba
 
 WIDTHS, RATIOS = (8, 12, 16), (1, 2, 2)
 MIXERS = ("mamba", "transformer", "gru", "conv1d", "none", "flat")

@@ -13,7 +13,7 @@ T = 5
 def make_stage(randomize, neuron, level, attention="ds-mpa"):
     """A stage whose six parts are all away from their start and whose neurons fire."""
     config = RipeConfig(
-        steps=T, stage_channels=(6, 8, 8), hierarchy_widths=(4, 4, 4), neurons=neuron, attention=attention
+        time_steps=T, stage_channels=(6, 8, 8), embed_dims=(4, 4, 4), neurons=neuron, attention=attention
     )
     stage = randomize(RipeMambaSpike(config, "test").double()).stages[level]
     with torch.no_grad():

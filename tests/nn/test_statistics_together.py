@@ -81,8 +81,8 @@ class Network(torch.nn.Module):
 
     def __init__(self, causal=False):
         super().__init__()
-        fields = {"stage_channels": (3, 4, 4), "hierarchy_widths": (4, 4, 4), "drop_path": 0.0, "classes": 3}
-        self.model = create_model("nmnist", seed=0, steps=STEPS, causal=causal, **fields)
+        fields = {"stage_channels": (3, 4, 4), "embed_dims": (4, 4, 4), "drop_path_rate": 0.0, "num_classes": 3}
+        self.model = create_model("nmnist", seed=0, time_steps=STEPS, causal=causal, **fields)
         for name, parameter in self.model.named_parameters():
             if name.endswith("norm.weight") and parameter.ndim == 2:
                 parameter.data.mul_(3)  # so that every layer fires

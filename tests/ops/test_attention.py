@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import elu
 
-from ripe_mambaspike.ops.attention import (
+from ripe_mambaspike.ops.membrane_attention.reference import (
     convex_attention,
     ds_mpa,
     normalizer,

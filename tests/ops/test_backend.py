@@ -13,9 +13,15 @@ from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import backend as module
 from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, log_once, precision, run
-from ripe_mambaspike.ops.native import build
+from ripe_mambaspike.ops.cpp import build
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "classes": 7, "drop_path": 0.0}
+SMALL = {
+    "stage_channels": (8, 12, 16),
+    "embed_dims": (8, 16, 24),
+    "time_steps": 4,
+    "num_classes": 7,
+    "drop_path_rate": 0.0,
+}
 RELAXED = ForwardMode(relaxed=True, sharpness=3.0)
 CACHED = (module._missing, log_once)
 
@@ -39,7 +45,7 @@ def said(caplog):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(build, "why_not", lambda: "no C++ compiler was found (g++ is not on the PATH)")
+    monkeypatch.setattr(build, "unavailable_reason", lambda: "no C++ compiler was found (g++ is not on the PATH)")
 
 
 @pytest.fixture
@@ -139,7 +145,7 @@ def test_half_precision_is_said_once(said):
 
 def test_the_cpu_has_kernels_where_they_are_built(monkeypatch, said):
     asked = []
-    monkeypatch.setattr(build, "why_not", lambda: asked.append(1))
+    monkeypatch.setattr(build, "unavailable_reason", lambda: asked.append(1))
     assert [backend(on_cpu(dtype)) for dtype in (torch.float32, torch.bfloat16)] == ["native", "native"]
     assert backend(on_cpu(torch.float64), torch.bfloat16) == "native"
     assert asked == [1]
@@ -214,8 +220,8 @@ def test_an_operators_implementation(monkeypatch):
 
     monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=import_module))
     x, there = on_cpu(), SimpleNamespace(is_cuda=True)
-    assert run("neurons", "norm_fire", x, 3)[0] == "ripe_mambaspike.ops.native.neurons"
-    assert run("neurons", "norm_fire", there, 3) == ("ripe_mambaspike.ops.cuda.neurons", there, 3)
+    assert run("neurons", "norm_fire", x, 3)[0] == "ripe_mambaspike.ops.norm_fire.cpu"
+    assert run("neurons", "norm_fire", there, 3) == ("ripe_mambaspike.ops.norm_fire.triton", there, 3)
     for chosen, path in (("triton", "cuda.neurons"), ("native", "native.neurons"), ("plain", "plain")):
         with kernels(chosen):
             assert run("neurons", "norm_fire", x)[0] == f"ripe_mambaspike.ops.{path}"

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.leaky import pooled_leaky_rates
-from ripe_mambaspike.ops.native.build import unavailable_reason
-from ripe_mambaspike.ops.rates import LeakyState, cumulative_rates, leaky_rates
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.pooled_rates.leaky import pooled_leaky_rates
+from ripe_mambaspike.ops.pooled_rates.reference import LeakyState, cumulative_rates, leaky_rates
 
 SHAPE = (2, 5, 3, 5, 7)
 KEEPS = [0.0, 0.8, 0.9375]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops import bidirectional_mamba, mamba
-from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, MambaWeights, causal_conv
+from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, MambaWeights, causal_conv
 
 B, WIDTH, INNER, RANK, STATES, TAPS = 2, 6, 12, 2, 4, 4
 FIELDS = MambaWeights._fields

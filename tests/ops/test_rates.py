@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops import cumulative_rates
-from ripe_mambaspike.ops.rates import RateState, windowed_rate
+from ripe_mambaspike.ops.pooled_rates.reference import RateState, windowed_rate
 
 SHAPE = (2, 5, 3, 5, 7)
 

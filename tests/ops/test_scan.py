@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops import scan, selective_scan
+from ripe_mambaspike.ops import selective_scan
+from ripe_mambaspike.ops.mamba_inner import scan
 
 B, D, N = 2, 3, 5
 LENGTHS = [1, 2, 7, 33, 130, 257]

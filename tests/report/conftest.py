@@ -12,7 +12,13 @@ from ripe_mambaspike.models.labels import Labels, save_labels
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.calibrate import recalibrate
 
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "steps": 4, "resolution": 16, "drop_path": 0.0}
+SMALL = {
+    "stage_channels": (8, 12, 16),
+    "embed_dims": (8, 16, 24),
+    "time_steps": 4,
+    "in_size": 16,
+    "drop_path_rate": 0.0,
+}
 NAMES = ["wave", "clap", "drum"]
 
 
@@ -60,7 +66,7 @@ def reader():
 def network():
     """A small network with filters that do something."""
     torch.manual_seed(0)
-    model = create_model("dvsgesture", seed=0, classes=3, **SMALL).eval()
+    model = create_model("dvsgesture", seed=0, num_classes=3, **SMALL).eval()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name.endswith("coefficient"):
@@ -144,7 +150,7 @@ def make_run(tmp_path, network):
             model.save_pretrained(folder / "best")
             config = model.config
             save_labels(
-                Labels(tuple(names), None, None, config.steps, config.resolution, "time", False, 2), folder / "best"
+                Labels(tuple(names), None, None, config.time_steps, config.in_size, "time", False, 2), folder / "best"
             )
         return folder
 

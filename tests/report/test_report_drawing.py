@@ -20,7 +20,7 @@ from ripe_mambaspike.report.curves import response
 from ripe_mambaspike.report.formatting import duration_text, interval, number_text
 from ripe_mambaspike.report.frames import attention_images, data_uri, event_images, png
 from ripe_mambaspike.report.marks import histogram, matrix
-from ripe_mambaspike.report.observe import cost, filters, observe
+from ripe_mambaspike.report.observe import cost, observe, temporal_filters
 from ripe_mambaspike.report.run_data import read_run
 
 
@@ -184,7 +184,7 @@ def test_what_is_observed_is_what_the_network_does(network, clips):
 
 
 def test_filters_are_the_network_s(network):
-    found = filters(network)
+    found = temporal_filters(network)
     assert [(name, len(values)) for name, values in found] == [
         ("stage 1, first", 2), ("stage 1, second", 8), ("stage 2, first", 8),
         ("stage 2, second", 12), ("stage 3, first", 12), ("stage 3, second", 16),

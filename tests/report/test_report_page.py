@@ -145,7 +145,7 @@ def test_the_baseline_has_a_report_too(make_run, clips, reader):
     from ripe_mambaspike import create_model
 
     model = create_model(
-        "mamba-spike", seed=0, channels=(4, 5, 6), width=16, blocks=1, steps=4, resolution=(16, 16), classes=3
+        "mamba-spike", seed=0, channels=(4, 5, 6), embed_dim=16, depth=1, time_steps=4, in_size=(16, 16), num_classes=3
     )
     page = reader(write_report(make_run(model=model), clips=clips()))
     assert "This network has no temporal filters." in page.section("filters")

@@ -8,19 +8,19 @@ import pytest
 
 from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
-from ripe_mambaspike.train.run import run_recipe
+from ripe_mambaspike.train.run import train_recipe
 
 CLIPS = {"train": 11, "val": 11, "test": 11}
 SETTINGS = (
     "name=tiny",
-    "data.steps=4",
+    "data.time_steps=4",
     "data.grid=16",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}",
-    "optimizer.lr_min=1e-4",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
+    "optimizer.min_learning_rate=1e-4",
     "schedule.batch_size=4",  # batches of 4, 4 and 3
     "schedule.epochs=2",
     "schedule.warmup_epochs=1",
-    "run.recalibrate=2",
+    "run.recalibrate_batches=2",
     "run.device=cpu",
 )
 TIMED = ("seconds", "samples_per_second", "memory_mib")  # columns of log.csv that no two runs share
@@ -38,22 +38,22 @@ class Watching:
     def __init__(self, on_move=None, on_epoch=None):
         self.lines, self.rows, self.bests = [], [], []
         self.on_move, self.on_epoch = on_move, on_epoch
-        self.learner = None
+        self.trainer = None
 
-    def began(self, recipe, data, learner):
-        self.learner = learner
+    def on_train_begin(self, recipe, data, trainer):
+        self.trainer = trainer
 
-    def moved(self, learner):
+    def on_step_end(self, trainer):
         if self.on_move is not None:
-            self.on_move(learner)
+            self.on_move(trainer)
 
-    def ended(self, row, best):
+    def on_epoch_end(self, row, best):
         self.rows.append(row)
         self.bests.append(best)
         if self.on_epoch is not None:
-            self.on_epoch(self.learner)
+            self.on_epoch(self.trainer)
 
-    def says(self, line):
+    def on_message(self, line):
         self.lines.append(line)
 
 
@@ -94,8 +94,8 @@ def tiny_words(gestures):
 def go():
     """Train in a folder; the result."""
 
-    def train(recipe, folder, watcher=None, **how):
-        return run_recipe(recipe, folder, watcher or Watching(), **how)
+    def train(recipe, folder, callback=None, **how):
+        return train_recipe(recipe, folder, callback or Watching(), **how)
 
     return train
 

@@ -49,18 +49,18 @@ def test_a_run_saves_the_average_and_trains_on_the_weights(tiny, go, watching, t
     """best/ holds the average over the moves; the moves are those of a run without one."""
     seen, ends = [], {}
 
-    def note(learner):
-        seen.append({name: p.detach().clone() for name, p in learner.model.named_parameters()})
+    def note(trainer):
+        seen.append({name: p.detach().clone() for name, p in trainer.model.named_parameters()})
 
     for name, ema in (("with", 0.6), ("without", 0.0)):
         seen.clear()
-        recipe = tiny(f"run.ema={ema}", "schedule.epochs=1")
+        recipe = tiny(f"run.ema_decay={ema}", "schedule.epochs=1")
         first = None
 
         class FromTheStart(watching):
-            def began(self, recipe, data, learner):
-                super().began(recipe, data, learner)
-                note(learner)
+            def began(self, recipe, data, trainer):
+                super().began(recipe, data, trainer)
+                note(trainer)
 
         go(recipe, tmp_path / name, FromTheStart(on_move=note))
         ends[name] = list(seen)

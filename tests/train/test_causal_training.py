@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from ripe_mambaspike import from_pretrained, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.data.samples import held_out
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import predict
-from ripe_mambaspike.api import load
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.train.samples import held_out
 
-FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8]}"
+FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_recalibration_averages_the_shared_statistics(run):
 
 
 def test_a_recording_in_more_steps_than_it_was_trained_on(tmp_path):
-    sizes = {"classes": 3, "steps": 4, "resolution": 16, "stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8)}
+    sizes = {"num_classes": 3, "time_steps": 4, "in_size": 16, "stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8)}
     for causal in (True, False):
         create_model("nmnist", seed=0, causal=causal, **sizes).eval().save_pretrained(tmp_path / str(causal))
     random = np.random.default_rng(0)

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ripe_mambaspike.models.evaluate import Evaluation
 from ripe_mambaspike.report import write_report
-from ripe_mambaspike.train import loop
+from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.chance import (
     MIN_CLIPS,
     chance_warning,
@@ -17,7 +18,6 @@ from ripe_mambaspike.train.chance import (
     is_at_chance,
     result_warnings,
 )
-from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
 
 CLASSES = ("swipe_left", "swipe_right")
@@ -71,13 +71,13 @@ def test_nothing_is_said_of_few_clips_or_one_class():
         (["schedule.epochs=30"], 10),
         (["schedule.epochs=31"], 11),
         (["schedule.epochs=1"], 2),  # never
-        (["schedule.epochs=30", "schedule.warmup_iterations=100"], 14),  # eight steps an epoch
-        (["schedule.epochs=3", "schedule.warmup_iterations=100"], 3),  # the last at the latest
-        (["schedule.epochs=4", "schedule.warmup_iterations=8"], 2),
-        (["schedule.warmup_iterations=0", "schedule.warmup_epochs=12"], 13),
+        (["schedule.epochs=30", "schedule.warmup_steps=100"], 14),  # eight steps an epoch
+        (["schedule.epochs=3", "schedule.warmup_steps=100"], 3),  # the last at the latest
+        (["schedule.epochs=4", "schedule.warmup_steps=8"], 2),
+        (["schedule.warmup_steps=0", "schedule.warmup_epochs=12"], 13),
         (["schedule.warmup_epochs=12"], 10),  # warmed up in iterations instead
         (["schedule.epochs=8", "schedule.first_epochs=5", "data.first=[swipe_left]"], 6),
-        (["schedule.epochs=8", "schedule.first_epochs=5", "schedule.warmup_iterations=8"], 3),
+        (["schedule.epochs=8", "schedule.first_epochs=5", "schedule.warmup_steps=8"], 3),
     ],
 )
 def test_when_a_run_is_looked_at(settings, epoch):
@@ -94,7 +94,15 @@ def test_chance_is_the_commonest_class_as_shown():
 def test_the_warning_names_the_numbers_and_the_causes():
     data, row = data_of([0, 1] * 40), {"epoch": 10.0, "train_top1": 0.55}
     said = chance_warning(recipe_of(), data, row)
-    for word in ("55.0 %", "50.0 %", "epoch 10 of 30", "optimizer.lr=0.001", "34×34", "data.grid", "data.steps"):
+    for word in (
+        "55.0 %",
+        "50.0 %",
+        "epoch 10 of 30",
+        "optimizer.learning_rate=0.001",
+        "34×34",
+        "data.grid",
+        "data.time_steps",
+    ):
         assert word in said
     assert "augmentation." not in said  # nothing is on that could change a label
     told = chance_warning(recipe_of("augmentation.polarity_flip=0.5"), data, row)
@@ -151,9 +159,9 @@ def many(monkeypatch):
 
 def test_a_run_at_chance_says_so_once_and_in_its_result_and_report(tiny, go, watching, many, monkeypatch, tmp_path):
     accuracies(monkeypatch, *[1 / 11] * 6)
-    watcher = watching()
-    result = go(tiny("schedule.epochs=6"), tmp_path / "run", watcher)
-    assert len([line for line in watcher.lines if line.startswith("warning: ")]) == 1
+    callback = watching()
+    result = go(tiny("schedule.epochs=6"), tmp_path / "run", callback)
+    assert len([line for line in callback.lines if line.startswith("warning: ")]) == 1
     (said,) = result["warnings"]
     assert "epoch 6 of 6" in said
     assert "augmentation.horizontal_flip=0.5" in said
@@ -165,9 +173,9 @@ def test_a_run_at_chance_says_so_once_and_in_its_result_and_report(tiny, go, wat
 def test_a_run_that_learns_says_nothing(tiny, go, watching, many, monkeypatch, tmp_path):
     accuracies(monkeypatch, 1 / 11, 5 / 11, 8 / 11, 1.0)
     monkeypatch.setattr(Evaluation, "top1", 8 / 11)
-    watcher = watching()
-    result = go(tiny("schedule.epochs=4"), tmp_path / "run", watcher)
-    assert not [line for line in watcher.lines if "chance" in line]
+    callback = watching()
+    result = go(tiny("schedule.epochs=4"), tmp_path / "run", callback)
+    assert not [line for line in callback.lines if "chance" in line]
     assert result["warnings"] == []
     assert "not clearly above chance" not in write_report(tmp_path / "run").read_text()
 

@@ -20,11 +20,11 @@ MISSING = object()
 def stopped(tiny, go, watching, tmp_path_factory):
     """A run that was stopped after the fifth of its six moves, with a checkpoint after every one."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    watcher = watching()
+    callback = watching()
     with pytest.raises(Stop):
         go(
-            tiny("run.checkpoint_minutes=0"), folder, watcher,
-            asked_to_stop=lambda: watcher.learner.place.moves == NEWEST[0],
+            tiny("run.checkpoint_minutes=0"), folder, callback,
+            asked_to_stop=lambda: callback.trainer.place.moves == NEWEST[0],
         )  # fmt: skip
     return folder
 
@@ -86,10 +86,10 @@ WRONG = [
 def test_an_entry_that_is_wrong(stopped, waiting, name, value):
     """By itself; in a run see `test_a_wrong_one_is_passed_over_and_the_run_ends_the_same`."""
     found = last_checkpoint(stopped / "checkpoints")
-    check_checkpoint(found, waiting.learner, waiting.data.store.folder.name)
+    check_checkpoint(found, waiting.trainer, waiting.data.store.folder.name)
     set_entry(name, value)(found)
     with pytest.raises((ValueError, KeyError)) as caught:
-        check_checkpoint(found, waiting.learner, waiting.data.store.folder.name)
+        check_checkpoint(found, waiting.trainer, waiting.data.store.folder.name)
     named = "rows" if name == "place.epoch" and value in (0, 2) else name.split(".")[0]  # other rows than epochs
     assert named in str(caught.value)
     assert len(str(caught.value)) < 300

@@ -300,7 +300,7 @@ def test_it_opens_with_safetensors_alone(finished):
 
 
 def test_the_average_is_in_it(tiny, go, tmp_path):
-    go(tiny("run.ema=0.5", "schedule.batch_size=11", "schedule.epochs=1"), tmp_path / "run")
+    go(tiny("run.ema_decay=0.5", "schedule.batch_size=11", "schedule.epochs=1"), tmp_path / "run")
     tensors = load_file(max((tmp_path / "run" / "checkpoints").iterdir()))
     averages = [name for name in tensors if name.startswith("average.")]
     weights = [name for name in tensors if name.startswith("model.") and "running" not in name]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from ripe_mambaspike.data.clips import EvalBatches, open_data
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.evaluate import Evaluation, evaluate
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.train.clips import EvalBatches, open_data
-from ripe_mambaspike.train.evaluate import Evaluation, evaluate
 
 CPU = torch.device("cpu")
 

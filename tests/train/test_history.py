@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ripe_mambaspike.models.registry import create_model
-from ripe_mambaspike.train import history, loop
+from ripe_mambaspike.train import history
+from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.history import COLUMNS, filters, write_log
 from ripe_mambaspike.train.objective import relaxed_weight
 from ripe_mambaspike.train.schedule import learning_rate, sharpness
@@ -51,7 +52,7 @@ def test_a_number_that_is_not_finite_is_written(tmp_path):
     "settings",
     [
         ("schedule.warmup_epochs=1", "schedule.sharpness_start=1", "schedule.sharpness_end=9"),
-        ("schedule.warmup_iterations=3", "schedule.batch_size=6"),
+        ("schedule.warmup_steps=3", "schedule.batch_size=6"),
     ],
     ids=["warm-up in epochs", "warm-up in moves"],
 )
@@ -59,8 +60,8 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
     recipe = tiny("schedule.batch_size=11", "schedule.epochs=3", "run.validate_every=3", *settings)
     a_pass = 2 if "schedule.batch_size=6" in settings else 1
     rates = []
-    watcher = watching(on_move=lambda learner: rates.extend({g["lr"] for g in learner.optimizer.param_groups}))
-    go(recipe, tmp_path / "run", watcher)
+    callback = watching(on_move=lambda trainer: rates.extend({g["lr"] for g in trainer.optimizer.param_groups}))
+    go(recipe, tmp_path / "run", callback)
     rows, epochs = read_log(tmp_path / "run"), recipe.schedule.epochs
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(epochs)]
     assert [row["lr"] for row in rows] == [shown(learning_rate(recipe, epoch, a_pass)) for epoch in range(epochs)]
@@ -70,17 +71,17 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
 
 
 def test_filters_follow_the_schedule_at_their_own_rate(tiny, go, watching, tmp_path):
-    recipe = tiny("schedule.batch_size=11", "schedule.epochs=2", "optimizer.filters=4")
+    recipe = tiny("schedule.batch_size=11", "schedule.epochs=2", "optimizer.tdm_lr_scale=4")
     rates = []
-    watcher = watching(on_move=lambda learner: rates.append([g["lr"] for g in learner.optimizer.param_groups]))
-    go(recipe, tmp_path / "run", watcher)
+    callback = watching(on_move=lambda trainer: rates.append([g["lr"] for g in trainer.optimizer.param_groups]))
+    go(recipe, tmp_path / "run", callback)
     wanted = [learning_rate(recipe, move, 1, move + 1) for move in range(2)]
     assert rates == [[rate, 4 * rate, rate] for rate in wanted]
 
 
 def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
     """Every number of an epoch is the mean over its clips, of which the last move has fewer."""
-    found, settings_seen, real = [], [], loop.whole_step
+    found, settings_seen, real = [], [], loop.accumulated_step
 
     def spy(model, optimizer, batches, settings):
         parts = real(model, optimizer, batches, settings)
@@ -89,7 +90,7 @@ def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
         return parts
 
     monkeypatch.setattr(loop, "whole_step", spy)
-    go(tiny("schedule.accumulate=2"), tmp_path / "run")
+    go(tiny("schedule.grad_accum_steps=2"), tmp_path / "run")
     rows = read_log(tmp_path / "run")
     assert [clips for clips, _ in found] == [8, 3, 8, 3]
     for epoch, row in enumerate(rows):
@@ -116,14 +117,14 @@ def test_one_pass_leaves_the_relaxed_columns_empty(tiny, go, read_log, tmp_path)
 
 
 def test_the_filters_in_order():
-    fields = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
-    model = create_model("dvsgesture", seed=0, classes=11, **fields)
+    fields = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
+    model = create_model("dvsgesture", seed=0, num_classes=11, **fields)
     with torch.no_grad():
         for number, stage in enumerate(model.stages):
             stage.first_conv.coefficient.fill_(-(2.0 * number + 1))
             stage.second_conv.coefficient.fill_(2.0 * number + 2)
     assert filters(model) == {f"tdm_{layer}": float(layer) for layer in range(1, 7)}
-    without = create_model("dvsgesture", seed=0, classes=11, tdm=False, **fields)
+    without = create_model("dvsgesture", seed=0, num_classes=11, tdm=False, **fields)
     assert filters(without) == {f"tdm_{layer}": None for layer in range(1, 7)}
 
 

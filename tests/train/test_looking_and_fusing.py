@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike import from_pretrained
 from ripe_mambaspike.cli.evaluate import shuffled
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.train.samples import evenly, held_out, sample_clips
+from ripe_mambaspike.data.samples import held_out, sample_clips, spread_over_classes
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from ripe_mambaspike.train.samples import evenly, held_out, sample_clips
     ],
 )
 def test_samples_are_of_as_many_classes_as_there_can_be(labels, count, wanted):
-    assert evenly(labels, count) == wanted
+    assert spread_over_classes(labels, count) == wanted
 
 
 def test_samples_are_test_clips(tiny):

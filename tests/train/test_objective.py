@@ -10,10 +10,10 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.nn.forward_mode import ForwardMode
-from ripe_mambaspike.train.objective import Weights, consistency, objective, rate_penalty, relaxed_weight, tet
+from ripe_mambaspike.train.objective import LossWeights, consistency, objective, rate_penalty, relaxed_weight, tet
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, split_by_decay, training_step
 
-SMALL = {"stage_channels": (8, 8, 12), "hierarchy_widths": (8, 12, 16), "steps": 3, "resolution": 16, "drop_path": 0.0}
+SMALL = {"stage_channels": (8, 8, 12), "embed_dims": (8, 12, 16), "time_steps": 3, "in_size": 16, "drop_path_rate": 0.0}
 
 
 def small(**fields):
@@ -73,7 +73,7 @@ def test_half_precision_logits_are_summed_in_float32():
 def test_the_whole_objective():
     hard = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([0.1, 0.3, 0.5], dtype=torch.float64))
     soft = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([9.0, 9.0, 9.0], dtype=torch.float64))
-    weights = Weights(relaxed_share=0.2, spread=0.5, consistency=0.7, rates=0.01, label_smoothing=0.1)
+    weights = LossWeights(relaxed_share=0.2, spread=0.5, consistency=0.7, rates=0.01, label_smoothing=0.1)
     targets = torch.tensor([1, 2])
     parts = objective(hard, soft, targets, weights)
     first, second = (by_hand(out.logits, one_hot([1, 2], 4), 0.5, 0.1) for out in (hard, soft))
@@ -89,7 +89,7 @@ def test_the_whole_objective():
 
 def test_without_a_relaxed_pass_the_hard_one_counts_whole():
     hard = Output(torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([0.2, 0.4], dtype=torch.float64))
-    parts = objective(hard, None, torch.tensor([1, 2]), Weights(relaxed_share=0.5, rates=0.01))
+    parts = objective(hard, None, torch.tensor([1, 2]), LossWeights(relaxed_share=0.5, rates=0.01))
     assert parts.relaxed is None
     assert parts.consistency is None
     assert parts.loss.item() == pytest.approx(parts.hard.item() + 0.01 * 0.3, rel=1e-12)
@@ -169,7 +169,7 @@ def test_one_pass_or_two():
 
 
 def test_the_relaxed_pass_keeps_the_hard_tokens():
-    model = small(tokens=2).train()
+    model = small(num_tokens=2).train()
     seen = []
     run_passes = model.run_passes
 
@@ -197,7 +197,7 @@ def test_training_lowers_the_loss():
 
 
 def test_what_decays():
-    model = small(head_width=20)
+    model = small(head_hidden_size=20)
     decayed, kept = ({id(p) for p in part} for part in split_by_decay(model))
     names = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
     assert decayed | kept == set(names.values())

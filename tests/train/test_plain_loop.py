@@ -14,7 +14,7 @@ from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
-SMALL = {"stage_channels": (8, 12, 16), "hierarchy_widths": (8, 16, 24), "drop_path": 0.0}
+SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "drop_path_rate": 0.0}
 
 
 def quarters(count, seed):
@@ -41,14 +41,14 @@ def blocks():
 
 def make():
     torch.manual_seed(0)  # of the loader's order
-    return create_model("nmnist", seed=0, classes=4, steps=4, **SMALL)
+    return create_model("nmnist", seed=0, num_classes=4, time_steps=4, **SMALL)
 
 
 def test_the_documented_loop(blocks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     space = {}
     exec(blocks[0], space)
-    assert space["model"].config.classes == 4
+    assert space["model"].config.num_classes == 4
     train, test = quarters(96, 0), quarters(64, 1)
     loader = DataLoader(train, 16, shuffle=True)
     space = {"model": make(), "epochs": 2, "train_loader": loader, "test_loader": DataLoader(test, 32)}
@@ -72,7 +72,7 @@ def test_the_documented_loop(blocks, tmp_path, monkeypatch):
 
 
 def test_update_bn_measures_them_too():
-    model = create_model("nmnist", seed=0, classes=4, steps=4, **SMALL)
+    model = create_model("nmnist", seed=0, num_classes=4, time_steps=4, **SMALL)
     data = quarters(48, 0)
     loader = DataLoader(data, 16)
     update_bn(loader, model)

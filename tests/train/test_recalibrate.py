@@ -4,20 +4,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ripe_mambaspike.data.clips import TrainBatches, open_data
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train.clips import TrainBatches, open_data
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 SIZES = (5, 3, 4)
 
 
 @pytest.fixture
 def network():
-    model = create_model("dvsgesture", seed=0, classes=11, drop_path=0.9, **FIELDS)
+    model = create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.9, **FIELDS)
     randomize(model, 1)
     return model
 

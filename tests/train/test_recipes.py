@@ -15,7 +15,7 @@ from ripe_mambaspike.data.sets.registry import find_set
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.train import recipe_fields
-from ripe_mambaspike.train.recipe import DataSettings, ModelSettings, Recipe, RunSettings, Schedule
+from ripe_mambaspike.train.recipe import DataSettings, ModelSettings, Recipe, RunSettings, ScheduleSettings
 from ripe_mambaspike.train.recipe_checks import NAME
 from ripe_mambaspike.train.recipes import (
     check,
@@ -73,16 +73,16 @@ def test_the_papers_recipes_are_its_table(name):
     recipe = load_recipe(name)
     rates, plan, loss = recipe.optimizer, recipe.schedule, recipe.loss
     found = (
-        *(rates.lr, rates.weight_decay, plan.warmup_epochs, plan.warmup_iterations, plan.epochs, plan.batch_size),
-        *(plan.accumulate, plan.sharpness_end, loss.spread, loss.consistency, loss.rates, loss.passes),
+        *(rates.learning_rate, rates.weight_decay, plan.warmup_epochs, plan.warmup_steps, plan.epochs, plan.batch_size),
+        *(plan.grad_accum_steps, plan.sharpness_end, loss.spread, loss.consistency, loss.rates, loss.passes),
     )
     assert found == HYPER[name]
-    assert (rates.lr_min, rates.clip, plan.sharpness_start) == (1e-6, 1.0, 2.0)
+    assert (rates.min_learning_rate, rates.clip_grad_norm, plan.sharpness_start) == (1e-6, 1.0, 2.0)
     assert recipe.augmentation == BENCHMARKS[name.removesuffix("-lite")]
     config = model_config(name)
-    assert (recipe.model.name, recipe.data.steps, recipe.data.grid) == (name, config.steps, config.resolution)
+    assert (recipe.model.name, recipe.data.time_steps, recipe.data.grid) == (name, config.time_steps, config.in_size)
     assert recipe.model.fields == {}
-    assert recipe.data.set == name.removesuffix("-lite")
+    assert recipe.data.dataset == name.removesuffix("-lite")
     assert recipe.run == RunSettings()
 
 
@@ -90,7 +90,7 @@ def test_the_papers_recipes_are_its_table(name):
 def test_every_shipped_recipe(name):
     recipe = load_recipe(name)
     assert recipe.name == name
-    find_set(recipe.data.set)
+    find_set(recipe.data.dataset)
     what, command, *_ = describe(name).splitlines()
     assert what
     assert command.split("  ")[0] == f"ripe train {name}" + " --set data.root=DIR" * (name == "folder")
@@ -104,12 +104,16 @@ def test_ours_mirror_and_reverse_gestures_alone_and_label_them_so(name):
     """A mirrored digit is none; a mirrored gesture is another one."""
     augmentation = load_recipe(name).augmentation
     flips = (augmentation.horizontal_flip, augmentation.time_reversal, augmentation.swap_polarity, augmentation.relabel)
-    assert flips == ((0.5, 0.5, True, True) if load_recipe(name).data.set == "synthgesture" else (0, 0, False, False))
+    assert flips == (
+        (0.5, 0.5, True, True) if load_recipe(name).data.dataset == "synthgesture" else (0, 0, False, False)
+    )
 
 
 def test_ours():
     found = {name: load_recipe(name) for name in OURS}
-    plans = {name: (r.data.set, r.model.name, r.schedule.epochs, r.schedule.batch_size) for name, r in found.items()}
+    plans = {
+        name: (r.data.dataset, r.model.name, r.schedule.epochs, r.schedule.batch_size) for name, r in found.items()
+    }
     assert plans["nmnist-600"][:3] == ("nmnist-600", "nmnist", 150)
     assert (found["nmnist-600"].data.folds, found["nmnist-600"].data.validation) == (5, False)
     assert plans["sim-nmnist"] == ("sim-nmnist", "nmnist", 8, 128)
@@ -117,7 +121,7 @@ def test_ours():
     assert plans["synthgesture"] == ("synthgesture", "dvsgesture", 12, 16)
     assert plans["synthgesture-128"] == ("synthgesture", "dvsgesture", 45, 16)
     assert [found[name].data.grid for name in OURS] == [None, *((side, side) for side in (34, 32, 34, 34, 64, 128, 64))]
-    assert [found[name].data.steps for name in OURS] == [16, 10, 12, 10, 10, 16, 16, 16]
+    assert [found[name].data.time_steps for name in OURS] == [16, 10, 12, 10, 10, 16, 16, 16]
     small, large = to_dict(found["synthgesture"]), to_dict(found["synthgesture-128"])
     assert small["augmentation"] == large["augmentation"]
     causal = {"name": "synthgesture-causal", "model": {"name": "dvsgesture", "fields": {"causal": True}}}
@@ -129,26 +133,26 @@ def test_ours():
 
 def test_what_is_left_out_keeps_its_default():
     made = recipe_from({"name": "mine", "schedule": {"epochs": 20}}, "x")
-    assert made == Recipe(name="mine", schedule=Schedule(epochs=20))
+    assert made == Recipe(name="mine", schedule=ScheduleSettings(epochs=20))
 
 
 @pytest.mark.parametrize(
     ("text", "path", "value"),
     [
-        ("optimizer: {lr: 1e-3}", "optimizer.lr", 1e-3),
-        ("optimizer: {lr: 1}", "optimizer.lr", 1.0),
-        ("optimizer: {lr: 2.5e-3}", "optimizer.lr", 2.5e-3),
+        ("optimizer: {learning_rate: 1e-3}", "optimizer.learning_rate", 1e-3),
+        ("optimizer: {learning_rate: 1}", "optimizer.learning_rate", 1.0),
+        ("optimizer: {learning_rate: 2.5e-3}", "optimizer.learning_rate", 2.5e-3),
         ("data: {grid: 48}", "data.grid", (48, 48)),
         ("data: {grid: [34, 48]}", "data.grid", (34, 48)),
         ("data: {grid: null}", "data.grid", None),
         ("data: {root: null}", "data.root", None),
         ("data: {root: /there}", "data.root", "/there"),
         ("data: {cache: off}", "data.cache", "off"),
-        ("run: {graph: off}", "run.graph", "off"),
+        ("run: {graph: off}", "run.cuda_graph", "off"),
         ("data: {extra: [sim-nmnist=/a]}", "data.extra", ("sim-nmnist=/a",)),
         ("loss: {passes: 1}", "loss.passes", 1),
         ("data: {binary: yes}", "data.binary", True),
-        ("model: {fields: {drop_path: 1e-1}}", "model.fields", {"drop_path": 0.1}),
+        ("model: {fields: {drop_path_rate: 1e-1}}", "model.fields", {"drop_path_rate": 0.1}),
         ("model: {fields: {neurons: [lif, lif, silif]}}", "model.fields", {"neurons": ["lif", "lif", "silif"]}),
     ],
 )
@@ -171,13 +175,13 @@ def test_a_value_is_read_by_its_type(text, path, value):
         ("schedule: {epochs: 3.0}", ["here: schedule.epochs is 3.0; a whole number is wanted"]),
         ("schedule: {epochs: '3'}", ["schedule.epochs is '3'; a whole number"]),
         ("schedule: {epochs: true}", ["schedule.epochs is True; a whole number"]),
-        ("optimizer: {lr: fast}", ["optimizer.lr is 'fast'; a finite number"]),
-        ("optimizer: {lr: .nan}", ["optimizer.lr is nan; a finite number"]),
-        ("optimizer: {lr: .inf}", ["optimizer.lr is inf; a finite number"]),
-        ("optimizer: {lr: 1e999}", ["optimizer.lr is '1e999'; a finite number"]),
-        (f"optimizer: {{lr: 1{'0' * 400}}}", ["optimizer.lr is 1000", "a finite number"]),
-        ("optimizer: {lr: true}", ["optimizer.lr is True; a finite number"]),
-        ("optimizer: {lr: null}", ["optimizer.lr is None; a finite number"]),
+        ("optimizer: {learning_rate: fast}", ["optimizer.learning_rate is 'fast'; a finite number"]),
+        ("optimizer: {learning_rate: .nan}", ["optimizer.learning_rate is nan; a finite number"]),
+        ("optimizer: {learning_rate: .inf}", ["optimizer.learning_rate is inf; a finite number"]),
+        ("optimizer: {learning_rate: 1e999}", ["optimizer.learning_rate is '1e999'; a finite number"]),
+        (f"optimizer: {{learning_rate: 1{'0' * 400}}}", ["optimizer.learning_rate is 1000", "a finite number"]),
+        ("optimizer: {learning_rate: true}", ["optimizer.learning_rate is True; a finite number"]),
+        ("optimizer: {learning_rate: null}", ["optimizer.learning_rate is None; a finite number"]),
         ("data: {binary: 1}", ["data.binary is 1; true or false is wanted"]),
         ("data: {by: events}", ["data.by is 'events'; one of time, count is wanted"]),
         ("data: {by: off}", ["data.by is False"]),
@@ -185,7 +189,7 @@ def test_a_value_is_read_by_its_type(text, path, value):
         ("loss: {passes: true}", ["loss.passes is True; one of 1, 2"]),
         ("loss: {passes: 2.0}", ["loss.passes is 2.0; one of 1, 2"]),
         ("loss: {passes: [1]}", ["loss.passes is [1]; one of 1, 2"]),
-        ("data: {set: 3}", ["data.set is 3; a text"]),
+        ("data: {set: 3}", ["data.dataset is 3; a text"]),
         ("data: {root: 2024-01-01}", ["data.root is datetime.date(2024, 1, 1); a text (in quotes)"]),
         ("data: {grid: [1, 2, 3]}", ["data.grid is [1, 2, 3]; one whole number or a list of two"]),
         ("data: {grid: [34.0, 34]}", ["data.grid is [34.0, 34]"]),
@@ -205,24 +209,24 @@ def test_a_wrong_value_is_one_sentence(text, named):
     [
         ("schedule.epochs=0", "at least 1"),
         ("schedule.batch_size=0", "at least 1"),
-        ("schedule.accumulate=0", "at least 1"),
+        ("schedule.grad_accum_steps=0", "at least 1"),
         ("schedule.warmup_epochs=-1", "at least 0"),
         ("schedule.warmup_epochs=301", "at most schedule.epochs (300)"),
-        ("schedule.warmup_iterations=-1", "at least 0"),
+        ("schedule.warmup_steps=-1", "at least 0"),
         ("schedule.first_epochs=-1", "at least 0"),
         ("schedule.sharpness_start=0", "above 0"),
         ("schedule.sharpness_end=-1", "above 0"),
-        ("optimizer.lr=1e-7", "at least optimizer.lr_min (1e-06)"),
-        ("optimizer.lr_min=-1", "at least 0"),
-        ("optimizer.filters=-1", "at least 0"),
+        ("optimizer.learning_rate=1e-7", "at least optimizer.min_learning_rate (1e-06)"),
+        ("optimizer.min_learning_rate=-1", "at least 0"),
+        ("optimizer.tdm_lr_scale=-1", "at least 0"),
         ("optimizer.weight_decay=-1", "at least 0"),
-        ("optimizer.clip=0", "above 0"),
+        ("optimizer.clip_grad_norm=0", "above 0"),
         ("loss.spread=-1", "at least 0"),
         ("loss.consistency=-1", "at least 0"),
         ("loss.rates=-1", "at least 0"),
-        ("data.set=nmist", "did you mean 'nmnist'"),
-        ("data.steps=0", "at least 1"),
-        ("data.steps=5000", "1 to 4096"),
+        ("data.dataset=nmist", "did you mean 'nmnist'"),
+        ("data.time_steps=0", "at least 1"),
+        ("data.time_steps=5000", "1 to 4096"),
         ("data.grid=7", "from 8 to 4096"),
         ("data.grid=[8, 5000]", "from 8 to 4096"),
         ("data.extra=[nmnist]", "SET=ROOT"),
@@ -232,12 +236,12 @@ def test_a_wrong_value_is_one_sentence(text, named):
         ("data.folds=-2", "at least 0"),
         ("data.fold=1", "0 (no folds)"),
         ("data.fold=-1", "at least 0"),
-        ("data.workers=-1", "at least 0"),
+        ("data.num_workers=-1", "at least 0"),
         ("run.seed=-1", "at least 0"),
         ("run.seed=9223372036854775808", "from 0 to 9223372036854775807"),
-        ("run.ema=1", "up to but not 1"),
-        ("run.ema=-0.1", "at least 0"),
-        ("run.recalibrate=0", "at least 1"),
+        ("run.ema_decay=1", "up to but not 1"),
+        ("run.ema_decay=-0.1", "at least 0"),
+        ("run.recalibrate_batches=0", "at least 1"),
         ("run.validate_every=0", "at least 1"),
         ("run.checkpoint_minutes=-1", "at least 0"),
         ("name=a/b", "letters, digits"),
@@ -245,8 +249,8 @@ def test_a_wrong_value_is_one_sentence(text, named):
         ("name=''", "letters, digits"),
         ("model.name=dvsgestur", "did you mean 'dvsgesture'"),
         ("model.fields.neuron=lif", "did you mean 'neurons'"),
-        ("model.fields.drop_path=2", "up to but not 1"),
-        ("model.fields.drop_path=much", "a finite number"),
+        ("model.fields.drop_path_rate=2", "up to but not 1"),
+        ("model.fields.drop_path_rate=much", "a finite number"),
         ("model.fields.classes=3", "comes from the data"),
         ("model.fields.steps=3", "comes from the data"),
         ("model.fields.resolution=34", "comes from the data"),
@@ -272,17 +276,24 @@ def test_what_comes_first_leaves_epochs_for_the_rest():
 def test_the_ends_of_the_ranges_are_allowed():
     made = with_settings(
         load_recipe("dvsgesture"),
-        ["schedule.epochs=10", "optimizer.lr=1e-6", "data.folds=2", "data.fold=1", "run.ema=0.999", "data.grid=8"],
+        [
+            "schedule.epochs=10",
+            "optimizer.learning_rate=1e-6",
+            "data.folds=2",
+            "data.fold=1",
+            "run.ema_decay=0.999",
+            "data.grid=8",
+        ],
     )
     assert made.schedule.warmup_epochs == made.schedule.epochs == 10
-    assert made.optimizer.lr == made.optimizer.lr_min
-    iterations = with_settings(made, ["schedule.epochs=1", "schedule.warmup_iterations=5"])  # instead of epochs
+    assert made.optimizer.learning_rate == made.optimizer.min_learning_rate
+    iterations = with_settings(made, ["schedule.epochs=1", "schedule.warmup_steps=5"])  # instead of epochs
     assert iterations.schedule.epochs == 1
 
 
 def test_a_recipe_made_in_python_can_be_checked():
     check(Recipe())
-    refused(lambda: check(Recipe(schedule=Schedule(epochs=0))), "schedule.epochs is 0")
+    refused(lambda: check(Recipe(schedule=ScheduleSettings(epochs=0))), "schedule.epochs is 0")
     refused(lambda: check(Recipe(data=DataSettings(grid=(64,)))), "data.grid is (64,)")
     refused(lambda: check(Recipe(model=ModelSettings("nmnist", {"width": 3}))), "width", "nmnist")
 
@@ -295,7 +306,7 @@ def test_a_file(tmp_path):
     path.write_text("# What it is\n# Its command\nname: mine\noptimiser:\n  lr: 2e-3\n")
     recipe = load_recipe(path)
     assert load_recipe(str(path)) == recipe
-    assert (recipe.name, recipe.optimizer.lr) == ("mine", 2e-3)
+    assert (recipe.name, recipe.optimizer.learning_rate) == ("mine", 2e-3)
     assert describe(path) == "What it is\nIts command"
 
 
@@ -347,10 +358,10 @@ HUGE = "0x" + "f" * 5000  # more digits than Python prints
     "content",
     [
         f"schedule: {{epochs: {HUGE}}}",
-        f"optimizer: {{lr: {HUGE}}}",
+        f"optimizer: {{learning_rate: {HUGE}}}",
         f"data: {{grid: [{HUGE}, 1]}}",
         f"loss: {{passes: {HUGE}}}",
-        f"model: {{fields: {{head_width: {HUGE}}}}}",
+        f"model: {{fields: {{head_hidden_size: {HUGE}}}}}",
         f"name: {HUGE}",
         f"model: {{fields: {{? {HUGE} : 1}}}}",
         "schedule: {epochs: 1" + ":59" * 2000 + "}",
@@ -369,8 +380,8 @@ HUGE = "0x" + "f" * 5000  # more digits than Python prints
         "data: !!omap [a: 1]",
         "name: !!python/name:os.system",
         "name: 2020-99-99",
-        "optimizer: {lr: .nan}",
-        "optimizer: {lr: .inf}",
+        "optimizer: {learning_rate: .nan}",
+        "optimizer: {learning_rate: .inf}",
         "model: {fields: {stage_channels: [.nan, 2, 3]}}",
         "model: {fields: {stage_channels: {a: [1, {b: 2}]}}}",
         "data: {steps: 1, 'steps': 2}",
@@ -384,7 +395,7 @@ def test_hostile_files(tmp_path, content):
     refused(lambda: load_recipe(path), "mine.yaml")
 
 
-@pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_width", "name"])
+@pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_hidden_size", "name"])
 def test_settings_with_endless_numbers(field):
     refused(lambda: with_settings(load_recipe("nmnist"), [f"{field}={HUGE}"]))
 
@@ -406,15 +417,15 @@ def test_no_file(tmp_path):
 
 def test_settings():
     before = load_recipe("dvsgesture")
-    words = ["schedule.epochs=30", "data.grid=[34,48]", "data.cache=off", "optimizer.lr=1e-2", "name=mine"]
-    words += ["data.root=", "model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path=0.3"]
+    words = ["schedule.epochs=30", "data.grid=[34,48]", "data.cache=off", "optimizer.learning_rate=1e-2", "name=mine"]
+    words += ["data.root=", "model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path_rate=0.3"]
     after = with_settings(before, words)
     assert (after.schedule.epochs, after.data.grid, after.data.cache, after.name) == (30, (34, 48), "off", "mine")
-    assert (after.optimizer.lr, after.data.root) == (1e-2, None)
-    assert after.model.fields == {"neurons": ["lif"] * 3, "drop_path": 0.3}
+    assert (after.optimizer.learning_rate, after.data.root) == (1e-2, None)
+    assert after.model.fields == {"neurons": ["lif"] * 3, "drop_path_rate": 0.3}
     assert before == load_recipe("dvsgesture")  # unchanged, its mapping too
-    changed = ["name", "data.grid", "data.cache", "model.fields.neurons", "model.fields.drop_path"]
-    assert difference(before, after) == [*changed, "optimizer.lr", "schedule.epochs"]
+    changed = ["name", "data.grid", "data.cache", "model.fields.neurons", "model.fields.drop_path_rate"]
+    assert difference(before, after) == [*changed, "optimizer.learning_rate", "schedule.epochs"]
     assert difference(after, after) == []
     assert with_settings(after, ["model.fields={}"]).model.fields == {}
     assert with_settings(before, []) == before
@@ -447,7 +458,7 @@ def test_every_field_has_the_comment_written_behind_it():
     found = {field.path: field for field in fields_of()}
     expected = [path for path, _, _ in recipe_fields.leaves(Recipe())]
     assert list(found) == expected
-    assert found["data.steps"].help == "T, time bins of a clip"
+    assert found["data.time_steps"].help == "T, time bins of a clip"
     assert found["optimizer.decay_rule"].help == 'what decays: see train.step; "release" repeats its slip'
     assert found["model.fields"].help == "other fields of its config, such as {neurons: [lif, lif, lif]}"
     assert found["augmentation.mixup_alpha"].help == "Mixup's λ ~ Beta(α, α)"
@@ -494,7 +505,11 @@ def made_recipes(draw):
     epochs = draw(counts)
     lr_min = draw(st.floats(0, 1))
     folds = draw(st.sampled_from([0, 2, 5]))
-    fields = {"neurons": st.sampled_from([["lif"] * 3, "silif"]), "drop_path": st.floats(0, 0.99), "tdm": st.booleans()}
+    fields = {
+        "neurons": st.sampled_from([["lif"] * 3, "silif"]),
+        "drop_path_rate": st.floats(0, 0.99),
+        "tdm": st.booleans(),
+    }
     values = {
         "name": draw(st.from_regex(NAME, fullmatch=True)),
         "data": {

@@ -13,14 +13,14 @@ from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.report.closing import log_contents
 from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
-from ripe_mambaspike.train import loop
+from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.run import Stop
 
 RICH = (
-    "schedule.accumulate=2",  # moves of 8 clips and of the 3 that are left
-    "run.ema=0.5",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8], drop_path: 0.5}",
+    "schedule.grad_accum_steps=2",  # moves of 8 clips and of the 3 that are left
+    "run.ema_decay=0.5",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.5}",
     "augmentation.mixup_alpha=0.4",
     "augmentation.mixup_probability=0.7",
     "augmentation.cutmix_alpha=0.4",
@@ -178,7 +178,7 @@ def test_the_rich_run_is_another_one(whole):
 
 def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, tmp_path):
     recipe, folder = tiny(*RICH), tmp_path / "run"
-    targets, real = [], loop.whole_step
+    targets, real = [], loop.accumulated_step
 
     def spy(model, optimizer, batches, settings):
         targets.append([y for _, y in batches])
@@ -200,10 +200,10 @@ def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, 
 def test_what_it_goes_on_from_is_said(tiny, go, watching, tmp_path):
     with pytest.raises(Stop):
         go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
-    watcher = watching()
+    callback = watching()
     with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", watcher, resume=True, asked_to_stop=lambda: True)
-    assert watcher.lines == ["going on from epoch 1, batch 2"]
+        go(tiny(), tmp_path / "run", callback, resume=True, asked_to_stop=lambda: True)
+    assert callback.lines == ["going on from epoch 1, batch 2"]
 
 
 def test_other_clips_are_refused(tiny, go, tmp_path):

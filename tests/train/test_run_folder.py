@@ -22,8 +22,8 @@ from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.train import run
 from ripe_mambaspike.train.checkpoint import last_checkpoint
-from ripe_mambaspike.train.loop import NotFiniteError
 from ripe_mambaspike.train.run import Stop
+from ripe_mambaspike.train.trainer import NotFiniteError
 
 LAST_EPOCH = ("data.validation=false",)
 
@@ -44,7 +44,7 @@ def told_once():
 def test_a_second_run_in_a_folder_is_refused(tiny, go, watching, tmp_path, resume):
     refused = []
 
-    def second(learner):
+    def second(trainer):
         before = contents(tmp_path / "run")
         with pytest.raises(DataError) as caught:
             go(tiny("run.seed=1"), tmp_path / "run", resume=resume)
@@ -176,7 +176,7 @@ def test_its_statistics_are_taken_anew(tiny, go, tmp_path):
 
 
 def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path):
-    recipe = tiny(*LAST_EPOCH, "run.ema=0.5")
+    recipe = tiny(*LAST_EPOCH, "run.ema_decay=0.5")
     go(recipe, tmp_path / "whole")
     for moves in (1, 1, 2, 1):
         with pytest.raises(Stop):
@@ -202,23 +202,23 @@ def test_a_run_that_has_ended_is_used_without_a_word(finished, caplog):
 
 
 def test_a_run_that_fails_has_a_network(tiny, go, monkeypatch, tmp_path):
-    real, calls = run.Learner._augmented, []
+    real, calls = run.Trainer._augmented, []
 
     def bad(self, x, y, index):
         calls.append(1)
         x, y = real(self, x, y, index)
         return (x * float("nan") if len(calls) == 3 else x), y
 
-    monkeypatch.setattr(run.Learner, "_augmented", bad)
+    monkeypatch.setattr(run.Trainer, "_augmented", bad)
     with pytest.raises(NotFiniteError):
         go(tiny(*LAST_EPOCH), tmp_path / "run")
     assert torch.isfinite(from_pretrained(tmp_path / "run" / "last").head.weight).all()
 
 
 def test_a_network_that_is_not_finite_is_not_kept(tiny, go, watching, tmp_path):
-    def spoil(learner):
+    def spoil(trainer):
         with torch.no_grad():
-            learner.model.head.weight.fill_(float("nan"))
+            trainer.model.head.weight.fill_(float("nan"))
 
     with pytest.raises(NotFiniteError):
         go(tiny(*LAST_EPOCH), tmp_path / "run", watching(on_move=spoil))
@@ -255,19 +255,19 @@ def test_a_run_goes_on_with_its_number_of_threads(tiny, go, watching, outcome, f
     assert last_checkpoint(tmp_path / "run" / "checkpoints").document["threads"] == 1
     torch.set_num_threads(2)
     seen = []
-    watcher = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
-    result = go(tiny(), tmp_path / "run", watcher, resume=True)
+    callback = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
+    result = go(tiny(), tmp_path / "run", callback, resume=True)
     assert set(seen) == {1}
     assert result["threads"] == 1
-    assert any("1 thread" in line and "2 threads" in line for line in watcher.lines)
+    assert any("1 thread" in line and "2 threads" in line for line in callback.lines)
     assert torch.get_num_threads() == 2  # as before
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
 def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
     seen = []
-    watcher = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
-    result = go(tiny("run.threads=2", "schedule.epochs=1"), tmp_path / "run", watcher)
+    callback = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
+    result = go(tiny("run.threads=2", "schedule.epochs=1"), tmp_path / "run", callback)
     assert set(seen) == {2}
     assert result["threads"] == 2
     assert torch.get_num_threads() == 1

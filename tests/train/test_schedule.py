@@ -6,14 +6,17 @@ from itertools import pairwise
 import pytest
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.train.recipe import OptimizerSettings, Recipe, Schedule
+from ripe_mambaspike.train.recipe import OptimizerSettings, Recipe, ScheduleSettings
 from ripe_mambaspike.train.recipes import load_recipe
-from ripe_mambaspike.train.schedule import learning_rate, moves_an_epoch, sharpness
+from ripe_mambaspike.train.schedule import learning_rate, sharpness, steps_per_epoch
 
 
-def plan(lr=1.0, lr_min=0.1, **schedule):
+def plan(learning_rate=1.0, min_learning_rate=0.1, **schedule):
     schedule = {"warmup_epochs": 0, **schedule}
-    return Recipe(optimizer=OptimizerSettings(lr=lr, lr_min=lr_min), schedule=Schedule(**schedule))
+    return Recipe(
+        optimizer=OptimizerSettings(learning_rate=learning_rate, min_learning_rate=min_learning_rate),
+        schedule=ScheduleSettings(**schedule),
+    )
 
 
 def rates(recipe, moves=7):
@@ -31,8 +34,8 @@ def test_every_epoch_by_hand():
 def test_up_and_down_with_exact_ends(name):
     recipe = load_recipe(name)
     warm, found = recipe.schedule.warmup_epochs, rates(recipe)
-    assert found[warm - 1] == recipe.optimizer.lr == max(found)
-    assert found[-1] == recipe.optimizer.lr_min == min(found)
+    assert found[warm - 1] == recipe.optimizer.learning_rate == max(found)
+    assert found[-1] == recipe.optimizer.min_learning_rate == min(found)
     assert found[0] == pytest.approx(1e-6 + (1e-3 - 1e-6) / warm)
     assert all(a < b for a, b in pairwise(found[:warm]))
     assert all(a > b for a, b in pairwise(found[warm - 1 :]))
@@ -50,7 +53,7 @@ def test_a_move_changes_nothing_when_the_warm_up_is_in_epochs():
 
 
 def test_a_warm_up_in_moves_by_hand():
-    recipe = plan(epochs=4, warmup_iterations=6)  # 4 moves an epoch: 16 in all, 10 after the warm-up
+    recipe = plan(epochs=4, warmup_steps=6)  # 4 moves an epoch: 16 in all, 10 after the warm-up
     found = [[learning_rate(recipe, epoch, 4, epoch * 4 + move) for move in (1, 2, 3, 4)] for epoch in range(4)]
     rise = [0.1 + 0.9 * move / 6 for move in range(1, 7)]
     second, third = (0.1 + 0.45 * (1 + math.cos(math.pi * done / 10)) for done in (2, 6))  # by moves 8 and 12
@@ -64,20 +67,18 @@ def test_a_warm_up_in_moves_by_hand():
 
 
 def test_a_warm_up_in_moves_that_outlasts_the_run():
-    recipe = plan(epochs=2, warmup_iterations=10)
+    recipe = plan(epochs=2, warmup_steps=10)
     assert rates(recipe, 4) == pytest.approx([0.1 + 0.9 * 0.4, 0.1 + 0.9 * 0.8])
     assert rates(recipe, 5)[-1] == 1.0
 
 
 def test_moves_come_before_epochs():
-    assert rates(plan(epochs=4, warmup_epochs=3, warmup_iterations=6), 4) == rates(
-        plan(epochs=4, warmup_iterations=6), 4
-    )
+    assert rates(plan(epochs=4, warmup_epochs=3, warmup_steps=6), 4) == rates(plan(epochs=4, warmup_steps=6), 4)
 
 
 def test_dailydvs200():
     recipe = load_recipe("dailydvs200")
-    moves = moves_an_epoch(14_773, recipe)
+    moves = steps_per_epoch(14_773, recipe)
     assert moves == 462
     assert learning_rate(recipe, 0, moves, 1) == pytest.approx(1e-6 + (5e-4 - 1e-6) / 2000)
     assert learning_rate(recipe, 4, moves, 2000) == 5e-4
@@ -94,7 +95,7 @@ def test_sharpness():
 
 
 @pytest.mark.parametrize(
-    ("clips", "batch", "accumulate", "processes", "moves"),
+    ("clips", "batch", "grad_accum_steps", "processes", "moves"),
     [
         (1, 32, 1, 1, 1),
         (32, 32, 1, 1, 1),
@@ -107,13 +108,13 @@ def test_sharpness():
         (1176, 32, 3, 4, 4),
     ],
 )
-def test_moves_an_epoch(clips, batch, accumulate, processes, moves):
-    recipe = plan(epochs=2, batch_size=batch, accumulate=accumulate)
-    assert moves_an_epoch(clips, recipe, processes) == moves
+def test_moves_an_epoch(clips, batch, grad_accum_steps, processes, moves):
+    recipe = plan(epochs=2, batch_size=batch, grad_accum_steps=grad_accum_steps)
+    assert steps_per_epoch(clips, recipe, processes) == moves
 
 
 def test_what_is_refused():
-    recipe = plan(epochs=4, warmup_iterations=6)
+    recipe = plan(epochs=4, warmup_steps=6)
     with pytest.raises(InputError, match="epoch is 4; 0 to 3 is wanted"):
         learning_rate(recipe, 4, 4)
     with pytest.raises(InputError, match="epoch is -1"):
@@ -122,6 +123,6 @@ def test_what_is_refused():
         with pytest.raises(InputError, match=f"move is {move}; epoch 1 has the moves 5 to 8"):
             learning_rate(recipe, 1, 4, move)
     with pytest.raises(InputError, match="clips is 0"):
-        moves_an_epoch(0, recipe)
+        steps_per_epoch(0, recipe)
     with pytest.raises(InputError, match="processes is 0"):
-        moves_an_epoch(3, recipe, 0)
+        steps_per_epoch(3, recipe, 0)

@@ -83,7 +83,7 @@ def test_a_finished_run_of_the_same_recipe(tmp_path):
     assert seeds.finished(run, asked) is None
     write_result(run.folder)
     assert seeds.finished(run, asked) == RESULT
-    elsewhere = with_settings(asked, ["run.device=cpu", "data.workers=3", "data.root=/elsewhere"])
+    elsewhere = with_settings(asked, ["run.device=cpu", "data.num_workers=3", "data.root=/elsewhere"])
     assert seeds.finished(run, elsewhere) == RESULT
     for setting in ("run.seed=2", "schedule.epochs=99", "data.cut=other", "model.fields.neurons=lif"):
         with pytest.raises(InputError) as error:

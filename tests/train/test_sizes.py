@@ -36,11 +36,11 @@ def test_the_grid_of_a_sensor(sensor_size, grid):
 
 
 def test_a_run_without_a_grid_has_the_sensors_and_writes_it_down(tiny, go, watching, tmp_path, outcome):
-    watcher = watching()
+    callback = watching()
     given = tiny("data.grid=null")
-    go(given, tmp_path / "run", watcher)
-    assert watcher.learner.model.config.resolution == (16, 16)
-    assert [line for line in watcher.lines if "data.grid" in line and "16×16" in line]
+    go(given, tmp_path / "run", callback)
+    assert callback.trainer.model.config.in_size == (16, 16)
+    assert [line for line in callback.lines if "data.grid" in line and "16×16" in line]
     assert yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["data"]["grid"] == [16, 16]
     assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["data"]["grid"] == [16, 16]
     go(tiny("data.grid=16"), tmp_path / "same")
@@ -49,14 +49,14 @@ def test_a_run_without_a_grid_has_the_sensors_and_writes_it_down(tiny, go, watch
 
 def test_it_goes_on_with_the_sizes_that_it_had(tiny, go, watching, finished, tmp_path):
     """A recipe that leaves the grid to the data is the same one as that with the grid it led to."""
-    watcher = watching()
-    go(tiny("data.grid=null"), finished, watcher, resume=True)
-    assert "had ended" in watcher.lines[-1]
+    callback = watching()
+    go(tiny("data.grid=null"), finished, callback, resume=True)
+    assert "had ended" in callback.lines[-1]
     go(tiny("data.grid=16"), finished, resume=True)
     with pytest.raises(ConfigError, match=r"data\.grid"):
         go(tiny("data.grid=18"), finished, resume=True)
     with pytest.raises(ConfigError, match=r"data\.steps"):
-        go(tiny("data.grid=null", "data.steps=5"), finished, resume=True)
+        go(tiny("data.grid=null", "data.time_steps=5"), finished, resume=True)
 
 
 def test_a_group_of_seeds_knows_its_finished_runs(tiny, finished):

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 ON_CUDA = ("run.device=cuda", "data.cache=device", "schedule.epochs=3")
 # A CPU and a GPU draw other numbers from one seed.
-NOTHING_DRAWN = "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8], drop_path: 0.0}"
+NOTHING_DRAWN = "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.0}"
 
 
 def largest_difference(folder, other):
@@ -42,7 +42,7 @@ def test_the_same_run_twice_gives_the_same_bits(recorded, tiny, go, tmp_path, ou
 
 
 def test_a_recorded_step_is_the_step(recorded, tiny, go, tmp_path, read_log):
-    go(tiny(*ON_CUDA, "run.graph=off"), tmp_path / "run")
+    go(tiny(*ON_CUDA, "run.cuda_graph=off"), tmp_path / "run")
     assert losses(tmp_path / "run", read_log) == pytest.approx(losses(recorded, read_log), rel=1e-3)
     assert largest_difference(tmp_path / "run", recorded) < 1e-2
 
@@ -62,9 +62,14 @@ def test_stopped_and_gone_on_with_is_never_stopped(moves, recorded, tiny, go, tm
 
 def test_accumulated_and_averaged(tiny, go, tmp_path, read_log):
     """Two batches a move, averaged weights, drop-path and mixing: recorded as one by one."""
-    rich = ("schedule.accumulate=2", "run.ema=0.5", "augmentation.mixup_alpha=0.4", "augmentation.mixup_probability=1")
+    rich = (
+        "schedule.grad_accum_steps=2",
+        "run.ema_decay=0.5",
+        "augmentation.mixup_alpha=0.4",
+        "augmentation.mixup_probability=1",
+    )
     for graph in ("auto", "off"):
-        go(tiny(*ON_CUDA, *rich, f"run.graph={graph}"), tmp_path / graph)
+        go(tiny(*ON_CUDA, *rich, f"run.cuda_graph={graph}"), tmp_path / graph)
     assert losses(tmp_path / "auto", read_log) == pytest.approx(losses(tmp_path / "off", read_log), rel=1e-3)
 
 
@@ -75,9 +80,9 @@ def test_learning_begins_as_on_a_cpu(tiny, go, tmp_path, read_log):
 
 
 def test_the_saved_network_gives_the_reported_number(recorded, tiny):
+    from ripe_mambaspike.data.clips import EvalBatches, open_data
+    from ripe_mambaspike.models.evaluate import evaluate
     from ripe_mambaspike.models.pretrained import from_pretrained
-    from ripe_mambaspike.train.clips import EvalBatches, open_data
-    from ripe_mambaspike.train.evaluate import evaluate
 
     device = torch.device("cuda")
     data = open_data(tiny(*ON_CUDA))

@@ -10,17 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ripe_mambaspike.data.clips import Clips, TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.models.evaluate import Evaluation
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.train import loop, run
+from ripe_mambaspike.train import run
+from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint
-from ripe_mambaspike.train.clips import Clips, TrainingData, open_data
-from ripe_mambaspike.train.evaluate import Evaluation
-from ripe_mambaspike.train.step import StepSettings, add_gradient, make_optimizer, split_by_decay, whole_step
+from ripe_mambaspike.train.step import StepSettings, accumulated_step, add_gradient, make_optimizer, split_by_decay
 
-FIELDS = {"stage_channels": (4, 8, 8), "hierarchy_widths": (4, 8, 8), "steps": 4, "resolution": 16}
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
 ONE_MOVE = ("schedule.batch_size=11", "loss.passes=1")  # an epoch
 PLAIN = (
     "augmentation.nda_operations=0",
@@ -71,10 +72,10 @@ def scores(monkeypatch):
 def test_validation_picks(tiny, go, scores, watching, tmp_path, pairs, epoch, stars):
     left = scores(*pairs, (7, 0.5))
     weights = []
-    watcher = watching(on_epoch=lambda learner: weights.append(learner.model.head.weight.detach().clone()))
-    result = go(tiny("schedule.epochs=3", *ONE_MOVE), tmp_path / "run", watcher)
+    callback = watching(on_epoch=lambda trainer: weights.append(trainer.model.head.weight.detach().clone()))
+    result = go(tiny("schedule.epochs=3", *ONE_MOVE), tmp_path / "run", callback)
     assert left == []
-    assert [best["epoch"] for best in watcher.bests] == stars
+    assert [best["epoch"] for best in callback.bests] == stars
     assert result["epoch"] == epoch
     assert (result["picked_on"], result["top1"]) == ("val", 0.7)
     assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["epoch"] == epoch
@@ -213,10 +214,10 @@ def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["optimizer.lr=2e-3"], "optimizer.lr differs"),
+        (["optimizer.learning_rate=2e-3"], "optimizer.learning_rate differs"),
         (["schedule.epochs=3"], "schedule.epochs differs"),
-        (["run.seed=1", "run.ema=0.9"], "run.seed, run.ema differ)"),
-        (["model.fields={stage_channels: [4, 8, 16], hierarchy_widths: [4, 8, 8]}"], "model.fields"),
+        (["run.seed=1", "run.ema_decay=0.9"], "run.seed, run.ema_decay differ)"),
+        (["model.fields={stage_channels: [4, 8, 16], embed_dims: [4, 8, 8]}"], "model.fields"),
     ],
 )
 def test_another_recipe_is_refused(finished, tiny, go, settings, said):
@@ -230,11 +231,11 @@ def test_another_recipe_is_refused(finished, tiny, go, settings, said):
 
 def test_a_finished_run_stands(finished, tiny, go, watching):
     """Also with another time between checkpoints and another place of the clips, which change nothing."""
-    before, watcher = digests(finished), watching()
-    result = go(tiny("run.checkpoint_minutes=3", "data.cache=off"), finished, watcher, resume=True)
+    before, callback = digests(finished), watching()
+    result = go(tiny("run.checkpoint_minutes=3", "data.cache=off"), finished, callback, resume=True)
     assert result == json.loads((finished / "result.json").read_text())
-    assert watcher.lines == [f"{finished} had ended; its result stands"]
-    assert watcher.learner is None
+    assert callback.lines == [f"{finished} had ended; its result stands"]
+    assert callback.trainer is None
     assert digests(finished) == before
 
 
@@ -257,7 +258,7 @@ def test_a_lost_result_is_found_again(finished, tiny, go, outcome, tmp_path):
 
 @pytest.fixture
 def network():
-    return create_model("dvsgesture", seed=0, classes=11, drop_path=0.0, **FIELDS)
+    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
 
 
 def clips(count, seed=0):
@@ -281,7 +282,7 @@ def test_gradients_are_added_up_by_clips(network):
         found.append(gradients(network))
     optimizer = make_optimizer(network, 1e-3, 0.05)
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    together = whole_step(network, optimizer, [five, three], settings)
+    together = accumulated_step(network, optimizer, [five, three], settings)
     added = gradients(network)
     assert before.keys() - added.keys() == {"tokens.activity", "tokens.earliness"}  # which are not learned
     for name, gradient in added.items():
@@ -298,7 +299,7 @@ def test_gradients_are_added_up_by_clips(network):
 
 def test_the_gradient_is_clipped(network):
     settings = StepSettings(clip=0.01)
-    parts = whole_step(network, make_optimizer(network, 1e-3, 0.05), [clips(4)], settings)
+    parts = accumulated_step(network, make_optimizer(network, 1e-3, 0.05), [clips(4)], settings)
     assert parts.norm > 0.01
     left = torch.stack([gradient.norm() for gradient in gradients(network).values()]).norm()
     assert float(left) == pytest.approx(0.01, rel=1e-4)
@@ -307,7 +308,7 @@ def test_the_gradient_is_clipped(network):
 @pytest.fixture
 def moves(monkeypatch):
     """The batches of every move that a run takes."""
-    taken, real = [], loop.whole_step
+    taken, real = [], loop.accumulated_step
 
     def spy(model, optimizer, batches, settings):
         taken.append([(x.clone(), y.clone()) for x, y in batches])
@@ -319,7 +320,7 @@ def moves(monkeypatch):
 
 @pytest.mark.parametrize(("accumulate", "sizes"), [(1, [[4], [4], [3]]), (2, [[4, 4], [3]]), (5, [[4, 4, 3]])])
 def test_every_clip_counts_once_an_epoch(tiny, go, moves, tmp_path, accumulate, sizes):
-    recipe = tiny(f"schedule.accumulate={accumulate}", "loss.passes=1", *PLAIN)
+    recipe = tiny(f"schedule.grad_accum_steps={accumulate}", "loss.passes=1", *PLAIN)
     go(recipe, tmp_path / "run")
     assert [[len(x) for x, _ in move] for move in moves] == sizes * 2
     train = open_data(recipe).train
@@ -365,7 +366,7 @@ def test_a_class_without_an_opposite_is_named_before_anything_is_learned(tiny, g
 def test_validation_leaves_training_as_it_is(tiny, go, tmp_path):
     """The same weights and moments with a validation after every epoch, with one at the end, with more batches."""
     ends = []
-    for index, words in enumerate((["run.validate_every=1"], ["run.validate_every=3"], ["run.recalibrate=1"])):
+    for index, words in enumerate((["run.validate_every=1"], ["run.validate_every=3"], ["run.recalibrate_batches=1"])):
         go(tiny("schedule.epochs=3", "schedule.batch_size=6", "loss.passes=1", *words), tmp_path / str(index))
         ends.append(last_checkpoint(tmp_path / str(index) / "checkpoints").tensors)
     for other in ends[1:]:

@@ -15,7 +15,7 @@ from torch import multiprocessing
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.train import distributed
 from ripe_mambaspike.train.distributed import ALONE, Processes, asked_for, joined
-from ripe_mambaspike.train.run import Stop, run_recipe
+from ripe_mambaspike.train.run import Stop, train_recipe
 
 pytestmark = pytest.mark.slow  # each process starts anew
 PLAIN = (  # nothing is drawn, so that it does not matter who draws
@@ -25,24 +25,33 @@ PLAIN = (  # nothing is drawn, so that it does not matter who draws
     "augmentation.polarity_flip=0",
     "augmentation.mixup_probability=0",
     "augmentation.cutmix_probability=0",
-    "model.fields={stage_channels: [4, 8, 8], hierarchy_widths: [4, 8, 8], drop_path: 0.0}",
+    "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.0}",
 )
 CURVES = ("loss", "hard", "relaxed", "consistency", "rate", "grad_norm", "rate_1", "rate_6", "tdm_6", "train_top1")
 PICKED = ("val_loss", "val_top1", "lr", "sharpness", "relaxed_share")
-SHORT = ("schedule.batch_size=5", "schedule.accumulate=2")  # 10 clips and then 1: the first process has none of it
-APART = ("schedule.batch_size=2", "run.sync_norms=false", "run.ema=0.5", "loss.passes=1", "schedule.epochs=1")
+SHORT = (
+    "schedule.batch_size=5",
+    "schedule.grad_accum_steps=2",
+)  # 10 clips and then 1: the first process has none of it
+APART = (
+    "schedule.batch_size=2",
+    "run.sync_batch_norm=false",
+    "run.ema_decay=0.5",
+    "loss.passes=1",
+    "schedule.epochs=1",
+)
 
 
 class Watcher:
     """Remembers the learner; asks for a stop, or fails, after so many moves."""
 
     def __init__(self, stop_after=None, fail_after=None):
-        self.stop_after, self.fail_after, self.learner, self.moves = stop_after, fail_after, None, 0
+        self.stop_after, self.fail_after, self.trainer, self.moves = stop_after, fail_after, None, 0
 
-    def began(self, recipe, data, learner):
-        self.learner = learner
+    def began(self, recipe, data, trainer):
+        self.trainer = trainer
 
-    def moved(self, learner):
+    def moved(self, trainer):
         self.moves += 1
         if self.moves == self.fail_after:
             raise DataError("a file cannot be read; another is wanted")
@@ -59,7 +68,7 @@ class Watcher:
     def state(self):
         """Of weights and statistics, in a few letters."""
         digest = hashlib.sha256()
-        for value in self.learner.model.state_dict().values():
+        for value in self.trainer.model.state_dict().values():
             digest.update(value.numpy().tobytes())
         return digest.hexdigest()
 
@@ -72,13 +81,13 @@ def work(rank, port, folder, drawn, short, apart):
     processes, told = asked_for(), {}
 
     def go(name, recipe, stop_after=None, fail_after=None, **how):
-        watcher = Watcher(stop_after, fail_after)
-        how |= {"processes": processes, "asked_to_stop": watcher.asked_to_stop}
+        callback = Watcher(stop_after, fail_after)
+        how |= {"processes": processes, "asked_to_stop": callback.asked_to_stop}
         try:
-            told[f"result of {name}"] = run_recipe(recipe, folder / name, watcher, **how)["confusion"]
+            told[f"result of {name}"] = train_recipe(recipe, folder / name, callback, **how)["confusion"]
         except Stop:
-            told[f"{name} stopped"] = watcher.moves
-        told[f"state after {name}"] = watcher.state()
+            told[f"{name} stopped"] = callback.moves
+        told[f"state after {name}"] = callback.state()
 
     try:
         with joined(processes, "cpu"):
@@ -128,7 +137,7 @@ def test_torchrun_gives_the_curve_of_one_process_with_the_doubled_batch(tiny, ti
 
 
 def test_a_process_without_clips_takes_part_and_counts_nothing(runs, tiny, go, read_log, tmp_path):
-    found = go(tiny(*PLAIN, "schedule.batch_size=10", "schedule.accumulate=2"), tmp_path / "one")
+    found = go(tiny(*PLAIN, "schedule.batch_size=10", "schedule.grad_accum_steps=2"), tmp_path / "one")
     compare(read_log(runs[0] / "short"), read_log(tmp_path / "one"))
     assert runs[1][0]["result of short"] == found["confusion"]
 
@@ -162,7 +171,7 @@ def test_one_that_fails_ends_the_other(runs):
 
 def test_a_run_goes_on_with_as_many_processes(runs, tiny):
     with pytest.raises(ConfigError, match="begun on 2 processes and is to go on with 1; the same number is wanted"):
-        run_recipe(tiny("schedule.batch_size=2"), runs[0] / "failed", Watcher(), resume=True)
+        train_recipe(tiny("schedule.batch_size=2"), runs[0] / "failed", Watcher(), resume=True)
 
 
 def test_what_torchrun_says(monkeypatch):

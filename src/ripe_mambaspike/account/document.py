@@ -29,7 +29,7 @@ def document_of(model: Model, steps: int, resolution: tuple[int, int], energy: d
     """The account with an energy report that was made at these steps and this resolution."""
     config = model.config
     parameters = count_parameters(config)
-    flops = count_flops(config.replace(resolution=resolution, steps=steps))
+    flops = count_flops(config.replace(in_size=resolution, time_steps=steps))
     document: dict[str, Any] = {
         "model": model.name,
         "config": config.to_dict(),

@@ -56,7 +56,7 @@ def fan_out(height: int, width: int, stride: int, side: int = 3) -> Tensor:
 
 
 @torch.no_grad()
-def measure(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]:
+def measure_activity(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]:
     """Run the network on binned events [B, T, 2, H, W] and count what the convolutions of its spiking part did."""
     if isinstance(model, MambaSpike):
         return _measure_baseline(model, x)
@@ -79,18 +79,18 @@ def measure(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]
 def backbone_macs(config: RipeConfig) -> dict[str, int]:
     """Multiply-adds of the six convolutions at the config's steps and resolution, as `measure` counts them."""
     macs = {}
-    size, before = config.resolution, 2
+    size, before = config.in_size, 2
     for level, (grid, channels) in enumerate(zip(config.grids(*size), config.stage_channels, strict=True), 1):
-        macs[f"stage{level}.first_conv"] = int(fan_out(*size, 2).sum()) * before * channels * config.steps
-        macs[f"stage{level}.second_conv"] = int(fan_out(*grid, 1).sum()) * channels**2 * config.steps
+        macs[f"stage{level}.first_conv"] = int(fan_out(*size, 2).sum()) * before * channels * config.time_steps
+        macs[f"stage{level}.second_conv"] = int(fan_out(*grid, 1).sum()) * channels**2 * config.time_steps
         size, before = grid, channels
     return macs
 
 
 def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: str) -> dict[str, Any]:
     """Everything `ripe account` says about energy, for one sample; x sets steps and resolution."""
-    config = model.config.replace(resolution=tuple(x.shape[3:]), steps=x.shape[1])
-    return energy_of(measure(model, x), config, measured_on)
+    config = model.config.replace(in_size=tuple(x.shape[3:]), time_steps=x.shape[1])
+    return energy_of(measure_activity(model, x), config, measured_on)
 
 
 def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: str) -> dict[str, Any]:

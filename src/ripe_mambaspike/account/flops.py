@@ -39,10 +39,10 @@ def count_flops(config: ModelConfig) -> Flops:
 
 def token_counts(config: RipeConfig) -> list[int]:
     """Tokens a step at every level of the hierarchy."""
-    height, width = config.grids(*config.resolution)[-1]
-    count = height * width if config.tokens is None else config.tokens
+    height, width = config.grids(*config.in_size)[-1]
+    count = height * width if config.num_tokens is None else config.num_tokens
     counts = []
-    for level in plan_levels(config.hierarchy_widths, config.pool_ratios, config.mixer):
+    for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer):
         count = math.ceil(count / level.ratio)
         counts.append(count)
     return counts
@@ -53,9 +53,9 @@ def conv_macs(positions: int, in_channels: int, channels: int, taps: int = 9) ->
 
 
 def _ripe(config: RipeConfig) -> dict[str, int]:
-    grids = [height * width for height, width in config.grids(*config.resolution)]
+    grids = [height * width for height, width in config.grids(*config.in_size)]
     last = grids[-1]
-    width = config.hierarchy_widths[0]
+    width = config.embed_dims[0]
     channels = config.stage_channels
     read = channels if config.bridge == "mr-s3a" else channels[-1:]
     inputs = (2, *channels)
@@ -64,17 +64,17 @@ def _ripe(config: RipeConfig) -> dict[str, int]:
         for grid, before, after in zip(grids, inputs, channels, strict=False)
     )
     hierarchy, scan = _hierarchy(config)
-    head = config.hierarchy_widths[-1] * config.classes
-    if config.head_width is not None:
-        head = (config.hierarchy_widths[-1] + config.classes) * config.head_width
+    head = config.embed_dims[-1] * config.num_classes
+    if config.head_hidden_size is not None:
+        head = (config.embed_dims[-1] + config.num_classes) * config.head_hidden_size
     per_step = {
         "backbone": backbone,
         "attention": sum(_attention(config.attention, n, c) for n, c in zip(grids, channels, strict=True)),
         "bridge": sum(conv_macs(last, 2 * c, width) for c in read),
-        "attention_projection": (config.tokens or last) * channels[-1] * width,
+        "attention_projection": (config.num_tokens or last) * channels[-1] * width,
         "head": head,
     }
-    parts = {part: 2 * config.steps * macs for part, macs in per_step.items()}
+    parts = {part: 2 * config.time_steps * macs for part, macs in per_step.items()}
     return {**parts, "hierarchy": 2 * hierarchy, "scan": scan}
 
 
@@ -94,11 +94,11 @@ def _attention(kind: str, positions: int, channels: int) -> int:
 
 def _hierarchy(config: RipeConfig) -> tuple[int, int]:
     """Multiply-adds of its matrix products, and operations of its scans, for all steps."""
-    levels = plan_levels(config.hierarchy_widths, config.pool_ratios, config.mixer)
-    arms = matched_sizes(config.mixer, config.hierarchy_widths) if config.mixer in ARMS else (0, 0, 0)
+    levels = plan_levels(config.embed_dims, config.pool_ratios, config.mixer)
+    arms = matched_sizes(config.mixer, config.embed_dims) if config.mixer in ARMS else (0, 0, 0)
     macs = scan = 0
     for count, level, hidden in zip(token_counts(config), levels, arms, strict=True):
-        length = count * config.steps
+        length = count * config.time_steps
         if level.transition:
             macs += length * level.before * level.width
         if config.mixer in ("mamba", "flat"):
@@ -131,7 +131,7 @@ def _scan(length: int, width: int) -> int:
 
 
 def _mamba_spike(config: MambaSpikeConfig) -> dict[str, int]:
-    height, width = config.resolution
+    height, width = config.in_size
     cells = [height * width, (height // 2) * (width // 2), (height // 4) * (width // 4)]
     after_pool = [cells[1], cells[2], cells[2]]
     widths = (2, *config.channels)
@@ -140,11 +140,11 @@ def _mamba_spike(config: MambaSpikeConfig) -> dict[str, int]:
         for grid, pooled, before, after in zip(cells, after_pool, widths, config.channels, strict=False)
     )
     rows, columns = config.grid()
-    steps = config.steps
+    steps = config.time_steps
     return {
         "encoder": 2 * steps * encoder,
-        "input_proj": 2 * steps * config.channels[-1] * rows * columns * config.width,
-        "blocks": 2 * config.blocks * _mamba(steps, config.width),
-        "scan": config.blocks * _scan(steps, config.width),
-        "head": 2 * config.width * config.classes,
+        "input_proj": 2 * steps * config.channels[-1] * rows * columns * config.embed_dim,
+        "blocks": 2 * config.depth * _mamba(steps, config.embed_dim),
+        "scan": config.depth * _scan(steps, config.embed_dim),
+        "head": 2 * config.embed_dim * config.num_classes,
     }

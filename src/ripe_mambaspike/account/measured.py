@@ -91,7 +91,7 @@ def account_recordings(model: Model, activities: Iterable[Activity], measured_on
         raise InputError(f"the recordings were binned to {len(sizes)} sizes; one is wanted")
     assert isinstance(model.config, RipeConfig)
     ((steps, resolution),) = sizes
-    config = model.config.replace(steps=steps, resolution=resolution)
+    config = model.config.replace(time_steps=steps, in_size=resolution)
     layers, spreads = [], []
     for conv, macs in backbone_macs(config).items():
         rate = _spread([one.operand(conv) for one in seen])

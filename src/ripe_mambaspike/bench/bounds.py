@@ -3,7 +3,7 @@
 from typing import Any
 
 from ripe_mambaspike.account.flops import count_flops, token_counts
-from ripe_mambaspike.bench.timing import Times
+from ripe_mambaspike.bench.measure import Times
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -20,12 +20,12 @@ def least_bytes(config: RipeConfig, precision: str) -> int:
     The events and the logits in float32, what each of a stage's two convolutions is followed by, and the tokens of
     every level, each moved once. A real pass reads again what it wrote, and reads its weights, so it moves more.
     """
-    height, width = config.resolution
-    steps = config.steps
+    height, width = config.in_size
+    steps = config.time_steps
     grids = config.grids(height, width)
     spikes = sum(2 * channels * h * w for channels, (h, w) in zip(config.stage_channels, grids, strict=True))
-    tokens = sum(count * d for count, d in zip(token_counts(config), config.hierarchy_widths, strict=True))
-    ends = 2 * height * width + config.classes
+    tokens = sum(count * d for count, d in zip(token_counts(config), config.embed_dims, strict=True))
+    ends = 2 * height * width + config.num_classes
     return steps * (BYTES["float32"] * ends + BYTES[precision] * (spikes + tokens))
 
 

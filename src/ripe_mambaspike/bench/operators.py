@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.machine import PRECISIONS
-from ripe_mambaspike.ops import fused
-from ripe_mambaspike.ops.fused import attention, entry, mamba, neurons, patches, rates
-from ripe_mambaspike.ops.fused.row_norm import row_norm_reference
+from ripe_mambaspike.ops.enter_fire import enter_fire, enter_fire_reference
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner, mamba_inner_reference
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire, attend_reference
+from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, norm_fire_reference, spikes_as
+from ripe_mambaspike.ops.patch_moments import patch_moments, patch_moments_reference
+from ripe_mambaspike.ops.pooled_rates import pooled_rates, pooled_rates_reference
+from ripe_mambaspike.ops.row_norm import row_norm, row_norm_reference
+from ripe_mambaspike.ops.step_moments import step_moments, step_moments_reference
 
 CHANNELS = (32, 64, 128)  # of the three stages, and widths of the three levels
 STATES, TAPS = 16, 4
@@ -72,8 +77,8 @@ class Maker:
         return {name: self.uniform(steps, channels, low=low, high=high) for name, (low, high) in bounds.items()}
 
 
-def _neuron(given: dict[str, Tensor]) -> neurons.Neuron:
-    return neurons.Neuron(given["decay"], given.get("rotation"), given["gain"], given["threshold"])
+def _neuron(given: dict[str, Tensor]) -> Neuron:
+    return Neuron(given["decay"], given.get("rotation"), given["gain"], given["threshold"])
 
 
 def _grids(side: int) -> list[int]:
@@ -82,23 +87,25 @@ def _grids(side: int) -> list[int]:
 
 
 def cases(
-    device: torch.device, precision: str, batch: int, steps: int, side: int, relaxed: bool = False
+    device: torch.device, precision: str, batch: int, time_steps: int, side: int, relaxed: bool = False
 ) -> Iterator[Case]:
     """All of them, one at a time: what the last one held can go. Relaxed, nothing flips: so they are compared."""
     make = Maker(device, precision)
-    yield enter_fire_case(make, batch, steps, side, relaxed)
+    yield enter_fire_case(make, batch, time_steps, side, relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
         size = f"stage {stage}"
-        yield norm_fire_case(make, size, (batch, steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed)
-        yield from attention_cases(make, size, (batch, steps, grid * grid, channels), relaxed)
+        yield norm_fire_case(
+            make, size, (batch, time_steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed
+        )
+        yield from attention_cases(make, size, (batch, time_steps, grid * grid, channels), relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
-        yield step_moments_case(make, f"stage {stage}", (batch, steps, grid * grid, channels))
-        yield patch_moments_case(make, f"stage {stage}", (batch, steps, grid, grid, channels))
-    yield pooled_rates_case(make, batch, steps, _grids(side))
+        yield step_moments_case(make, f"stage {stage}", (batch, time_steps, grid * grid, channels))
+        yield patch_moments_case(make, f"stage {stage}", (batch, time_steps, grid, grid, channels))
+    yield pooled_rates_case(make, batch, time_steps, _grids(side))
     tokens = _grids(side)[-1] ** 2
     for level, width in enumerate(CHANNELS, 1):
-        yield mamba_case(make, f"level {level}", batch, steps * tokens, width)
-        yield row_norm_case(make, f"level {level}", batch, steps * tokens, width)
+        yield mamba_case(make, f"level {level}", batch, time_steps * tokens, width)
+        yield row_norm_case(make, f"level {level}", batch, time_steps * tokens, width)
         tokens = -(-tokens // 2)
 
 
@@ -118,10 +125,10 @@ def enter_fire_case(make: Maker, batch: int, steps: int, side: int, relaxed: boo
         return t["x"], *ends, _neuron(t), t["coefficient"]
 
     def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        return fused.enter_fire(*given(t), relaxed=relaxed)
+        return enter_fire(*given(t), relaxed=relaxed)
 
     def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        return entry.enter_fire_reference(*given(t), relaxed=relaxed)
+        return enter_fire_reference(*given(t), relaxed=relaxed)
 
     return Case("enter_fire", "stage 1", tensors, (), ours, reference, () if relaxed else (0,))
 
@@ -130,12 +137,12 @@ def norm_fire_case(make: Maker, size: str, shape: tuple[int, ...], rotating: boo
     tensors = {"x": make.normal(*shape), **make.affine(shape[1], shape[3]), **make.neuron(shape[3], rotating)}
 
     def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        out = fused.norm_fire(t["x"], t["scale"], t["shift"], _neuron(t), t["coefficient"], relaxed=relaxed)
-        return fused.spikes_as(out.spikes, out.carrier), out.potential, out.operand
+        out = norm_fire(t["x"], t["scale"], t["shift"], _neuron(t), t["coefficient"], relaxed=relaxed)
+        return spikes_as(out.spikes, out.carrier), out.potential, out.operand
 
     def reference(**t: Tensor) -> tuple[Tensor, ...]:
         affine = (t["scale"], t["shift"])
-        return neurons.norm_fire_reference(t["x"], *affine, _neuron(t), t["coefficient"], relaxed=relaxed)
+        return norm_fire_reference(t["x"], *affine, _neuron(t), t["coefficient"], relaxed=relaxed)
 
     return Case("norm_fire", size, tensors, tuple(tensors), ours, reference, () if relaxed else (0,))
 
@@ -153,17 +160,17 @@ def attention_cases(make: Maker, size: str, shape: tuple[int, ...], relaxed: boo
         "gain": make.uniform(channels, low=0.5, high=1.5),
     }
 
-    def weights(t: dict[str, Tensor]) -> attention.AttentionWeights:
-        return attention.AttentionWeights(t["query"], t["key"], t["value"], t["gain"])
+    def weights(t: dict[str, Tensor]) -> AttentionWeights:
+        return AttentionWeights(t["query"], t["key"], t["value"], t["gain"])
 
     def ours(**t: Tensor) -> tuple[Tensor, ...]:
         spikes, carrier = t["spikes"], t["carrier"]
-        out = fused.attend(t["potential"], spikes, carrier, t["features"], t["scale"], t["shift"], weights(t))
+        out = attend(t["potential"], spikes, carrier, t["features"], t["scale"], t["shift"], weights(t))
         return (out[0],)
 
     def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        spikes = fused.spikes_as(t["spikes"], t["carrier"])
-        out = attention.attend_reference(t["potential"], spikes, t["features"], t["scale"], t["shift"], weights(t))
+        spikes = spikes_as(t["spikes"], t["carrier"])
+        out = attend_reference(t["potential"], spikes, t["features"], t["scale"], t["shift"], weights(t))
         return (out[0],)
 
     learned = tuple(name for name in tensors if name != "spikes")
@@ -171,17 +178,17 @@ def attention_cases(make: Maker, size: str, shape: tuple[int, ...], relaxed: boo
 
     neuron = {f"neuron_{name}": value for name, value in make.neuron(channels, rotating=False).items()}
 
-    def parts(t: dict[str, Tensor]) -> tuple[neurons.Neuron, Tensor]:
+    def parts(t: dict[str, Tensor]) -> tuple[Neuron, Tensor]:
         given = {name.removeprefix("neuron_"): value for name, value in t.items() if name.startswith("neuron_")}
         return _neuron(given), given["coefficient"]
 
     def ours_fired(**t: Tensor) -> tuple[Tensor, ...]:
         arguments = (t["potential"], t["spikes"], t["features"], t["scale"], t["shift"], weights(t))
-        spikes, operand, _ = fused.attend_fire(*arguments, *parts(t), relaxed=relaxed)
+        spikes, operand, _ = attend_fire(*arguments, *parts(t), relaxed=relaxed)
         return spikes, operand
 
     def reference_fired(**t: Tensor) -> tuple[Tensor, ...]:
-        spikes, _, operand = neurons.norm_fire_reference(reference(**t)[0], None, None, *parts(t), relaxed=relaxed)
+        spikes, _, operand = norm_fire_reference(reference(**t)[0], None, None, *parts(t), relaxed=relaxed)
         return spikes, operand
 
     yield Case("attend_fire", size, {**tensors, **neuron}, (), ours_fired, reference_fired, () if relaxed else (0,))
@@ -194,8 +201,8 @@ def step_moments_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
         size,
         tensors,
         ("x",),
-        lambda x: fused.step_moments(x),
-        lambda x: neurons.step_moments_reference(x.float()),
+        lambda x: step_moments(x),
+        lambda x: step_moments_reference(x.float()),
     )
 
 
@@ -207,8 +214,8 @@ def patch_moments_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
         size,
         tensors,
         ("x",),
-        lambda x: fused.patch_moments(x, 1),
-        lambda x: patches.patch_moments_reference(x.float(), 1),
+        lambda x: patch_moments(x, 1),
+        lambda x: patch_moments_reference(x.float(), 1),
     )
 
 
@@ -225,10 +232,10 @@ def pooled_rates_case(make: Maker, batch: int, steps: int, grids: list[int]) -> 
 
     def ours(**t: Tensor) -> tuple[Tensor, ...]:
         spikes, carrying = (list(part) for part in zip(*pairs(t), strict=True))
-        return (fused.pooled_rates(spikes, carrying, last),)
+        return (pooled_rates(spikes, carrying, last),)
 
     def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        return (rates.pooled_rates_reference([fused.spikes_as(*pair) for pair in pairs(t)], last),)
+        return (pooled_rates_reference([spikes_as(*pair) for pair in pairs(t)], last),)
 
     return Case("pooled_rates", "all stages", tensors, carriers, ours, reference)
 
@@ -245,14 +252,14 @@ def mamba_case(make: Maker, size: str, batch: int, length: int, width: int) -> C
         "decay": make.uniform(2, inner, STATES, low=-16.0, high=-1.0),
         "skip": make.uniform(2, inner, low=0.5, high=1.5),
     }
-    names = mamba.InnerWeights._fields
+    names = InnerWeights._fields
 
     def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        return (fused.mamba_inner(t["inputs"], mamba.InnerWeights(*(t[name] for name in names))),)
+        return (mamba_inner(t["inputs"], InnerWeights(*(t[name] for name in names))),)
 
     def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        weights: Any = mamba.InnerWeights(*(t[name] for name in names))
-        return (mamba.mamba_inner_reference(t["inputs"], weights),)
+        weights: Any = InnerWeights(*(t[name] for name in names))
+        return (mamba_inner_reference(t["inputs"], weights),)
 
     return Case("mamba_inner", f"{size}, L {length}", tensors, tuple(tensors), ours, reference)
 
@@ -263,7 +270,7 @@ def row_norm_case(make: Maker, size: str, batch: int, length: int, width: int) -
     tensors |= {name: make.uniform(width, low=low, high=high) for name, (low, high) in bounds.items()}
 
     def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        return (fused.row_norm(t["x"], t["weight"], t["bias"], t["x"].dtype),)
+        return (row_norm(t["x"], t["weight"], t["bias"], t["x"].dtype),)
 
     def reference(**t: Tensor) -> tuple[Tensor, ...]:
         return (row_norm_reference(t["x"], t["weight"], t["bias"], t["x"].dtype),)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.classifier import Classifier
 
 SWEPT = {
-    "resolution": {"resolution"},
-    "steps": {"steps"},
-    "width": {"stage_channels", "hierarchy_widths"},
-    "tokens": {"tokens"},
+    "resolution": {"in_size"},
+    "steps": {"time_steps"},
+    "width": {"stage_channels", "embed_dims"},
+    "tokens": {"num_tokens"},
 }
 CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
 
@@ -46,7 +46,7 @@ class AccountCommand:
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Time steps; the network's own when not given."""
     set: Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE")] = field(default_factory=list)
-    """More fields of the network, for example: --set attention=grouped neurons=lif tokens=64."""
+    """More fields of the network, for example: --set attention=grouped neurons=lif num_tokens=64."""
     input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Binned events to measure spikes on: .npy or .npz, (steps, 2, height, width)."""
     recordings: Annotated[tuple[Path, ...] | None, tyro.conf.arg(metavar="FILE …")] = None
@@ -86,10 +86,10 @@ class AccountCommand:
 
     def _fields(self) -> dict[str, Any]:
         fields = read_fields(self.set)
-        for name in ("resolution", "steps"):
-            value = getattr(self, name)
+        for option, name in (("resolution", "in_size"), ("steps", "time_steps")):
+            value = getattr(self, option)
             if value is not None and name in fields:
-                raise ConfigError(f"{name} was given both by --{name} and by --set; one of them is wanted")
+                raise ConfigError(f"{name} was given both by --{option} and by --set; one of them is wanted")
             if value is not None:
                 fields[name] = value
         return fields
@@ -103,21 +103,21 @@ class AccountCommand:
 
         saved = is_saved(self.model)
         fields = self._fields()
-        size = {name: fields.pop(name) for name in ("resolution", "steps") if saved and name in fields}
+        size = {name: fields.pop(name) for name in ("in_size", "time_steps") if saved and name in fields}
         model = select_model(_folder(self.model) if saved else self.model, fields)
         if self.input is not None:
             if self.resolution is not None or self.steps is not None:
                 raise InputError("--input was given together with --resolution or --steps; the file sets both")
             clip = read_clip(self.input).to(model.dtype)
-            if "resolution" in fields and tuple(clip.shape[3:]) != model.config.resolution:
+            if "in_size" in fields and tuple(clip.shape[3:]) != model.config.in_size:
                 given = "×".join(map(str, clip.shape[3:]))
                 raise InputError(f"--set was given a resolution that {self.input} does not have; its clip is {given}")
             measured_on = f"{self.input.name}, "
         else:
             wanted = model.config.replace(**size)
-            clip = probe_events(wanted.steps, *wanted.resolution).to(model.dtype)
+            clip = probe_events(wanted.time_steps, *wanted.in_size).to(model.dtype)
             measured_on = "a synthetic clip (a sweeping bar and noise), "
-        check_input(clip, model.config.most_steps, model.dtype)
+        check_input(clip, model.config.max_time_steps, model.dtype)
         if not saved and isinstance(model, RipeMambaSpike) and model.config.form == "training":
             small = probe_events(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
             recalibrate(model, [small.to(model.dtype)], run=model.front_end)

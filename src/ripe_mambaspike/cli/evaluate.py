@@ -48,30 +48,32 @@ class EvalCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike.data.clips import EvalBatches
         from ripe_mambaspike.deploy.fuse.convert import fuse
-        from ripe_mambaspike.models.labels import find_checkpoint, read_labels
-        from ripe_mambaspike.models.pretrained import from_pretrained
-        from ripe_mambaspike.models.ripe import RipeMambaSpike
-        from ripe_mambaspike.train.checkpoint_data import (
-            open_for,
-            part_of,
-            settings_of,
+        from ripe_mambaspike.inference.checkpoint_data import (
+            data_settings_of,
+            open_data_for,
+            split_of,
             store_note,
             trained_store,
         )
-        from ripe_mambaspike.train.clips import EvalBatches
-        from ripe_mambaspike.train.evaluate import BATCH, evaluate
-        from ripe_mambaspike.train.network import choose_device
+        from ripe_mambaspike.models.evaluate import BATCH, evaluate
+        from ripe_mambaspike.models.labels import find_checkpoint, read_labels
+        from ripe_mambaspike.models.pretrained import from_pretrained
+        from ripe_mambaspike.models.ripe import RipeMambaSpike
+        from ripe_mambaspike.nn.evaluation import choose_device
 
         folder = find_checkpoint(self.checkpoint)
-        device = choose_device(self.device, "--device")
+        device = choose_device(self.device)
         model = from_pretrained(folder)
         labels = read_labels(folder)
-        settings = settings_of(folder, labels, dataset=self.dataset, root=self.root, cut=self.cut, store=self.store)
-        data = open_for(folder, labels, settings)
+        settings = data_settings_of(
+            folder, labels, dataset=self.dataset, root=self.root, cut=self.cut, store=self.store
+        )
+        data = open_data_for(folder, labels, settings)
         if self.fused and isinstance(model, RipeMambaSpike) and model.config.form == "training":
             model = fuse(model, quiet=True)
-        part = part_of(data, self.split)
+        part = split_of(data, self.split)
         batches: Any = EvalBatches(part, BATCH, device)
         trained = trained_store(folder, labels)
         if note := store_note(trained, data):
@@ -80,7 +82,7 @@ class EvalCommand:
         if not math.isfinite(found.loss):  # a clip without finite logits would count as its first class
             raise WeightsError(f"{folder}: logits: expected finite numbers, got some that are not", field="logits")
         document = {
-            "checkpoint": str(self.checkpoint), "form": model.config.form, "set": settings.set, "cut": data.cut,
+            "checkpoint": str(self.checkpoint), "form": model.config.form, "set": settings.dataset, "cut": data.cut,
             "store": data.store.key, "trained_on_store": trained,
             "split": self.split, "shuffled": self.shuffle, **found.to_dict(data.classes),
         }  # fmt: skip

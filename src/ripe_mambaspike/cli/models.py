@@ -52,9 +52,9 @@ def _row(name: str, verify: bool) -> dict[str, Any]:
     parameters, flops = count_parameters(config), count_flops(config)
     row: dict[str, Any] = {
         "model": name,
-        "steps": config.steps,
-        "resolution": list(config.resolution),
-        "classes": config.classes,
+        "steps": config.time_steps,
+        "resolution": list(config.in_size),
+        "classes": config.num_classes,
         "training": parameters.training,
         "deployed": parameters.deployed,
         "fp16_bytes": parameters.weight_bytes["fp16"],

@@ -112,10 +112,10 @@ class PredictCommand:
         """Test recordings by the recipe that lies beside the network."""
         if not self.held_out:
             return []
+        from ripe_mambaspike.data.samples import held_out
         from ripe_mambaspike.inference.predict import predict
         from ripe_mambaspike.models.labels import find_checkpoint
         from ripe_mambaspike.train.recipes import load_recipe
-        from ripe_mambaspike.train.samples import held_out
 
         folder = find_checkpoint(self.checkpoint)
         recipe = load_recipe(folder.parent / "recipe.yaml")

@@ -36,7 +36,7 @@ class RecipesCommand:
             return
         out = console()
         columns = ["recipe", "what", "T", "input", "epochs", "batch"]
-        print_table(out, "RecipesCommand", columns, [_cells(row) for row in rows], left=2)
+        print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
         out.print(
             "Next: ripe recipes synthgesture · ripe train synthgesture · for recordings of your own, ripe train folder"
         )
@@ -74,13 +74,13 @@ def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:
     return {
         "recipe": name,
         "what": head.partition("\n")[0],
-        "set": recipe.data.set,
+        "set": recipe.data.dataset,
         "network": recipe.model.name,
-        "steps": recipe.data.steps,
+        "steps": recipe.data.time_steps,
         "grid": None if recipe.data.grid is None else list(recipe.data.grid),
         "epochs": recipe.schedule.epochs,
         "batch_size": recipe.schedule.batch_size,
-        "accumulate": recipe.schedule.accumulate,
+        "accumulate": recipe.schedule.grad_accum_steps,
     }
 
 

@@ -23,7 +23,7 @@ SUMMARY = "summary.json"
 SHEET = "summary.md"
 FORMAT = "ripe-seeds"
 VERSION = 1
-MOST_JOBS = 256
+MAX_JOBS = 256
 DASH = "–"
 
 
@@ -59,8 +59,8 @@ class SeedsCommand:
 
         seeds = running.parse_seeds(self.seeds)
         running.check_settings(self.set)
-        if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
-            raise ConfigError(f"--jobs is {self.jobs}; a whole number from 1 to {MOST_JOBS} is wanted")
+        if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
+            raise ConfigError(f"--jobs is {self.jobs}; a whole number from 1 to {MAX_JOBS} is wanted")
         if self.jobs is not None and self.slurm:
             raise ConfigError("--jobs and --slurm were both given; one of them is wanted")
         recipe = load_recipe(self.recipe)
@@ -139,7 +139,7 @@ def summarize(
         "version": VERSION,
         "recipe": recipe.name,
         "settings": list(settings),
-        "set": recipe.data.set,
+        "set": recipe.data.dataset,
         "protocol": recipe.run.protocol,
         "folds": folds,
         "unit": "percent",

@@ -91,7 +91,7 @@ class ServeCommand:
         return 0
 
     def _service(self) -> "Service":
-        from ripe_mambaspike.deploy.export.exported import is_export
+        from ripe_mambaspike.deploy.export.run import is_export
         from ripe_mambaspike.inference.classifier import load_network
         from ripe_mambaspike.live.addresses import check_host, known_names
         from ripe_mambaspike.live.library import list_recordings

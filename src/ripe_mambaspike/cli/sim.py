@@ -80,9 +80,6 @@ class MakeCommand:
         return 0
 
 
-COMMANDS = {"make": MakeCommand, "calibrate": CalibrateCommand}
-
-
 @dataclass
 class SimCommand:
     """Simulate recordings, and fit the simulated camera to real ones."""

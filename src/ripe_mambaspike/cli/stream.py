@@ -168,16 +168,12 @@ def _message(line: str) -> None:
 def warn_default_window(classifier: "Classifier") -> None:
     """For a network that does not know how long its training clips lasted, the window is a guess."""
     if classifier.duration_us is None:
-        _message(
-            "warning: --window: using 1500 ms, since the network does not say how long its training clips lasted"
-        )
+        _message("warning: --window: using 1500 ms, since the network does not say how long its training clips lasted")
 
 
 def print_json_line(prediction: "StreamPrediction") -> None:
-    names = (
-        "start_us", "stop_us", "step", "time_steps", "final", "label", "probability", "probabilities", "rates", "seconds",
-    )  # fmt: skip
-    print(json.dumps({name: getattr(prediction, name) for name in names}, ensure_ascii=False), flush=True)
+    document = {name: value for name, value in vars(prediction).items() if name != "attention"}
+    print(json.dumps({**document, "final": prediction.final}, ensure_ascii=False), flush=True)
 
 
 class PredictionLines:
@@ -204,8 +200,8 @@ def print_summary(summary: "StreamSummary") -> None:
     speed = summary.events / summary.seconds if summary.seconds else 0.0
     early = f" and {summary.early_predictions:,} early ones" if summary.early_predictions else ""
     lines = [
-        f"[bold]{summary.predictions:,} predictions[/]{early} from {summary.events:,} events in {summary.seconds:.1f} s "
-        f"({speed:,.0f} events/s)"
+        f"[bold]{summary.predictions:,} predictions[/]{early} from {summary.events:,} events "
+        f"in {summary.seconds:.1f} s ({speed:,.0f} events/s)"
     ]
     if parts := [f"{name} {value:.1f} ms" for name, value in summary.latency_ms.items() if value is not None]:
         lines.append(f"latency {', '.join(parts)}")

@@ -19,8 +19,8 @@ from ripe_mambaspike.cli.output import console, number, print_json
 if TYPE_CHECKING:
     import torch
 
-    from ripe_mambaspike.train.loop import Learner
     from ripe_mambaspike.train.recipe import Recipe
+    from ripe_mambaspike.train.trainer import Trainer
 
 Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
 
@@ -51,26 +51,26 @@ class TrainCommand:
     """Print the result as one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike.nn.evaluation import choose_device
         from ripe_mambaspike.train.distributed import asked_for, joined
-        from ripe_mambaspike.train.network import choose_device
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run import Stop, run_recipe, with_store
+        from ripe_mambaspike.train.run import Stop, train_recipe, with_store
 
         processes = asked_for()
         if not processes.is_first:
             logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # the first one says it
         recipe = with_settings(load_recipe(self.recipe), self.set)
         folder = self.out or Path("runs") / recipe.name
-        watcher = Teller(quiet=self.json or not processes.is_first)
-        device, resume = choose_device(recipe.run.device).type, self.resume == "auto"
-        with stopping(quiet=not processes.is_first) as asked, watcher:
+        callback = ProgressCallback(quiet=self.json or not processes.is_first)
+        device, resume = choose_device(recipe.run.device, "run.device").type, self.resume == "auto"
+        with stopping(quiet=not processes.is_first) as asked, callback:
             try:
                 with joined(processes, device):
-                    result = run_recipe(
-                        recipe, folder, watcher, resume=resume, asked_to_stop=asked, processes=processes
+                    result = train_recipe(
+                        recipe, folder, callback, resume=resume, asked_to_stop=asked, processes=processes
                     )
             except Stop:
-                watcher.says(f"stopped; {folder} is saved, and --resume auto goes on with it")
+                callback.on_message(f"stopped; {folder} is saved, and --resume auto goes on with it")
                 return 130
         if not processes.is_first:
             return 0
@@ -82,8 +82,8 @@ class TrainCommand:
         return 0
 
     def _report(self, folder: Path, recipe: "Recipe") -> Path:
+        from ripe_mambaspike.data.samples import sample_clips
         from ripe_mambaspike.report import write_report
-        from ripe_mambaspike.train.samples import sample_clips
 
         return write_report(folder, clips=sample_clips(recipe))
 
@@ -140,7 +140,7 @@ def stopping(quiet: bool = False) -> Iterator[Any]:
             signal.signal(kind, handler)
 
 
-class Teller:
+class ProgressCallback:
     """Tells a person how the run goes: a bar within an epoch on a terminal, a line for every epoch anywhere."""
 
     def __init__(self, quiet: bool = False) -> None:
@@ -149,11 +149,11 @@ class Teller:
         self._task: Any = None
         self._began, self._moves, self._total = time.monotonic(), 0, 1
 
-    def __enter__(self) -> "Teller":
+    def __enter__(self) -> "ProgressCallback":
         if sys.stderr.isatty() and not self.quiet:
             from rich.console import Console
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[says]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
         return self
@@ -162,42 +162,42 @@ class Teller:
         if self._bar is not None:
             self._bar.stop()
 
-    def says(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         if not self.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    def began(self, recipe: "Recipe", data: dict[str, Any], learner: "Learner") -> None:
+    def on_train_begin(self, recipe: "Recipe", data: dict[str, Any], trainer: "Trainer") -> None:
         sizes = ", ".join(f"{part} {data[part]}" for part in ("train", "val", "test"))
-        self.says(
-            f"{recipe.name}: {data['set']} ({data['cut']}, store {data['store']}), {sizes}; "
-            f"{learner.model.parameter_count():,} parameters on {learner.device}"
+        self.on_message(
+            f"{recipe.name}: {data['dataset']} ({data['cut']}, store {data['store']}), {sizes}; "
+            f"{trainer.model.parameter_count():,} parameters on {trainer.device}"
         )
         if recipe.run.protocol == "paper":
-            self.says("paper protocol: the network is picked on the test part; its number is not a held-out one")
+            self.on_message("paper protocol: the network is picked on the test part; its number is not a held-out one")
         self._total = max(1, recipe.schedule.epochs)
         self._began, self._moves = time.monotonic(), 0
         if self._bar is not None:
-            self._task = self._bar.add_task("", total=learner.batches, says="")
+            self._task = self._bar.add_task("", total=trainer.batches, text="")
 
-    def moved(self, learner: "Learner") -> None:
+    def on_step_end(self, trainer: "Trainer") -> None:
         self._moves += 1
         if self._bar is None:
             return
-        place = learner.place
+        place = trainer.place
         spent = time.monotonic() - self._began
-        left_moves = (self._total - place.epoch) * learner.batches - place.batch
-        left = spent / self._moves * left_moves / max(1, learner.recipe.schedule.accumulate)
-        loss = float(learner.sums[0]) / max(1, place.clips)
+        left_moves = (self._total - place.epoch) * trainer.batches - place.batch
+        left = spent / self._moves * left_moves / max(1, trainer.recipe.schedule.grad_accum_steps)
+        loss = float(trainer.sums[0]) / max(1, place.clips)
         speed = place.clips / max(place.seconds, 1e-9)
-        says = f"loss {loss:.3f}  {speed:.0f} clips/s  {memory(learner.device)}{clock(left)} left"
+        text = f"loss {loss:.3f}  {speed:.0f} clips/s  {memory(trainer.device)}{clock(left)} left"
         self._bar.update(
-            self._task, description=f"epoch {place.epoch + 1}/{self._total}", completed=place.batch, says=says
+            self._task, description=f"epoch {place.epoch + 1}/{self._total}", completed=place.batch, text=text
         )
 
-    def ended(self, row: dict[str, float | None], best: dict[str, Any] | None) -> None:
+    def on_epoch_end(self, row: dict[str, float | None], best: dict[str, Any] | None) -> None:
         picked = " *" if best is not None and best["epoch"] == row["epoch"] else ""
         val = "" if row.get("val_top1") is None else f"  val {100 * (row['val_top1'] or 0):.2f} %{picked}"
-        self.says(
+        self.on_message(
             f"epoch {row['epoch']:.0f}/{self._total}  loss {number(row['loss'])}  train "
             f"{100 * (row['train_top1'] or 0):.1f} %{val}  rate {number(row['rate'], 2)}  "
             f"{number(row['samples_per_second'], 3)} clips/s  {number(row['memory_mib'], 3)} MiB  "
@@ -207,7 +207,7 @@ class Teller:
 
 def memory(device: "torch.device") -> str:
     """The most that was used so far, where the system tells."""
-    from ripe_mambaspike.train.loop import peak_memory
+    from ripe_mambaspike.train.trainer import peak_memory
 
     found = peak_memory(device)
     return "" if found is None else f"{found:,.0f} MiB  "

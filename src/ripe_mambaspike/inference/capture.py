@@ -90,7 +90,9 @@ class Captured:
                 self._output = self._compute(self.example)
         except (RuntimeError, MemoryNeededError) as error:
             torch.cuda.synchronize()
-            log_once(f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step")
+            log_once(
+                f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step"
+            )
         else:
             self._graph = graph
 

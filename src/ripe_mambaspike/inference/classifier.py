@@ -1,7 +1,7 @@
 """A trained network together with its class names and its binning: all that a recording needs to be classified.
 
-    classifier = load("runs/mine")                       # a run, a saved network or an export
-    prediction = predict(classifier, "gesture.aedat4")   # see predict.py
+classifier = load("runs/mine")                       # a run, a saved network or an export
+prediction = predict(classifier, "gesture.aedat4")   # see predict.py
 """
 
 import warnings
@@ -91,27 +91,28 @@ def load_network(
     grid: int | None = None,
     sensor_size: Size | None = None,
     crop: Crop | None = None,
-    device: "str | torch.device | None" = None,
+    device: str | None = None,
 ) -> Classifier:
-    """The network of a run or of a saved folder; without `labels.json` classes are numbers and the config says the bins.
+    """The network of a run or a saved folder; without `labels.json` classes are numbers, and the config gives the bins.
 
     `sensor_size` (width, height) and `crop` (x, y, width, height) are for recordings of another sensor than the one
     that it was trained on.
     """
     from ripe_mambaspike.models.pretrained import from_pretrained
+    from ripe_mambaspike.nn.evaluation import choose_device
 
     folder = find_checkpoint(path)
     model = from_pretrained(folder)
     config, labels = model.config, model.labels
-    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.steps, config.resolution)
-    if labels is not None and config.most_steps is not None and own_steps > config.most_steps:
+    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.time_steps, config.in_size)
+    if labels is not None and config.max_time_steps is not None and own_steps > config.max_time_steps:
         raise WeightsError(
-            f"{folder / LABELS_FILE}: data.steps: expected at most {config.most_steps}, as the network takes, "
+            f"{folder / LABELS_FILE}: data.steps: expected at most {config.max_time_steps}, as the network takes, "
             f"got {own_steps}",
             field="data.steps",
             path=folder / LABELS_FILE,
         )
-    max_steps = config.most_steps or MAX_TIME_STEPS
+    max_steps = config.max_time_steps or MAX_TIME_STEPS
     if time_steps is not None and not 1 <= time_steps <= max_steps:
         raise InputError(
             f"time_steps: expected 1 to {max_steps} for the network of {folder}, got {time_steps}", field="time_steps"
@@ -119,7 +120,7 @@ def load_network(
     if grid is not None and not MIN_SIDE <= grid <= MAX_SIDE:
         raise InputError(f"grid: expected a side from {MIN_SIDE} to {MAX_SIDE}, got {grid}", field="grid")
     return make_classifier(
-        model if device is None else model.to(device),
+        model if device is None else model.to(choose_device(device)),
         labels,
         own_steps if time_steps is None else time_steps,
         own_grid if grid is None else (grid, grid),
@@ -155,7 +156,7 @@ def make_classifier(
         binned = own_crop
     return Classifier(
         model,
-        labels.classes if labels else tuple(map(str, range(model.config.classes))),
+        labels.classes if labels else tuple(map(str, range(model.config.num_classes))),
         time_steps,
         grid,
         labels.by if labels else "time",

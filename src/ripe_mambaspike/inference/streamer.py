@@ -199,7 +199,9 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
     model, steps = classifier.model, classifier.time_steps
     if not isinstance(model, RipeMambaSpike):
         name = getattr(model, "name", type(model).__name__)
-        raise InputError(f"model: expected a RIPE-MambaSpike network, which can run by steps, got '{name}'", field="model")
+        raise InputError(
+            f"model: expected a RIPE-MambaSpike network, which can run by steps, got '{name}'", field="model"
+        )
     refuse_altered(model, "stream")
     if classifier.bin_by != "time":
         raise InputError(

@@ -72,10 +72,10 @@ class Model(nn.Module):
             )
         labels = self.labels
         if labels is None and names is not None:
-            labels = Labels(names, None, None, self.config.steps, self.config.resolution, "time", binary=False)
+            labels = Labels(names, None, None, self.config.time_steps, self.config.in_size, "time", binary=False)
         if labels is not None:
             labels = labels.with_classes(num_classes, names)
-        config = self.config.replace(classes=num_classes)
+        config = self.config.replace(num_classes=num_classes)
         last = self.last_layer
         if not isinstance(last, nn.Linear):
             raise ConfigError(f"head: expected one that ends in a Linear, got a {type(last).__name__}", field="head")

@@ -7,17 +7,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.config import SMALLEST_SIDE
+from ripe_mambaspike.models.config import MIN_SIDE
 
 WANTED = "events binned to (batch, steps, 2, height, width)"
 
 
-def check_input(
-    x: Tensor, most_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False
-) -> None:
+def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False) -> None:
     """Raise unless a network of this precision can read x, after `seen` steps of the same recording.
 
-    `most_steps` is None for a network that takes any number of them. In training what is not finite is left to the
+    `max_steps` is None for a network that takes any number of them. In training what is not finite is left to the
     loss, which is then NaN (`poisoned`).
     """
     if not isinstance(x, Tensor):
@@ -27,10 +25,10 @@ def check_input(
         raise InputError(f"the input has shape {shape}; {WANTED} are wanted")
     if 0 in shape:
         raise InputError(f"the input has shape {shape}; every size must be at least 1")
-    if most_steps is not None and seen + shape[1] > most_steps:
+    if max_steps is not None and seen + shape[1] > max_steps:
         after = f" after {seen} seen" if seen else ""
-        raise InputError(f"the input has {shape[1]} time steps{after}; the network was made for at most {most_steps}")
-    if min(shape[3:]) < SMALLEST_SIDE:
+        raise InputError(f"the input has {shape[1]} time steps{after}; the network was made for at most {max_steps}")
+    if min(shape[3:]) < MIN_SIDE:
         raise InputError(f"the input is {shape[3]}×{shape[4]}; three strides of two need at least 8×8")
     if x.dtype != dtype and not (torch.is_autocast_enabled(x.device.type) and x.is_floating_point()):
         raise InputError(f"the input is {_name(x.dtype)}; {_name(dtype)}, the network's own precision, is wanted")

@@ -2,57 +2,56 @@
 
 import dataclasses
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from ripe_mambaspike.errors import ConfigError
 
 Form = Literal["training", "deployed", "dual-kernel"]
-Neuron = Literal["lif", "silif", "csilif"]
-Mixer = Literal["mamba", "transformer", "gru", "conv1d", "none", "flat"]
-Attention = Literal["ds-mpa", "low-rank", "grouped", "sigmoid", "gate", "none"]
 BridgeKind = Literal["mr-s3a", "stage3"]
 
-SMALLEST_SIDE = 8  # three strides of two
-# Beyond these, a slip and not a wish.
-LARGEST = {"classes": 2**20, "steps": 4096, "resolution": 4096, "tokens": 2**20, "blocks": 256}
-LARGEST_WIDTH = 16384
-MAX_PARAMETERS = 2**30  # about; a network of more is counted and not built
-CAUSAL_MIXERS = ("mamba", "none")  # Mamba then runs forwards alone
+MIN_SIDE = 8  # three strides of two
+MAX_SIDE = 4096
+MAX_TIME_STEPS = 4096
+MAX_WIDTH = 16384  # of any layer
+MAX_COUNT = {"num_classes": 2**20, "time_steps": MAX_TIME_STEPS, "num_tokens": 2**20, "depth": 256}
+MAX_PARAMETERS = 2**30  # approximate; a larger network can be counted but not built
+CAUSAL_MIXERS = ("mamba", "none")  # Mamba then runs the forward direction alone
 SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What every network has."""
+    """The fields that every network has."""
 
     architecture: ClassVar[str]
 
-    classes: int = 11  # outputs of the head
-    steps: int = 16  # T, the most time steps the network can take; a causal one takes any number
-    resolution: tuple[int, int] = (128, 128)  # height and width it is meant for; an int means a square
+    num_classes: int = 11  # outputs of the head; 0 for embeddings without a head
+    time_steps: int = 16  # T, the most time steps the network can take; a causal one takes any number
+    in_size: tuple[int, int] = (128, 128)  # height and width it is meant for; an int means a square
     form: Form = "training"  # training (branches and norms), deployed (fused) or dual-kernel (accumulate-only)
 
     def __post_init__(self) -> None:
         for field in self.field_names():
-            object.__setattr__(self, field, _plain(getattr(self, field)))
-        for field in ("classes", "steps"):
-            self._check_count(field)
-        self._check_resolution()
-        self._choose("form", Form)
+            object.__setattr__(self, field, _as_python(getattr(self, field)))
+        self._check_count("num_classes", 0)
+        self._check_count("time_steps")
+        self._check_in_size()
+        self._choose("form", get_args(Form))
 
     @property
-    def most_steps(self) -> int | None:
+    def max_time_steps(self) -> int | None:
         """How many steps the network can take; None for any number."""
-        return self.steps
+        return self.time_steps
 
-    def parameters_about(self) -> dict[str, int]:
-        """How many parameters the network has, about, by the field that has most to do with them."""
+    def approximate_parameters(self) -> dict[str, int]:
+        """About how many parameters the network has, by the config field that determines them most."""
         raise NotImplementedError
 
     def check_size(self) -> None:
-        """Refuse a network that no machine should try to build."""
-        parts = self.parameters_about()
+        """Raise for a network that is too large to build."""
+        parts = self.approximate_parameters()
         total = sum(parts.values())
         if total > MAX_PARAMETERS:
             largest = max(parts, key=lambda name: parts[name])
@@ -67,13 +66,18 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str) -> Self:
-        """A config from plain values; unknown fields are named, with the nearest known one."""
+        """A config from plain values; an unknown field raises and names the nearest known one."""
+        from ripe_mambaspike.models.old_names import CONFIG_FIELDS
+
         for name in values:
             if name not in cls.field_names():
-                close = difflib.get_close_matches(name, cls.field_names(), 1)
+                renamed = CONFIG_FIELDS[cls.architecture].get(name)
+                close = [renamed] if renamed else difflib.get_close_matches(name, cls.field_names(), 1)
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 known = ", ".join(cls.field_names())
-                raise ConfigError(f"{origin} has no field '{name}'{hint} (its fields are {known})")
+                raise ConfigError(
+                    f"{name}: expected a field of {origin} ({known}), got an unknown one{hint}", field=name
+                )
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,159 +86,151 @@ class ModelConfig:
     def replace(self, origin: str = "the model", **overrides: Any) -> Self:
         return self.from_dict({**{name: getattr(self, name) for name in self.field_names()}, **overrides}, origin)
 
-    def _check_resolution(self) -> None:
-        given = self.resolution
+    def _refuse(self, field: str, expected: str, got: Any = None) -> None:
+        got = getattr(self, field) if got is None else got
+        raise ConfigError(f"{field}: expected {expected}, got {got!r}", field=field)
+
+    def _check_in_size(self) -> None:
+        given = self.in_size
         sides = (given, given) if isinstance(given, int) else given
-        most = LARGEST["resolution"]
-        if not isinstance(sides, tuple) or len(sides) != 2 or not all(_is_count(s, 1, most) for s in sides):
-            raise ConfigError(f"resolution is {given!r}; one side or (height, width) from 8 to {most} is wanted")
-        if min(sides) < SMALLEST_SIDE:
-            raise ConfigError(f"resolution is {given!r}; the network's three strides need at least 8 a side")
-        object.__setattr__(self, "resolution", sides)
+        fits = isinstance(sides, tuple) and len(sides) == 2 and all(_is_int(s, MIN_SIDE, MAX_SIDE) for s in sides)
+        if not fits:
+            self._refuse("in_size", f"one side or (height, width) from {MIN_SIDE} to {MAX_SIDE}")
+        object.__setattr__(self, "in_size", sides)
 
     def _check_count(self, field: str, least: int = 1) -> None:
-        value = getattr(self, field)
-        most = LARGEST.get(field, LARGEST_WIDTH)
-        if not _is_count(value, least, most):
-            raise ConfigError(f"{field} is {value!r}; a whole number from {least} to {most} is wanted")
+        most = MAX_COUNT.get(field, MAX_WIDTH)
+        if not _is_int(getattr(self, field), least, most):
+            self._refuse(field, f"an int from {least} to {most}")
 
     def _check_counts(self, field: str, length: int) -> None:
         value = getattr(self, field)
-        most = LARGEST.get(field, LARGEST_WIDTH)
-        if not isinstance(value, tuple) or len(value) != length or not all(_is_count(v, 1, most) for v in value):
-            raise ConfigError(f"{field} is {value!r}; {length} whole numbers from 1 to {most} are wanted")
+        if not isinstance(value, tuple) or len(value) != length or not all(_is_int(v, 1, MAX_WIDTH) for v in value):
+            self._refuse(field, f"{length} ints from 1 to {MAX_WIDTH}")
 
-    def _choose(self, field: str, kind: Any, several: bool = False) -> None:
-        """Make the field one of the kind's names; capitals, hyphens and underscores do not matter."""
+    def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:
+        """Make the field one of the choices; capitals, hyphens and underscores do not matter."""
         given = getattr(self, field)
         names = given if several else (given,)
-        spelled = {_letters(choice): choice for choice in get_args(kind)}
-        for name in names:
-            if not isinstance(name, str) or _letters(name) not in spelled:
-                raise ConfigError(f"{field} is {given!r}; one of {', '.join(spelled.values())} is wanted")
+        spelled = {_letters(choice): choice for choice in choices}
+        if not all(isinstance(name, str) and _letters(name) in spelled for name in names):
+            self._refuse(field, f"one of {', '.join(spelled.values())}")
         chosen = tuple(spelled[_letters(name)] for name in names)
         object.__setattr__(self, field, chosen if several else chosen[0])
 
     def _check_flag(self, field: str) -> None:
         if not isinstance(getattr(self, field), bool):
-            raise ConfigError(f"{field} is {getattr(self, field)!r}; true or false is wanted")
+            self._refuse(field, "true or false")
 
 
 def _letters(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     """Lists and arrays as tuples, numpy's numbers as Python's."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(_as_python, value)) if isinstance(value, list | tuple) else value
 
 
-def _is_count(value: Any, least: int, most: int) -> bool:
+def _is_int(value: Any, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 @dataclass(frozen=True)
 class RipeConfig(ModelConfig):
-    """RIPE-MambaSpike. No parameter depends on the resolution."""
+    """RIPE-MambaSpike. No parameter depends on the input's size."""
 
     architecture: ClassVar[str] = "ripe-mambaspike"
 
     stage_channels: tuple[int, int, int] = (32, 64, 128)  # width of the three spiking stages
-    hierarchy_widths: tuple[int, int, int] = (32, 64, 128)  # token width of the three levels
+    embed_dims: tuple[int, int, int] = (32, 64, 128)  # token width of the three levels of the hierarchy
     pool_ratios: tuple[int, int, int] = (1, 2, 2)  # tokens averaged into one before each level
-    neurons: tuple[Neuron, Neuron, Neuron] = ("csilif", "silif", "silif")  # one a stage; a single name means all three
-    attention: Attention = "ds-mpa"  # DS-MPA or a variant; none is ablation A1
+    neurons: tuple[str, str, str] = ("csilif", "silif", "silif")  # one per stage; a single name means all three
+    attention: str = "ds-mpa"  # DS-MPA or a variant; none is ablation A1
     repconv: bool = True  # all branches; without, a plain 3×3 and its norm (A2)
     tdm: bool = True  # the temporal filter before every convolution; without, identity (A3)
     bridge: BridgeKind = "mr-s3a"  # all three scales, or the last stage alone (A4)
-    mixer: Mixer = "mamba"  # what mixes the tokens
-    tokens: int | None = None  # keep the k most salient positions; all of them by default
-    drop_path: float = 0.1  # of the last level; it grows linearly from 0
-    head_width: int | None = None  # a widening head of this width before the classes
-    causal: bool = False  # no step hears of a later one: it streams for ever, and steps is the training clip's length
+    mixer: str = "mamba"  # what mixes the tokens
+    num_tokens: int | None = None  # keep the k most salient positions; all of them by default
+    drop_path_rate: float = 0.1  # of the last level; it grows linearly from 0
+    head_hidden_size: int | None = None  # hidden width of a two-layer head; a single Linear by default
+    causal: bool = False  # each step sees only earlier ones, so the model can stream indefinitely
 
     def __post_init__(self) -> None:
+        from ripe_mambaspike.nn.attention import ATTENTIONS
+        from ripe_mambaspike.nn.mixers import MIXERS
+        from ripe_mambaspike.nn.neurons import NEURONS
+
         super().__post_init__()
-        for field in ("stage_channels", "hierarchy_widths", "pool_ratios"):
+        for field in ("stage_channels", "embed_dims", "pool_ratios"):
             self._check_counts(field, 3)
         if isinstance(self.neurons, str):
             object.__setattr__(self, "neurons", (self.neurons,) * 3)
         if not isinstance(self.neurons, tuple) or len(self.neurons) != 3:
-            raise ConfigError(
-                f"neurons is {self.neurons!r}; one name or three of {', '.join(get_args(Neuron))} are wanted"
-            )
-        self._choose("neurons", Neuron, several=True)
+            self._refuse("neurons", f"one or three of {', '.join(NEURONS)}")
+        self._choose("neurons", NEURONS, several=True)
         for field, (present, absent) in SWITCHES.items():
             if isinstance(getattr(self, field), bool):
                 object.__setattr__(self, field, present if getattr(self, field) else absent)
-        self._choose("attention", Attention)
-        self._choose("bridge", BridgeKind)
-        self._choose("mixer", Mixer)
-        self._check_flag("repconv")
-        self._check_flag("tdm")
-        self._check_flag("causal")
-        for field in ("tokens", "head_width"):
+        self._choose("attention", ATTENTIONS)
+        self._choose("bridge", get_args(BridgeKind))
+        self._choose("mixer", MIXERS)
+        for field in ("repconv", "tdm", "causal"):
+            self._check_flag(field)
+        for field in ("num_tokens", "head_hidden_size"):
             if getattr(self, field) is not None:
                 self._check_count(field)
-        height, width = self.grids(*self.resolution)[-1]
-        if self.tokens is not None and self.tokens > height * width:
-            size = "×".join(map(str, self.resolution))
-            raise ConfigError(f"tokens is {self.tokens}; at {size} the last grid has only {height * width} positions")
-        rate = self.drop_path
+        height, width = self.grids(*self.in_size)[-1]
+        if self.num_tokens is not None and self.num_tokens > height * width:
+            size = "×".join(map(str, self.in_size))
+            self._refuse("num_tokens", f"at most {height * width}, the positions of the last grid at {size}")
+        rate = self.drop_path_rate
         if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
-            raise ConfigError(f"drop_path is {rate!r}; a number from 0 up to but not 1 is wanted")
+            self._refuse("drop_path_rate", "a number from 0 up to but not including 1")
         self._check_divisible()
         self._check_causal()
         if self.form == "dual-kernel" and not self.tdm:
-            raise ConfigError("form is 'dual-kernel' and tdm is false; two kernels need the temporal filter")
+            self._refuse("form", "another form where tdm is false, since two kernels need the temporal filter")
 
-    def parameters_about(self) -> dict[str, int]:
-        channels, widths = self.stage_channels, self.hierarchy_widths
+    def approximate_parameters(self) -> dict[str, int]:
+        channels, widths = self.stage_channels, self.embed_dims
         return {
             "stage_channels": sum(
                 18 * c * c + 9 * before * c for before, c in zip((2, *channels), channels, strict=False)
             ),
-            "hierarchy_widths": 18 * widths[0] * sum(channels) + sum(20 * width * width for width in widths),
-            "steps": 4 * self.steps * sum(channels),
-            "classes": self.classes * (self.head_width or widths[-1]),
-            "head_width": (self.head_width or 0) * widths[-1],
+            "embed_dims": 18 * widths[0] * sum(channels) + sum(20 * width * width for width in widths),
+            "time_steps": 4 * self.time_steps * sum(channels),
+            "num_classes": self.num_classes * (self.head_hidden_size or widths[-1]),
+            "head_hidden_size": (self.head_hidden_size or 0) * widths[-1],
         }
 
     def _check_divisible(self) -> None:
         if self.attention in ("low-rank", "grouped") and any(c % 4 for c in self.stage_channels):
-            raise ConfigError(
-                f"stage_channels is {self.stage_channels}; {self.attention} attention needs multiples of 4"
-            )
-        if self.mixer == "transformer" and any(w % 4 for w in self.hierarchy_widths):
-            raise ConfigError(
-                f"hierarchy_widths is {self.hierarchy_widths}; the transformer's four heads need multiples of 4"
-            )
+            self._refuse("stage_channels", f"multiples of 4, as {self.attention} attention needs")
+        if self.mixer == "transformer" and any(w % 4 for w in self.embed_dims):
+            self._refuse("embed_dims", "multiples of 4, as the transformer's four heads need")
 
     def _check_causal(self) -> None:
         if not self.causal:
             return
         if self.mixer not in CAUSAL_MIXERS:
-            wanted = " or ".join(CAUSAL_MIXERS)
-            raise ConfigError(f"causal is true and mixer is {self.mixer!r}; {wanted} is wanted, which wait for no step")
-        if self.tokens is not None:
-            raise ConfigError(
-                f"causal is true and tokens is {self.tokens}; all tokens (null) are wanted, since the choice of some "
-                "looks at every step"
-            )
+            self._refuse("mixer", f"{' or '.join(CAUSAL_MIXERS)} for a causal network")
+        if self.num_tokens is not None:
+            self._refuse("num_tokens", "null for a causal network, since selecting tokens looks at every step")
 
     @property
-    def most_steps(self) -> int | None:
-        return None if self.causal else self.steps
+    def max_time_steps(self) -> int | None:
+        return None if self.causal else self.time_steps
 
     @property
-    def rate_keep(self) -> float | None:
-        """The share of its memory that the bridge's rate keeps a step; None where it forgets nothing.
+    def rate_decay(self) -> float | None:
+        """Per step, the share that the causal bridge's rates keep of their memory; None for cumulative rates.
 
         The memory fades over as many steps as a training clip has.
         """
-        return 1 - 1 / self.steps if self.causal else None
+        return 1 - 1 / self.time_steps if self.causal else None
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """Height and width after each stage."""
@@ -247,41 +243,41 @@ class RipeConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class MambaSpikeConfig(ModelConfig):
-    """The baseline, whose join is a dense projection of the whole feature map: made for one resolution."""
+    """The baseline. Its input projection reads the whole feature map, so it is made for one input size."""
 
     architecture: ClassVar[str] = "mamba-spike"
 
-    classes: int = 10
+    num_classes: int = 10
     channels: tuple[int, int, int] = (32, 32, 128)  # of the three convolutions
-    width: int = 256  # of the Mamba blocks
-    blocks: int = 6
-    pooled: int | None = None  # average-pool to this many cells a side before the projection
+    embed_dim: int = 256  # of the Mamba blocks
+    depth: int = 6  # how many Mamba blocks
+    pool_size: int | None = None  # average-pool to this many cells a side before the projection
     conv_bias: bool = False  # of Mamba's convolution: the paper's tables leave it out, the released model has it
-    window: int = 5  # steps of the windowed rate
+    rate_window: int = 5  # steps of the windowed rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_counts("channels", 3)
-        for field in ("width", "blocks", "window"):
+        for field in ("embed_dim", "depth", "rate_window"):
             self._check_count(field)
-        if self.pooled is not None:
-            self._check_count("pooled")
+        if self.pool_size is not None:
+            self._check_count("pool_size")
         self._check_flag("conv_bias")
         if self.form != "training":
-            raise ConfigError(f"form is {self.form!r}; Mamba-Spike has nothing to fuse, so only 'training' is known")
+            self._refuse("form", "'training', since Mamba-Spike has nothing to fuse")
 
-    def parameters_about(self) -> dict[str, int]:
+    def approximate_parameters(self) -> dict[str, int]:
         height, width = self.grid()
         return {
             "channels": sum(9 * before * c for before, c in zip((2, *self.channels), self.channels, strict=False)),
-            "resolution" if self.pooled is None else "pooled": self.channels[-1] * height * width * self.width,
-            "width": 7 * self.blocks * self.width * self.width,
-            "classes": self.classes * self.width,
+            "in_size" if self.pool_size is None else "pool_size": self.channels[-1] * height * width * self.embed_dim,
+            "embed_dim": 7 * self.depth * self.embed_dim * self.embed_dim,
+            "num_classes": self.num_classes * self.embed_dim,
         }
 
     def grid(self) -> tuple[int, int]:
         """Cells the projection reads."""
-        if self.pooled is not None:
-            return self.pooled, self.pooled
-        height, width = self.resolution
+        if self.pool_size is not None:
+            return self.pool_size, self.pool_size
+        height, width = self.in_size
         return height // 4, width // 4

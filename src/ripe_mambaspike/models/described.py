@@ -25,9 +25,9 @@ def skeleton(model: Model) -> Model:
 def follow_head(model: Model) -> None:
     """Let the config, and the names of the classes, follow a head that was put in by hand."""
     last = model.last_layer
-    count = last.out_features if isinstance(last, nn.Linear) else model.config.classes
-    if count != model.config.classes:
-        model.config = model.config.replace(classes=count)
+    count = last.out_features if isinstance(last, nn.Linear) else model.config.num_classes
+    if count != model.config.num_classes:
+        model.config = model.config.replace(num_classes=count)
     if model.labels is not None and len(model.labels.classes) != count:
         LOG.warning(
             f"labels: expected {count} class names for the head, got {len(model.labels.classes)}; they are dropped "

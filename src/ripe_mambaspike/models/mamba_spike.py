@@ -14,7 +14,7 @@ from ripe_mambaspike.nn.fast.hierarchy import run_block
 from ripe_mambaspike.nn.mamba import BlockPlan, Mamba, inner_weights
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
-from ripe_mambaspike.ops.rates import windowed_rate
+from ripe_mambaspike.ops.pooled_rates.reference import windowed_rate
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 DECAY = 0.97
@@ -82,10 +82,10 @@ class MambaSpike(Model):
             RecurrentSpikingConv(before, after, pool)
             for before, after, pool in zip(widths, widths[1:], (2, 2, 1), strict=False)
         )
-        self.input_proj = nn.Linear(config.channels[-1] * height * width, config.width)
-        self.blocks = nn.ModuleList(PreNormMamba(config.width, config.conv_bias) for _ in range(config.blocks))
-        self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, config.classes)
+        self.input_proj = nn.Linear(config.channels[-1] * height * width, config.embed_dim)
+        self.blocks = nn.ModuleList(PreNormMamba(config.embed_dim, config.conv_bias) for _ in range(config.depth))
+        self.norm = nn.LayerNorm(config.embed_dim)
+        self.head = nn.Linear(config.embed_dim, config.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Events binned to [B, T, 2, H, W] → logits [B, 1, classes]."""
@@ -93,9 +93,9 @@ class MambaSpike(Model):
 
     def check(self, x: Tensor) -> None:
         """Raise unless this network can read x; without pooling its projection fits one resolution alone."""
-        check_input(x, self.config.steps, self.dtype, training=self.training)
-        if self.config.pooled is None and tuple(x.shape[3:]) != self.config.resolution:
-            given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.resolution))
+        check_input(x, self.config.time_steps, self.dtype, training=self.training)
+        if self.config.pool_size is None and tuple(x.shape[3:]) != self.config.in_size:
+            given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.in_size))
             raise InputError(f"the input is {given}; this network's projection was made for {wanted}")
 
     def run(self, x: Tensor) -> Output:
@@ -106,9 +106,9 @@ class MambaSpike(Model):
         for layer in self.encoder:
             x = layer(x)
             rates.append(x.float().mean())
-        x = windowed_rate(x, self.config.window)
-        if self.config.pooled is not None:
-            x = F.adaptive_avg_pool2d(x.flatten(0, 1), self.config.pooled).unflatten(0, x.shape[:2])
+        x = windowed_rate(x, self.config.rate_window)
+        if self.config.pool_size is not None:
+            x = F.adaptive_avg_pool2d(x.flatten(0, 1), self.config.pool_size).unflatten(0, x.shape[:2])
         tokens = self.input_proj(x.flatten(2))
         for block in self.blocks:
             tokens = block(tokens)

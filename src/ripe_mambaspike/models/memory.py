@@ -34,7 +34,7 @@ def activation_bytes(
     positions = grids[-1][0] * grids[-1][1]
     scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
     rates = steps * positions * 2 * sum(scales)
-    mixed = steps * positions * config.hierarchy_widths[0]
+    mixed = steps * positions * config.embed_dims[0]
     bridge = (rates + 2 * mixed) * itemsize + 2 * mixed * FLOAT32
     # Of a level: each direction's inputs (4), what is read of them (2) and the result (2); the normed tokens (1).
     held = 8 * (1 if config.causal else 2) + 1
@@ -55,9 +55,9 @@ def activation_bytes(
 
 def _tokens(config: RipeConfig, steps: int, positions: int) -> list[int]:
     """Numbers in every level's tokens of one sample."""
-    count = config.tokens or positions
+    count = config.num_tokens or positions
     sizes = []
-    for level in plan_levels(config.hierarchy_widths, config.pool_ratios, config.mixer):
+    for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer):
         count = -(-count // level.ratio)
         sizes.append(steps * count * level.width)
     return sizes

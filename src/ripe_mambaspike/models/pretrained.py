@@ -25,13 +25,15 @@ from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
+from ripe_mambaspike.models.old_names import CONFIG_FIELDS
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT = "ripe-mambaspike"
-VERSION = 1
+VERSION = 2
+OLD_VERSION = 1  # fields and tensors have their earlier names (`models.old_names`)
 MAX_NAME = 1000  # characters of a network's name
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
 LARGEST_ITEM = 8  # bytes a number
@@ -96,6 +98,8 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise WeightsError(f"{origin} says architecture {architecture!r}; one of {', '.join(ARCHITECTURES)} is wanted")
     fields = _member(document, "config", dict, origin)
+    if document["version"] == OLD_VERSION:
+        fields = {CONFIG_FIELDS[architecture].get(name, name): value for name, value in fields.items()}
     if missing := [name for name in ARCHITECTURES[architecture].field_names() if name not in fields]:
         raise WeightsError(f"{origin} lacks the field '{missing[0]}' of its config; all fields are wanted")
     try:
@@ -203,9 +207,9 @@ def _read_labels(folder: Path, config: ModelConfig) -> Labels | None:
     if not os.path.lexists(folder / LABELS_FILE):
         return None
     labels = read_labels(folder)
-    if len(labels.classes) != config.classes:
+    if len(labels.classes) != config.num_classes:
         raise WeightsError(
-            f"{folder / LABELS_FILE}: classes: expected {config.classes} names for the network, got "
+            f"{folder / LABELS_FILE}: classes: expected {config.num_classes} names for the network, got "
             f"{len(labels.classes)}",
             field="classes",
             path=folder / LABELS_FILE,
@@ -252,8 +256,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise WeightsError(f"{path} is not a {FORMAT} config; the file written by save_pretrained is wanted")
-    if document.get("version") != VERSION:
-        raise WeightsError(f"{path} has version {document.get('version')!r}; this package reads version {VERSION}")
+    if (version := document.get("version")) not in (OLD_VERSION, VERSION) or isinstance(version, bool):
+        raise WeightsError(
+            f"version: expected {OLD_VERSION} or {VERSION}, got {version!r}; {path} was written by another version",
+            field="version",
+            path=path,
+        )
     return document
 
 

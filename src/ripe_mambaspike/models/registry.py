@@ -12,26 +12,28 @@ from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 DAILY = RipeConfig(
-    classes=200,
-    steps=10,
-    resolution=(224, 224),
+    num_classes=200,
+    time_steps=10,
+    in_size=(224, 224),
     stage_channels=(96, 192, 384),
-    hierarchy_widths=(96, 192, 384),
-    drop_path=0.2,
-    head_width=1024,
+    embed_dims=(96, 192, 384),
+    drop_path_rate=0.2,
+    head_hidden_size=1024,
 )
 
 CONFIGS: dict[str, ModelConfig] = {
     "dvsgesture": RipeConfig(),
-    "cifar10dvs": RipeConfig(classes=10, steps=10, drop_path=0.2),
-    "ncaltech101": RipeConfig(classes=101, steps=10, drop_path=0.2),
-    "nmnist": RipeConfig(classes=10, steps=10, resolution=(34, 34)),
+    "cifar10dvs": RipeConfig(num_classes=10, time_steps=10, drop_path_rate=0.2),
+    "ncaltech101": RipeConfig(num_classes=101, time_steps=10, drop_path_rate=0.2),
+    "nmnist": RipeConfig(num_classes=10, time_steps=10, in_size=(34, 34)),
     "dailydvs200": DAILY,
-    "dailydvs200-lite": DAILY.replace(stage_channels=(64, 128, 256), hierarchy_widths=(64, 128, 256)),
+    "dailydvs200-lite": DAILY.replace(stage_channels=(64, 128, 256), embed_dims=(64, 128, 256)),
     # Each baseline is counted as its row of the paper: the pooled one from a checkpoint of the released code.
     "mamba-spike": MambaSpikeConfig(),
-    "mamba-spike-nmnist": MambaSpikeConfig(steps=10, resolution=(34, 34), channels=(32, 32, 64), width=128, blocks=4),
-    "mamba-spike-pooled": MambaSpikeConfig(pooled=8, conv_bias=True),
+    "mamba-spike-nmnist": MambaSpikeConfig(
+        time_steps=10, in_size=(34, 34), channels=(32, 32, 64), embed_dim=128, depth=4
+    ),
+    "mamba-spike-pooled": MambaSpikeConfig(pool_size=8, conv_bias=True),
 }
 
 

@@ -70,13 +70,15 @@ class RipeMambaSpike(Model):
 
     def __init__(self, config: RipeConfig, name: str) -> None:
         super().__init__(config, name)
-        widths = config.hierarchy_widths
+        widths = config.embed_dims
         self.entry = _norm(config, 2)
         self.stages = nn.ModuleList(_stage(config, level) for level in range(3))
-        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0], config.rate_keep)
-        self.tokens = TokenSelection(config.tokens)
-        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, config.drop_path, causal=config.causal)
-        self.head = make_head(widths[-1], config.classes, config.head_width)
+        self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0], config.rate_decay)
+        self.tokens = TokenSelection(config.num_tokens)
+        self.hierarchy = Hierarchy(
+            widths, config.pool_ratios, config.mixer, config.drop_path_rate, causal=config.causal
+        )
+        self.head = make_head(widths[-1], config.num_classes, config.head_hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Events binned to [B, T, 2, H, W] → per-step logits [B, T, classes]."""
@@ -117,7 +119,7 @@ class RipeMambaSpike(Model):
     def front_end(self, x: Tensor, mode: ForwardMode = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
         """The part that can run as events come in: pieces of a recording with carried state equal one call."""
         step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
-        check_input(x, self.config.most_steps, self.dtype, seen=step, training=self.training)
+        check_input(x, self.config.max_time_steps, self.dtype, seen=step, training=self.training)
         if initial_state is not None and states[0].first_input.shape != x[:, 0].shape:
             given, wanted = tuple(x[:, 0].shape), tuple(states[0].first_input.shape)
             raise InputError(f"the input's steps have shape {given}; the state it goes on from has {wanted}")
@@ -162,13 +164,13 @@ class RipeMambaSpike(Model):
     def select(self, spikes: Tensor) -> Tensor | None:
         """Positions [B, k] that the last stage's spikes call for, None when all are kept."""
         positions = spikes.shape[-2] * spikes.shape[-1]
-        keep = self.config.tokens
+        keep = self.config.num_tokens
         if keep is not None and keep > positions:
             raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
         return self.tokens(spikes)
 
     def _check_pass(self, x: Tensor, indices: Tensor | None) -> None:
-        check_input(x, self.config.most_steps, self.dtype, training=self.training)
+        check_input(x, self.config.max_time_steps, self.dtype, training=self.training)
         if indices is not None and not (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
             height, width = self.config.grids(*x.shape[3:])[-1]
             self._check_indices(indices, x.shape[0], height * width)
@@ -217,7 +219,7 @@ def _norm(config: RipeConfig, channels: int) -> nn.Module:
     training = config.form == "training"
     if config.causal:
         return SharedNorm(channels) if training else SharedAffine(channels)
-    return (TimeBatchNorm if training else TimeAffine)(config.steps, channels)
+    return (TimeBatchNorm if training else TimeAffine)(config.time_steps, channels)
 
 
 def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, binary_operand: bool) -> nn.Module:
@@ -246,4 +248,4 @@ def _stage(config: RipeConfig, level: int) -> SpikingStage:
 def _mixture(config: RipeConfig) -> Mixture:
     scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
     kind = ProjectedMixture if config.form == "training" else FoldedMixture
-    return kind(scales, config.hierarchy_widths[0])
+    return kind(scales, config.embed_dims[0])

@@ -5,7 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.ops.attention import Attention, Factors, convex_attention, ds_mpa, sigmoid_attention, sigmoid_gate
+from ripe_mambaspike.ops.membrane_attention.reference import (
+    Attention,
+    Factors,
+    convex_attention,
+    ds_mpa,
+    sigmoid_attention,
+    sigmoid_gate,
+)
 
 Attended = tuple[tuple[Tensor, Tensor], Tensor | None]
 

@@ -16,7 +16,7 @@ from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.rates import LeakyState, RateState, cumulative_rates, leaky_rates
+from ripe_mambaspike.ops.pooled_rates.reference import LeakyState, RateState, cumulative_rates, leaky_rates
 
 BridgeState = tuple[RateState, ...] | tuple[LeakyState, ...]  # one a scale
 

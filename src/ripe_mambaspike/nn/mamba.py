@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.ops.fused.mamba import InnerWeights
-from ripe_mambaspike.ops.mamba import BidirectionalState, MambaState, MambaWeights, mamba
+from ripe_mambaspike.ops.mamba_inner import InnerWeights
+from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, MambaWeights, mamba
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 STATES = 16

@@ -68,6 +68,8 @@ ARMS: dict[str, Callable[[int, int], nn.Module]] = {
     "conv1d": ConvBlock,
 }
 
+MIXERS = ("mamba", *ARMS, "none", "flat")
+
 
 def size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())

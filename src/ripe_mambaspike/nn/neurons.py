@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.ops.fused import Neuron
 from ripe_mambaspike.ops.neurons import LIF_DECAY, LIF_THRESHOLD, Fired, csilif, csilif_pole, lif, silif, silif_decay
+from ripe_mambaspike.ops.norm_fire import Neuron
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 STEP = 0.004  # of every learned neuron, in units of its own time constants

@@ -4,11 +4,11 @@ Glossary (symbol in the paper: word here): T steps, C channels, N = H·W positio
 `spikes`, λ `coefficient`, A `attention`, γ `gain`; Δ `delta`, A `decay`, B `input_weight`, C `output_weight`.
 """
 
-from ripe_mambaspike.ops.attention import convex_attention, ds_mpa, positive_feature
-from ripe_mambaspike.ops.mamba import bidirectional_mamba, mamba
+from ripe_mambaspike.ops.mamba_inner.reference import bidirectional_mamba, mamba
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
+from ripe_mambaspike.ops.membrane_attention.reference import convex_attention, ds_mpa, positive_feature
 from ripe_mambaspike.ops.neurons import csilif, lif, silif
-from ripe_mambaspike.ops.rates import cumulative_rates
-from ripe_mambaspike.ops.scan import selective_scan
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 __all__ = [

@@ -24,8 +24,8 @@ LOG = logging.getLogger("ripe_mambaspike")
 CHOICES = ("auto", "off", "triton", "native", "plain")
 PRECISIONS = (torch.float32, torch.bfloat16)
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix units
-MODULES = {"triton": "ripe_mambaspike.ops.cuda", "native": "ripe_mambaspike.ops.native"}
-PLAIN = "ripe_mambaspike.ops.plain"
+OPERATORS = "ripe_mambaspike.ops"
+MODULES = {"triton": "triton", "native": "cpu"}  # of an operator's folder
 
 _choice: ContextVar[str | None] = ContextVar("kernels", default=None)
 
@@ -65,7 +65,7 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     if chosen in MODULES:
         return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
-    reason = f"there are none for {x.device.type}" if kind is None else why_missing(kind, x.device.index)
+    reason = f"there are none for {x.device.type}" if kind is None else missing_reason(kind, x.device.index)
     if reason is not None:
         log_once(f"no kernels: {reason}; the reference path takes over")
         return None
@@ -87,22 +87,22 @@ def computing_in(dtype: torch.dtype, x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16))
 
 
-def implementation(kind: str, module: str, name: str) -> Callable[..., Any]:
+def implementation(kind: str, operator: str, name: str) -> Callable[..., Any]:
     """One function of the Triton or C++ implementation; imported when first needed."""
-    path = PLAIN if kind == "plain" else f"{MODULES[kind]}.{module}"
+    path = f"{OPERATORS}.plain" if kind == "plain" else f"{OPERATORS}.{operator}.{MODULES[kind]}"
     found: Callable[..., Any] = getattr(importlib.import_module(path), name)
     return found
 
 
-def run(module: str, name: str, x: Tensor, *arguments: Any) -> Any:
+def run(operator: str, name: str, x: Tensor, *arguments: Any) -> Any:
     """Call an operator's implementation for x's device, as the custom operators do."""
     chosen = choice()
     kind = chosen if chosen in (*MODULES, "plain") else "triton" if x.is_cuda else "native"
-    return implementation(kind, module, name)(x, *arguments)
+    return implementation(kind, operator, name)(x, *arguments)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def why_missing(kind: str, index: int | None) -> str | None:
+def missing_reason(kind: str, index: int | None) -> str | None:
     return _missing(kind, index)
 
 
@@ -110,7 +110,7 @@ def why_missing(kind: str, index: int | None) -> str | None:
 def _missing(kind: str, index: int | None) -> str | None:
     """Why these kernels cannot be used on this machine, None where they can."""
     if kind == "native":
-        from ripe_mambaspike.ops.native.build import unavailable_reason
+        from ripe_mambaspike.ops.cpp.build import unavailable_reason
 
         return unavailable_reason()
     capability = torch.cuda.get_device_capability(index)

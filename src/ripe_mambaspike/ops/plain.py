@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend_reference
-from ripe_mambaspike.ops.fused.carrier import nothing_like
-from ripe_mambaspike.ops.fused.entry import enter_fire_reference
-from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner_reference
-from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference, step_moments_reference
-from ripe_mambaspike.ops.fused.patches import patch_moments_reference
-from ripe_mambaspike.ops.fused.rates import pooled_rates_reference
-from ripe_mambaspike.ops.fused.row_norm import row_norm_reference
+from ripe_mambaspike.ops.enter_fire import enter_fire_reference
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner_reference
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend_reference
+from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire_reference
+from ripe_mambaspike.ops.operator import nothing_like
+from ripe_mambaspike.ops.patch_moments import patch_moments_reference
+from ripe_mambaspike.ops.pooled_rates import pooled_rates_reference
+from ripe_mambaspike.ops.row_norm import row_norm_reference
+from ripe_mambaspike.ops.step_moments import step_moments_reference
 
 Grads = tuple[Tensor | None, ...]
 

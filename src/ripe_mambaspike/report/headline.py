@@ -60,15 +60,12 @@ def bar_at_top(run: RunData) -> str:
 def headline(run: RunData, parameters: dict[str, Any]) -> str:
     """Name, score, facts. `parameters` are the account's, for a result that lacks them."""
     result = run.result
-    missing_note = "".join(
-        f'<p class="missing">{escaped(run.notes[n])}</p>' for n in ("result.json",) if n in run.notes
-    )
-    missing_note += "".join(f'<p class="missing warn">Warning: {escaped(said, 1000)}</p>' for said in _warnings(result))
+    notes = "".join(f'<p class="missing">{escaped(run.notes[n])}</p>' for n in ("result.json",) if n in run.notes)
+    notes += "".join(f'<p class="missing warn">Warning: {escaped(said, 1000)}</p>' for said in _warnings(result))
     where = " · ".join(escaped(result[key], 60) for key in ("set", "cut") if result.get(key))
     return (
         f'<header><p class="kind">Training report{f" · {where}" if where else ""}</p><h1>{escaped(run_name(run))}</h1>'
-        f'<div class="hero">{_score(run)}{badge(run)}</div>{missing_note}'
-        f'<dl class="facts">{_facts(run, parameters)}</dl>'
+        f'<div class="hero">{_score(run)}{badge(run)}</div>{notes}<dl class="facts">{_facts(run, parameters)}</dl>'
         "</header>"
     )
 

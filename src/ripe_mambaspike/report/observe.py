@@ -84,7 +84,7 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
     if clips:
         x = clips[0][0].detach().to("cpu", model.dtype)[None]
         return account(model, x, "the first held-out clip shown, weights of this run")
-    x = probe_events(config.steps, *config.resolution).to(model.dtype)
+    x = probe_events(config.time_steps, *config.in_size).to(model.dtype)
     return account(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
 
 

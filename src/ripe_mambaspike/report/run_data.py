@@ -83,8 +83,8 @@ def _read_text(path: Path, notes: dict[str, str]) -> str | None:
     try:
         return read_regular(path, MAX_JSON).decode("utf-8", errors="replace")
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        notes[path.name] = f"{path.name} {'is not there' if missing else f'cannot be read ({error.strerror})'}."
+        absent = isinstance(error, FileNotFoundError)
+        notes[path.name] = f"{path.name} {'is not there' if absent else f'cannot be read ({error.strerror})'}."
         return None
 
 

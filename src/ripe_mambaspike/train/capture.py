@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import refuse_altered
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.train.objective import Parts
-from ripe_mambaspike.train.step import Batch, StepSettings, whole_step
+from ripe_mambaspike.train.objective import LossTerms
+from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step
 
 WARM_UPS = 3
 
@@ -45,17 +45,17 @@ class CapturedStep:
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._parts = whole_step(self._model, self._optimizer, self.batches, settings)
+            self._parts = accumulated_step(self._model, self._optimizer, self.batches, settings)
 
     def _warm_up(self, settings: StepSettings) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                whole_step(self._model, self._optimizer, self.batches, settings)
+                accumulated_step(self._model, self._optimizer, self.batches, settings)
         torch.cuda.current_stream().wait_stream(stream)
 
-    def __call__(self, *batches: Batch) -> Parts:
+    def __call__(self, *batches: Batch) -> LossTerms:
         """The parts are the graph's own memory: the next call overwrites them. Without a batch, the last ones again."""
         if batches and [x.shape for x, _ in batches] != [x.shape for x, _ in self.batches]:
             shapes, wanted = ([tuple(x.shape) for x, _ in group] for group in (batches, self.batches))

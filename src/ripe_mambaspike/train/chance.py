@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ripe_mambaspike.data.augment.settings import label_tables
-from ripe_mambaspike.train.clip_cache import Numbers
-from ripe_mambaspike.train.clips import TrainingData
+from ripe_mambaspike.data.clip_cache import Numbers
+from ripe_mambaspike.data.clips import TrainingData
 from ripe_mambaspike.train.history import Row
 from ripe_mambaspike.train.recipe import Recipe
-from ripe_mambaspike.train.schedule import moves_an_epoch
+from ripe_mambaspike.train.schedule import steps_per_epoch
 from ripe_mambaspike.train.statistics import incomplete_beta
 
 SIGNIFICANCE = 0.05  # how likely chance alone may reach an accuracy that counts as above it
@@ -31,8 +31,8 @@ def first_check(recipe: Recipe, clips: int, processes: int = 1) -> int:
     """The epoch, from 1, after which a run is looked at: a third of all, behind the warm-up and the classes first."""
     schedule = recipe.schedule
     warm = schedule.warmup_epochs
-    if schedule.warmup_iterations:
-        warm = math.ceil(schedule.warmup_iterations / moves_an_epoch(clips, recipe, processes))
+    if schedule.warmup_steps:
+        warm = math.ceil(schedule.warmup_steps / steps_per_epoch(clips, recipe, processes))
     alone = schedule.first_epochs if recipe.data.first else 0
     return max(MIN_EPOCHS, math.ceil(schedule.epochs / 3), min(max(warm, alone) + 1, schedule.epochs))
 
@@ -103,14 +103,14 @@ def causes(recipe: Recipe, data: TrainingData) -> list[str]:
     events = _events_a_bin(recipe, data)
     found = [f"augmentation that changes what a clip shows ({', '.join(on)})"] if on else []
     if events < FEW_EVENTS:
-        found.append(f"too few events a bin (a median clip has {events:.0f}: fewer data.steps)")
-    steps = recipe.schedule.epochs * moves_an_epoch(seen["train"], recipe)
+        found.append(f"too few events a bin (a median clip has {events:.0f}: fewer data.time_steps)")
+    steps = recipe.schedule.epochs * steps_per_epoch(seen["train"], recipe)
     if steps < FEW_STEPS:
         found.insert(0, f"too few epochs (schedule.epochs={recipe.schedule.epochs} makes {steps} steps)")
     return [
         *found,
         "recordings in the wrong class's folder, or classes that look alike",
-        f"a learning rate that is too high or too low (optimizer.lr={recipe.optimizer.lr:g})",
+        f"a learning rate that is too high or too low (optimizer.learning_rate={recipe.optimizer.learning_rate:g})",
         f"a grid that hides what tells classes apart (data.grid {height}×{width} of a {down}×{across} sensor)",
     ]
 
@@ -119,4 +119,4 @@ def _events_a_bin(recipe: Recipe, data: TrainingData) -> float:
     """Of the median training clip."""
     clips: dict[str, Any] = data.store.index["clips"]
     counts = np.array(clips["events"], np.int64)[data.members["train"]]
-    return float(np.median(counts)) / recipe.data.steps
+    return float(np.median(counts)) / recipe.data.time_steps

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.train.checkpoint import OLD_VERSION, Checkpoint
-from ripe_mambaspike.train.loop import Learner
 from ripe_mambaspike.train.recipe_checks import MAX_THREADS
-from ripe_mambaspike.train.schedule import moves_an_epoch
+from ripe_mambaspike.train.schedule import steps_per_epoch
+from ripe_mambaspike.train.trainer import Trainer
 
 MAX_PROCESSES = 1 << 16
 PLACE = ("epoch", "batch", "moves", "clips")
@@ -22,10 +22,10 @@ ADAM = ("exp_avg", "exp_avg_sq", "step")
 ROOM = 64 << 20  # bytes beside the tensors: the rows of the log
 
 
-def largest_checkpoint(learner: Learner) -> int:
+def largest_checkpoint(trainer: Trainer) -> int:
     """Bytes that a checkpoint of this run cannot exceed."""
-    network = sum(value.numel() * value.element_size() for value in learner.model.state_dict().values())
-    return ROOM + 4 * network + 16 * 1024 * len(learner.model.state_dict())
+    network = sum(value.numel() * value.element_size() for value in trainer.model.state_dict().values())
+    return ROOM + 4 * network + 16 * 1024 * len(trainer.model.state_dict())
 
 
 def check_entries(document: Mapping[str, Any], epochs: int) -> None:
@@ -47,26 +47,26 @@ def check_entries(document: Mapping[str, Any], epochs: int) -> None:
     _check_best(document["best"], place["epoch"])
 
 
-def check_place(place: Mapping[str, Any], learner: Learner) -> None:
+def check_place(place: Mapping[str, Any], trainer: Trainer) -> None:
     """A place that lies on this run's way through these clips."""
-    recipe, clips = learner.recipe, len(learner.clips)
-    _whole(place["batch"], "place.batch", 0, learner.batches)
+    recipe, clips = trainer.recipe, len(trainer.clips)
+    _whole(place["batch"], "place.batch", 0, trainer.batches)
     if place["epoch"] == recipe.schedule.epochs:
         _whole(place["batch"], "place.batch", 0, 0)
-    an_epoch = moves_an_epoch(clips, recipe, learner.processes.world)
-    moves = place["epoch"] * an_epoch + -(-place["batch"] // recipe.schedule.accumulate)
+    an_epoch = steps_per_epoch(clips, recipe, trainer.processes.world)
+    moves = place["epoch"] * an_epoch + -(-place["batch"] // recipe.schedule.grad_accum_steps)
     _whole(place["moves"], "place.moves", moves, moves)
-    seen = min(clips, place["batch"] * recipe.schedule.batch_size * learner.processes.world)
+    seen = min(clips, place["batch"] * recipe.schedule.batch_size * trainer.processes.world)
     _whole(place["clips"], "place.clips", seen, seen)
 
 
-def check_tensors(tensors: Mapping[str, Tensor], learner: Learner) -> None:
+def check_tensors(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
     """The network's, the optimizer's, the average's and the sums: all there, of the right type and shape, finite."""
-    wanted = {f"model.{name}": value for name, value in learner.model.state_dict().items()}
-    if learner.average is not None:
-        wanted |= {f"average.{name}": value for name, value in learner.average.tensors().items()}
-    wanted["sums"] = learner.sums
-    moved = [parameter for group in learner.optimizer.param_groups for parameter in group["params"]]
+    wanted = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
+    if trainer.average is not None:
+        wanted |= {f"average.{name}": value for name, value in trainer.average.tensors().items()}
+    wanted["sums"] = trainer.sums
+    moved = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
     for index, parameter in enumerate(moved):
         names = [f"optimizer.{index}.{name}" for name in ADAM]
         if any(name in tensors for name in names):  # a parameter that never had a gradient has none
@@ -84,13 +84,13 @@ def check_tensors(tensors: Mapping[str, Tensor], learner: Learner) -> None:
             raise ValueError(f"{name}: expected numbers of at least 0")
 
 
-def check_checkpoint(checkpoint: Checkpoint, learner: Learner, store: str) -> None:
+def check_checkpoint(checkpoint: Checkpoint, trainer: Trainer, store: str) -> None:
     """All of it; its place in an epoch only where it is of these clips and as many processes."""
     document = checkpoint.document
-    check_entries(document, learner.recipe.schedule.epochs)
-    check_tensors(checkpoint.tensors, learner)
-    if document["store"] == store and document.get("processes", 1) == learner.processes.world:
-        check_place(document["place"], learner)
+    check_entries(document, trainer.recipe.schedule.epochs)
+    check_tensors(checkpoint.tensors, trainer)
+    if document["store"] == store and document.get("processes", 1) == trainer.processes.world:
+        check_place(document["place"], trainer)
 
 
 def _check_rows(rows: Any, epochs: int) -> None:

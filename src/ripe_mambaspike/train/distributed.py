@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ripe_mambaspike.data.clips import Clips, EvalBatches, share_of
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.evaluate import BATCH, Evaluation, evaluate
 from ripe_mambaspike.models.memory import memory_explained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.together import sync_batch_stats
-from ripe_mambaspike.train.clips import Clips, EvalBatches, share_of
-from ripe_mambaspike.train.evaluate import BATCH, Evaluation, evaluate
-from ripe_mambaspike.train.objective import Parts
+from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, averaged, forward, move
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # small numbers always go between CPUs
@@ -170,24 +170,24 @@ class _Objective(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, targets: Tensor, settings: StepSettings) -> Parts:
+    def forward(self, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
         return forward(self.model, x, targets, settings)
 
 
 @contextmanager
-def shared_batch(x: Tensor, total: int, sync_norms: bool = True) -> Iterator[Tensor]:
+def shared_batch(x: Tensor, total: int, sync_batch_norm: bool = True) -> Iterator[Tensor]:
     """Clips to run of this process's x [B, ...], which may be none of the `total`; inside, norms share statistics."""
     counted = len(x) > 0
     x = x if counted else x.new_zeros(STAND_INS, *x.shape[1:])
-    with sync_batch_stats(len(x), total, counted=counted) if sync_norms else nullcontext():
+    with sync_batch_stats(len(x), total, counted=counted) if sync_batch_norm else nullcontext():
         yield x
 
 
 class SharedStep:
     """A step of all processes: the one that a single process with all their clips would take."""
 
-    def __init__(self, model: RipeMambaSpike, processes: Processes, *, sync_norms: bool) -> None:
-        self.model, self.processes, self.sync_norms = model, processes, sync_norms
+    def __init__(self, model: RipeMambaSpike, processes: Processes, *, sync_batch_norm: bool) -> None:
+        self.model, self.processes, self.sync_batch_norm = model, processes, sync_batch_norm
         # Kernels of 1×1 have their gradient's channels together, which is the same order.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         # Running statistics are shared, or else taken anew before they are read: they need not be sent.
@@ -198,7 +198,7 @@ class SharedStep:
 
     def __call__(
         self, optimizer: Optimizer, batches: Sequence[Batch], totals: Sequence[int], settings: StepSettings
-    ) -> Parts:
+    ) -> LossTerms:
         """This process's batches, any of which may be empty; `totals` are their clips over all processes.
 
         A process without clips runs empty ones, so that it takes part in every message; they count nothing, neither in
@@ -213,7 +213,7 @@ class SharedStep:
                 targets = targets.new_zeros(STAND_INS, *targets.shape[1:])
             last = index == len(batches) - 1
             with (
-                shared_batch(x, total, self.sync_norms) as x,
+                shared_batch(x, total, self.sync_batch_norm) as x,
                 nullcontext() if last else self._objective.no_sync(),
                 memory_explained(self.model, x, settings.passes, torch.bfloat16 if settings.autocast else None),
             ):
@@ -228,12 +228,12 @@ class SharedStep:
         Python."""
         self._objective = None
 
-    def _joined(self, parts: Parts) -> Parts:
+    def _joined(self, parts: LossTerms) -> LossTerms:
         """Parts that are weighted already, summed over the processes."""
         there = [part for part in parts if part is not None]
         total = self.processes.summed(torch.cat([part.float().reshape(-1) for part in there]))
         values = iter(total.split([part.numel() for part in there]))
-        return Parts(*(None if part is None else next(values).view(part.shape) for part in parts))  # type: ignore[arg-type]
+        return LossTerms(*(None if part is None else next(values).view(part.shape) for part in parts))  # type: ignore[arg-type]
 
 
 def evaluate_together(

@@ -16,7 +16,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.train.objective import Parts
+from ripe_mambaspike.train.objective import LossTerms
 
 LOG = logging.getLogger("ripe_mambaspike")
 Row = dict[str, float | None]
@@ -29,7 +29,7 @@ COLUMNS = (
 SUMMED = ("loss", "hard", "relaxed", "consistency", "rate", "right", "norm")  # of Parts, then the layers' rates
 
 
-def summed(parts: Parts) -> list[Tensor]:
+def summed(parts: LossTerms) -> list[Tensor]:
     """The numbers of a step that an epoch averages, in the order of SUMMED and the layers; nothing counts as zero."""
     nothing = parts.loss.new_zeros(())
     scalars = [getattr(parts, name) for name in SUMMED]

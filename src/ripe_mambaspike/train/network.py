@@ -13,7 +13,12 @@ from ripe_mambaspike.train.sizes import settled_grid
 def make_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
     """The recipe's network with fresh weights for its seed."""
     data = recipe.data
-    fields = {"classes": len(classes), "steps": data.steps, "resolution": settled_grid(data), **recipe.model.fields}
+    fields = {
+        "num_classes": len(classes),
+        "time_steps": data.time_steps,
+        "in_size": settled_grid(data),
+        **recipe.model.fields,
+    }
     model = create_model(recipe.model.name, seed=recipe.run.seed, **fields)
     if not isinstance(model, RipeMambaSpike):
         raise ConfigError(f"model.name is '{recipe.model.name}'; a RIPE-MambaSpike is wanted, which has both passes")
@@ -30,10 +35,3 @@ def create_model_like(model: Model, form: str) -> Model:
     """The same network in another form, without weights."""
     with torch.device("meta"):
         return build(model.config.replace(form=form), model.name)
-
-
-def choose_device(name: str, option: str = "run.device") -> torch.device:
-    """The device asked for; auto is CUDA where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{option} is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

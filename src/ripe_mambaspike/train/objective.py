@@ -19,7 +19,7 @@ LEAST_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
 
 
 @dataclass(frozen=True)
-class Weights:
+class LossWeights:
     """How much each term of the objective counts; the defaults are the DVS-Gesture recipe's at its first epoch."""
 
     relaxed_share: float = FIRST_RELAXED_SHARE  # w, see `relaxed_weight`; without a relaxed pass it is 0
@@ -29,7 +29,7 @@ class Weights:
     label_smoothing: float = 0.1
 
 
-class Parts(NamedTuple):
+class LossTerms(NamedTuple):
     """The objective and what it is made of, each before its weight; None where there was no relaxed pass."""
 
     loss: Tensor
@@ -41,8 +41,8 @@ class Parts(NamedTuple):
     right: Tensor  # share of the clips whose likeliest target the hard pass calls
     norm: Tensor | None = None  # of the whole gradient before it is clipped, once there is one
 
-    def detach(self) -> "Parts":
-        return Parts(*(None if part is None else part.detach() for part in self))  # type: ignore[arg-type]
+    def detach(self) -> "LossTerms":
+        return LossTerms(*(None if part is None else part.detach() for part in self))  # type: ignore[arg-type]
 
 
 def relaxed_weight(epoch: int, epochs: int) -> float:
@@ -77,19 +77,19 @@ def rate_penalty(rates: Tensor) -> Tensor:
     return _full(rates).mean()
 
 
-def objective(hard: Output, relaxed: Output | None, targets: Tensor, weights: Weights) -> Parts:
+def objective(hard: Output, relaxed: Output | None, targets: Tensor, weights: LossWeights) -> LossTerms:
     """The loss of a hard pass and, where there is one, of the relaxed pass over the same clips."""
     of_hard = tet(hard.logits, targets, weights.spread, weights.label_smoothing)
     rate = rate_penalty(hard.rates)
     penalty = weights.rates * rate
     right = _share_right(hard.logits, targets)
     if relaxed is None:
-        return Parts(of_hard + penalty, of_hard, None, None, rate, hard.rates, right)
+        return LossTerms(of_hard + penalty, of_hard, None, None, rate, hard.rates, right)
     share = weights.relaxed_share
     of_relaxed = tet(relaxed.logits, targets, weights.spread, weights.label_smoothing)
     apart = consistency(hard.logits, relaxed.logits)
     loss = (1 - share) * of_hard + share * of_relaxed + weights.consistency * apart + penalty
-    return Parts(loss, of_hard, of_relaxed, apart, rate, hard.rates, right)
+    return LossTerms(loss, of_hard, of_relaxed, apart, rate, hard.rates, right)
 
 
 @torch.no_grad()

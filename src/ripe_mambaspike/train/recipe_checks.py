@@ -6,40 +6,40 @@ from typing import Any
 from ripe_mambaspike.data.sets.registry import SETS, SIMULATED
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.config import LARGEST, SMALLEST_SIDE
+from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, MIN_SIDE
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.recipe_fields import kinds_of, leaves, nearest, read, show
 
 NAME = re.compile(r"\w[\w.+-]{0,99}")  # it names a folder
-FROM_DATA = ("classes", "steps", "resolution", "form")  # of a network, which a recipe does not set
+FROM_DATA = ("num_classes", "time_steps", "in_size", "form")  # of a network, which a recipe does not set
 LARGEST_SEED = 2**63 - 1
 LEAST = {
-    "data.steps": 1,
+    "data.time_steps": 1,
     "data.folds": 0,
     "data.fold": 0,
-    "data.workers": 0,
-    "optimizer.lr_min": 0,
-    "optimizer.filters": 0,
+    "data.num_workers": 0,
+    "optimizer.min_learning_rate": 0,
+    "optimizer.tdm_lr_scale": 0,
     "optimizer.weight_decay": 0,
     "loss.spread": 0,
     "loss.consistency": 0,
     "loss.rates": 0,
     "schedule.epochs": 1,
     "schedule.batch_size": 1,
-    "schedule.accumulate": 1,
+    "schedule.grad_accum_steps": 1,
     "schedule.warmup_epochs": 0,
-    "schedule.warmup_iterations": 0,
+    "schedule.warmup_steps": 0,
     "schedule.first_epochs": 0,
     "run.seed": 0,
     "run.validate_every": 1,
-    "run.recalibrate": 1,
-    "run.ema": 0,
+    "run.recalibrate_batches": 1,
+    "run.ema_decay": 0,
     "run.checkpoint_minutes": 0,
     "run.threads": 0,
 }
 MAX_THREADS = 1024
-ABOVE_ZERO = ("optimizer.clip", "schedule.sharpness_start", "schedule.sharpness_end")
+ABOVE_ZERO = ("optimizer.clip_grad_norm", "schedule.sharpness_start", "schedule.sharpness_end")
 
 
 def check(recipe: Recipe) -> None:
@@ -67,16 +67,16 @@ def _refuse(path: str, value: Any, wanted: str) -> None:
 
 def _check_data(recipe: Recipe) -> None:
     data = recipe.data
-    most_steps, most_side = LARGEST["steps"], LARGEST["resolution"]
+    most_steps, most_side = MAX_TIME_STEPS, MAX_SIDE
     known = [*SETS, *SIMULATED]
-    if data.set not in known:
+    if data.dataset not in known:
         raise ConfigError(
-            f"data.set is {show(data.set)}{nearest(data.set, known)} (one of {', '.join(known)} is wanted)"
+            f"data.dataset is {show(data.dataset)}{nearest(data.dataset, known)} (one of {', '.join(known)} is wanted)"
         )
-    if data.steps > most_steps:
-        _refuse("data.steps", data.steps, f"a whole number from 1 to {most_steps}")
-    if data.grid is not None and not all(SMALLEST_SIDE <= side <= most_side for side in data.grid):
-        _refuse("data.grid", list(data.grid), f"one side or [height, width] from {SMALLEST_SIDE} to {most_side}")
+    if data.time_steps > most_steps:
+        _refuse("data.time_steps", data.time_steps, f"a whole number from 1 to {most_steps}")
+    if data.grid is not None and not all(MIN_SIDE <= side <= most_side for side in data.grid):
+        _refuse("data.grid", list(data.grid), f"one side or [height, width] from {MIN_SIDE} to {most_side}")
     if data.store is not None and not KEY.fullmatch(data.store):
         said = "the key of a prepared set (see ripe data list) or null"
         raise ConfigError(f"data.store: expected {said}, got {show(data.store)}", field="data.store")
@@ -100,8 +100,8 @@ def _check_model(recipe: Recipe) -> None:
     if fixed := [field for field in FROM_DATA if field in given]:
         raise ConfigError(f"model.fields sets {fixed[0]}, which comes from the data; another field is wanted there")
     try:
-        sizes = {} if recipe.data.grid is None else {"resolution": recipe.data.grid}
-        model_config(name, **given, steps=recipe.data.steps, **sizes)
+        sizes = {} if recipe.data.grid is None else {"in_size": recipe.data.grid}
+        model_config(name, **given, time_steps=recipe.data.time_steps, **sizes)
     except ConfigError as error:
         raise ConfigError(f"model.fields: {error}") from error
 
@@ -119,14 +119,18 @@ def read_network_fields(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _check_numbers(recipe: Recipe) -> None:
     rates, schedule, run = recipe.optimizer, recipe.schedule, recipe.run
-    if rates.lr < rates.lr_min:
-        _refuse("optimizer.lr", rates.lr, f"a number of at least optimizer.lr_min ({rates.lr_min})")
-    if not schedule.warmup_iterations and schedule.warmup_epochs > schedule.epochs:
+    if rates.learning_rate < rates.min_learning_rate:
+        _refuse(
+            "optimizer.learning_rate",
+            rates.learning_rate,
+            f"a number of at least optimizer.min_learning_rate ({rates.min_learning_rate})",
+        )
+    if not schedule.warmup_steps and schedule.warmup_epochs > schedule.epochs:
         _refuse("schedule.warmup_epochs", schedule.warmup_epochs, f"at most schedule.epochs ({schedule.epochs})")
     if recipe.data.first and schedule.first_epochs >= schedule.epochs:
         _refuse("schedule.first_epochs", schedule.first_epochs, f"fewer than schedule.epochs ({schedule.epochs})")
-    if not run.ema < 1:
-        _refuse("run.ema", run.ema, "a number from 0 up to but not 1")
+    if not run.ema_decay < 1:
+        _refuse("run.ema_decay", run.ema_decay, "a number from 0 up to but not 1")
     if run.seed > LARGEST_SEED:
         _refuse("run.seed", run.seed, f"a whole number from 0 to {LARGEST_SEED}")
     if run.threads > MAX_THREADS:

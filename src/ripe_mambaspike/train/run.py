@@ -19,27 +19,28 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.data.clip_cache import workers_explained
+from ripe_mambaspike.data.clips import Clips, TrainBatches, TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder, atomic_write, commit
 from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.evaluate import Evaluation
 from ripe_mambaspike.models.labels import LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.train.chance import chance_warning, first_check, result_warnings
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
-from ripe_mambaspike.train.clip_cache import workers_explained
-from ripe_mambaspike.train.clips import Clips, TrainBatches, TrainingData, open_data
 from ripe_mambaspike.train.distributed import ALONE, Processes, evaluate_together, shared_batch
-from ripe_mambaspike.train.evaluate import Evaluation
 from ripe_mambaspike.train.history import Board, Row, write_log
-from ripe_mambaspike.train.loop import Learner
-from ripe_mambaspike.train.network import choose_device, make_network, parameters
-from ripe_mambaspike.train.recipe import FREE, Recipe
+from ripe_mambaspike.train.network import make_network, parameters
+from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
 from ripe_mambaspike.train.run_folder import ended_result, in_use
 from ripe_mambaspike.train.sizes import describe_grid, settled_grid, with_sizes_of
 from ripe_mambaspike.train.threads import resume_threads, run_threads
+from ripe_mambaspike.train.trainer import Trainer
 
 LOGGER = logging.getLogger("ripe_mambaspike")
 RECIPE, LOG, RESULT, BEST, CHECKPOINTS = "recipe.yaml", "log.csv", "result.json", "best", "checkpoints"
@@ -47,13 +48,13 @@ PICKED = {"validation": "val", "paper": "test"}
 UNFINISHED_BATCHES = 10  # that the statistics of a stopped run's network are taken from at most; someone waits
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Who is told how a run goes."""
 
-    def began(self, recipe: Recipe, data: dict[str, Any], learner: Learner) -> None: ...
-    def moved(self, learner: Learner) -> None: ...
-    def ended(self, row: Row, best: dict[str, Any] | None) -> None: ...
-    def says(self, line: str) -> None: ...
+    def on_train_begin(self, recipe: Recipe, data: dict[str, Any], trainer: Trainer) -> None: ...
+    def on_step_end(self, trainer: Trainer) -> None: ...
+    def on_epoch_end(self, row: Row, best: dict[str, Any] | None) -> None: ...
+    def on_message(self, line: str) -> None: ...
 
 
 class Stop(Exception):  # noqa: N818
@@ -66,7 +67,7 @@ class Run:
 
     recipe: Recipe
     folder: Path
-    watcher: Watcher
+    callback: Callback
     asked_to_stop: Any = lambda: False  # looked at after every move
     rows: list[Row] = field(default_factory=list)
     best: dict[str, Any] | None = None
@@ -74,12 +75,12 @@ class Run:
     processes: Processes = ALONE
 
     def __post_init__(self) -> None:
-        self.device = choose_device(self.recipe.run.device)
+        self.device = choose_device(self.recipe.run.device, "run.device")
         self.data: TrainingData = open_data(self.recipe)
         self.recipe = replace(self.recipe, data=self.data.settings)  # with the sizes that were left to the data
         self.recipe = with_store(self.recipe, self.data.store.key)
         model = make_network(self.recipe, self.data.classes).to(self.device)
-        self.learner = Learner(self.recipe, model, self.data.train, self.device, processes=self.processes)
+        self.trainer = Trainer(self.recipe, model, self.data.train, self.device, processes=self.processes)
         self._began = time.monotonic()
         self._saved = time.monotonic()
 
@@ -88,8 +89,8 @@ class Run:
         store = self.data.store.folder.name
         found = last_checkpoint(
             self.folder / CHECKPOINTS,
-            lambda one: check_checkpoint(one, self.learner, store),
-            largest_checkpoint(self.learner),
+            lambda one: check_checkpoint(one, self.trainer, store),
+            largest_checkpoint(self.trainer),
         )
         if found is None:
             return False
@@ -109,8 +110,8 @@ class Run:
                 field="store",
                 path=self.folder,
             )
-        resume_threads(document.get("threads"), self.watcher.says)
-        self.learner.restore(found)
+        resume_threads(document.get("threads"), self.callback.on_message)
+        self.trainer.restore(found)
         self.rows, self.best, self.seconds = document["rows"], document["best"], document["seconds"]
         return True
 
@@ -120,14 +121,14 @@ class Run:
         first = self.processes.is_first
         if first:
             save_recipe(self.recipe, self.folder / RECIPE)
-        self.watcher.began(self.recipe, self.data.describe(), self.learner)
+        self.callback.on_train_begin(self.recipe, self.data.describe(), self.trainer)
         for sentence in self.data.other_sensors if first else ():
-            self.watcher.says(f"warning: {sentence}")
-        board = Board(self.folder, self.learner.place.epoch + 1) if first else None
+            self.callback.on_message(f"warning: {sentence}")
+        board = Board(self.folder, self.trainer.place.epoch + 1) if first else None
         try:
-            while self.learner.place.epoch < epochs:
+            while self.trainer.place.epoch < epochs:
                 with workers_explained():
-                    row = self.learner.epoch(self._after_move)
+                    row = self.trainer.epoch(self._after_move)
                     if self._validates(int(row["epoch"] or 0)):
                         row |= self._validate(int(row["epoch"] or 0))
                 row["seconds"] = self._spent()
@@ -136,7 +137,7 @@ class Run:
                 if board is not None:
                     write_log(self.folder / LOG, self.rows)
                     board.write(row)
-                self.watcher.ended(row, self.best)
+                self.callback.on_epoch_end(row, self.best)
                 self._warn_at_chance(row)
         except Stop:  # raised between two moves, so what is saved is whole
             self.save()
@@ -158,7 +159,7 @@ class Run:
         if row["epoch"] == first_check(self.recipe, len(self.data.train), self.processes.world) and (
             said := chance_warning(self.recipe, self.data, row)
         ):
-            self.watcher.says(f"warning: {said}")
+            self.callback.on_message(f"warning: {said}")
 
     def _validates(self, epoch: int) -> bool:
         if epoch == self.recipe.schedule.epochs:
@@ -168,8 +169,8 @@ class Run:
 
     def _validate(self, epoch: int) -> Row:
         """Statistics taken anew, the part that picks evaluated, the network saved where it is the best so far."""
-        model, protocol = self.learner.model, self.recipe.run.protocol
-        average = self.learner.average
+        model, protocol = self.trainer.model, self.recipe.run.protocol
+        average = self.trainer.average
         part = self.data.test if protocol == "paper" else self.data.val
         with average.in_place() if average is not None else nullcontext():
             recalibrate(model, self._clean(), self.device, None)
@@ -189,8 +190,8 @@ class Run:
         place = self.folder / name
         try:
             with atomic_folder(place) as folder:
-                self.learner.model.labels = self._labels(epoch)
-                save_pretrained(self.learner.model, folder)
+                self.trainer.model.labels = self._labels(epoch)
+                save_pretrained(self.trainer.model, folder)
         except OSError as error:
             raise WeightsError(
                 f"{place} cannot be written ({error.strerror or error}); a disk with room is wanted", path=place
@@ -201,7 +202,7 @@ class Run:
 
         It comes after the checkpoint, and nothing of it goes into the run that goes on.
         """
-        model, average, place = self.learner.model, self.learner.average, self.learner.place
+        model, average, place = self.trainer.model, self.trainer.average, self.trainer.place
         if self.best is not None or not place.moves:
             return
         try:
@@ -219,11 +220,13 @@ class Run:
         their statistics are equal. Run each batch before the next one is asked for.
         """
         run = self.recipe.run
-        shared = self.processes if run.sync_norms else ALONE
+        shared = self.processes if run.sync_batch_norm else ALONE
         rank, world = shared.rank, shared.world
         length = self.recipe.schedule.batch_size
         batches = TrainBatches(self.data.train, length, run.seed, 0, self.device, rank, world)
-        for _, x, _, total in islice(batches, run.recalibrate if most is None else min(most, run.recalibrate)):
+        for _, x, _, total in islice(
+            batches, run.recalibrate_batches if most is None else min(most, run.recalibrate_batches)
+        ):
             with shared_batch(x, total, world > 1) as clips:
                 yield clips
 
@@ -233,8 +236,8 @@ class Run:
     def _labels(self, epoch: int) -> Labels:
         data = self.recipe.data
         return Labels(
-            classes=self.data.classes, set=data.set, cut=self.data.cut, steps=data.steps, grid=settled_grid(data),
-            by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+            classes=self.data.classes, set=data.dataset, cut=self.data.cut, steps=data.time_steps,
+            grid=settled_grid(data), by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
             store=self.data.store.folder.name, sensor_size=self.data.store.whole_size, crop=self.data.store.crop,
             duration_us=self.data.duration_us,
         )  # fmt: skip
@@ -253,7 +256,7 @@ class Run:
             "protocol": protocol,
             "picked_on": picked,
             "epoch": (self.best or {})["epoch"],
-            "set": self.recipe.data.set,
+            "set": self.recipe.data.dataset,
             "cut": self.data.cut,
             "store": self.data.store.key,
             "split": "test",
@@ -273,7 +276,7 @@ class Run:
         return result
 
     def _after_move(self) -> None:
-        self.watcher.moved(self.learner)
+        self.callback.on_step_end(self.trainer)
         if self.processes.any(self.asked_to_stop()):
             raise Stop
         if time.monotonic() - self._saved > 60 * self.recipe.run.checkpoint_minutes:
@@ -283,8 +286,8 @@ class Run:
         """A checkpoint of where the run is."""
         if not self.processes.is_first:
             return
-        state = self.learner.state()
-        place = self.learner.place
+        state = self.trainer.state()
+        place = self.trainer.place
         document = {**state.document, "rows": self.rows, "best": self.best, "seconds": self._spent()}
         store, *extra = self._stores()
         document |= {"processes": self.processes.world, "store": store, "extra_stores": extra}
@@ -301,10 +304,10 @@ class Run:
         return self.seconds + time.monotonic() - self._began
 
 
-def run_recipe(
+def train_recipe(
     recipe: Recipe,
     folder: Path,
-    watcher: Watcher,
+    callback: Callback,
     *,
     resume: bool = False,
     asked_to_stop: Any = lambda: False,
@@ -312,11 +315,11 @@ def run_recipe(
 ) -> dict[str, Any]:
     """Train by the recipe in a folder; the result, also of a run that had ended before. One run a folder at a time."""
     with in_use(folder, processes), run_threads(recipe.run.threads):
-        return _run_recipe(recipe, folder, watcher, resume, asked_to_stop, processes)
+        return _run_recipe(recipe, folder, callback, resume, asked_to_stop, processes)
 
 
 def _run_recipe(
-    recipe: Recipe, folder: Path, watcher: Watcher, resume: bool, asked_to_stop: Any, processes: Processes
+    recipe: Recipe, folder: Path, callback: Callback, resume: bool, asked_to_stop: Any, processes: Processes
 ) -> dict[str, Any]:
     begun = (folder / RECIPE).exists() or (folder / CHECKPOINTS).exists()
     if begun and not resume:
@@ -326,21 +329,21 @@ def _run_recipe(
         recipe = with_sizes_of(recipe, saved)
         check_same(recipe, saved, folder)
         if (result := ended_result(folder)) is not None:
-            watcher.says(f"{folder} had ended; its result stands")
+            callback.on_message(f"{folder} had ended; its result stands")
             return result
     recipe = with_store(recipe, recipe.data.store or store_begun_on(folder))
     processes.wait()  # all have looked at the folder before one writes there
-    run = Run(recipe, folder, watcher, asked_to_stop, processes=processes)
+    run = Run(recipe, folder, callback, asked_to_stop, processes=processes)
     if recipe.data.grid is None:
-        watcher.says(describe_grid(run.recipe.data, run.data.store.sensor_size))
+        callback.on_message(describe_grid(run.recipe.data, run.data.store.sensor_size))
     try:
         if resume and run.resume():
-            place = run.learner.place
-            watcher.says(f"going on from epoch {place.epoch + 1}, batch {place.batch + 1}")
+            place = run.trainer.place
+            callback.on_message(f"going on from epoch {place.epoch + 1}, batch {place.batch + 1}")
         processes.wait()  # all have read the checkpoint before another is written
         return run.train()
     finally:
-        run.learner.close()
+        run.trainer.close()
 
 
 def with_store(recipe: Recipe, key: str | None) -> Recipe:
@@ -362,7 +365,7 @@ def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
     """Refuse to go on with another recipe."""
     if None in (given.data.store, saved.data.store):  # the one that the run was begun on is then meant
         given, saved = with_store(given, None), with_store(saved, None)
-    differing = [name for name in difference(given, saved) if name not in FREE]
+    differing = [name for name in difference(given, saved) if name not in RESUMABLE_FIELDS]
     if differing:
         raise ConfigError(
             f"{folder} was begun with another recipe ({', '.join(differing[:3])} differ{'s' * (len(differing) == 1)}); "

@@ -16,13 +16,13 @@ from typing import Any
 
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.files import MAX_JSON, read_regular
-from ripe_mambaspike.train.recipe import FREE, Recipe
+from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
 
 RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 LARGEST_SEED = 2**32 - 1
 CHOSEN_HERE = ("run.seed", "data.fold", "data.folds")
-OF_NO_MATTER = {"name", *FREE}  # may differ between two runs of one recipe
+IGNORED_FIELDS = {"name", *RESUMABLE_FIELDS}  # may differ between two runs of one recipe
 CLUSTER = "slurm"
 SLURM_DEFAULTS: dict[str, Any] = {"timeout_min": 24 * 60, "gpus_per_node": 1, "cpus_per_task": 4}
 POLL_SECONDS = 1.0
@@ -70,11 +70,11 @@ def parse_seeds(text: str) -> list[int]:
     if "-" in text:
         if len(numbers) != 2 or numbers[0] > numbers[1]:
             raise ConfigError(wanted)
-        numbers = list(range(numbers[0], min(numbers[1], numbers[0] + MOST_SEEDS) + 1))
+        numbers = list(range(numbers[0], min(numbers[1], numbers[0] + MAX_SEEDS) + 1))
     if len(set(numbers)) != len(numbers):
         raise ConfigError(f"seeds are {text[:60]!r}; each one once is wanted")
-    if len(numbers) > MOST_SEEDS or max(numbers) > LARGEST_SEED:
-        raise ConfigError(f"seeds are {text[:60]!r}; at most {MOST_SEEDS} up to {LARGEST_SEED} are wanted")
+    if len(numbers) > MAX_SEEDS or max(numbers) > LARGEST_SEED:
+        raise ConfigError(f"seeds are {text[:60]!r}; at most {MAX_SEEDS} up to {LARGEST_SEED} are wanted")
     return numbers
 
 
@@ -137,12 +137,12 @@ def pinned_store(recipe: Recipe) -> list[str]:
 
     Nothing where the recipe names one, or none is there yet.
     """
+    from ripe_mambaspike.data.clips import root_of
     from ripe_mambaspike.data.sets.registry import STORE
     from ripe_mambaspike.data.store import current_key
-    from ripe_mambaspike.train.clips import root_of
 
     data = recipe.data
-    key = current_key(root_of(data) / STORE / data.set) if data.store is None else None
+    key = current_key(root_of(data) / STORE / data.dataset) if data.store is None else None
     return [] if key is None else [f"data.store={key}"]
 
 
@@ -158,7 +158,7 @@ def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
     if None in (recipe.data.store, saved.data.store):
         recipe, saved = (replace(one, data=replace(one.data, store=None)) for one in (recipe, saved))
     found = difference(with_sizes_of(recipe, saved), saved)
-    if differing := [field for field in found if field not in OF_NO_MATTER]:
+    if differing := [field for field in found if field not in IGNORED_FIELDS]:
         raise InputError(
             f"{run.folder} holds a finished run with another {', '.join(differing[:4])}; another --out is wanted"
         )

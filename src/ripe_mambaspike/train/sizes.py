@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.config import SMALLEST_SIDE
+from ripe_mambaspike.models.config import MIN_SIDE
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 
 MAX_SIDE = 64  # of a grid taken from the data; a clip of 128×128 takes about four times as long on a CPU
@@ -16,7 +16,7 @@ def grid_for(sensor_size: tuple[int, int]) -> tuple[int, int]:
     """
     width, height = sensor_size
     scale = min(1.0, MAX_SIDE / max(width, height))
-    return max(SMALLEST_SIDE, round(height * scale)), max(SMALLEST_SIDE, round(width * scale))
+    return max(MIN_SIDE, round(height * scale)), max(MIN_SIDE, round(width * scale))
 
 
 def with_sizes(data: DataSettings, sensor_size: tuple[int, int]) -> DataSettings:

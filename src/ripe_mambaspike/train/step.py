@@ -19,7 +19,7 @@ from ripe_mambaspike.nn.mamba import Mamba
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
-from ripe_mambaspike.train.objective import Parts, Weights, objective
+from ripe_mambaspike.train.objective import LossTerms, LossWeights, objective
 
 Batch = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and their targets
 DecayRule = Literal["kernels", "release"]
@@ -40,7 +40,7 @@ class StepSettings:
     """How one step is taken."""
 
     sharpness: float = 2.0  # α of the surrogate gradient and of the relaxation
-    weights: Weights = field(default_factory=Weights)
+    weights: LossWeights = field(default_factory=LossWeights)
     passes: Literal[1, 2] = 2  # the hard pass alone, or also the relaxed one
     autocast: bool = False  # products in bfloat16
     clip: float = CLIP  # largest norm of the whole gradient
@@ -50,7 +50,7 @@ class StepSettings:
             raise ConfigError(f"passes is {self.passes!r}; 1 (hard) or 2 (hard and relaxed) is wanted")
 
 
-def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> Parts:
+def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
     """Both passes over the clips [B, T, 2, H, W] and the objective.
 
     The relaxed pass keeps the hard one's tokens and uses batch statistics without moving the running ones.
@@ -69,12 +69,14 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
 
 def training_step(
     model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
-) -> Parts:
+) -> LossTerms:
     """Forget the last gradient, compute this one, clip it, move; the parts of the loss before the move, detached."""
-    return whole_step(model, optimizer, [(x, targets)], settings)
+    return accumulated_step(model, optimizer, [(x, targets)], settings)
 
 
-def whole_step(model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings) -> Parts:
+def accumulated_step(
+    model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings
+) -> LossTerms:
     """The same over several batches, whose gradients are added up as if all clips were one batch but for its norms.
 
     Every batch counts by its clips, so a smaller one at the end of an epoch is neither lost nor counted too much.
@@ -87,19 +89,19 @@ def whole_step(model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Ba
     return parts._replace(norm=move(model, optimizer, settings.clip))
 
 
-def averaged(found: Sequence[Parts], shares: Sequence[float]) -> Parts:
+def averaged(found: Sequence[LossTerms], shares: Sequence[float]) -> LossTerms:
     """The sum of all parts, each times its share."""
     columns = zip(*found, strict=True)
     means = [
         None if column[0] is None else sum(share * part for share, part in zip(shares, column, strict=True))
         for column in columns
     ]
-    return Parts(*means)  # type: ignore[arg-type]
+    return LossTerms(*means)  # type: ignore[arg-type]
 
 
 def add_gradient(
     model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0
-) -> Parts:
+) -> LossTerms:
     """Add the gradient of `share` times the loss to what is there; the parts of the loss, detached."""
     with memory_explained(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
         parts = forward(model, x, targets, settings)

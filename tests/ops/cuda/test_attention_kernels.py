@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend, attend_fire, attend_reference
-from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire, attend_reference
+from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire_reference
 
 NAMES = ("potential", "spikes", "features", "scale", "shift", "query", "key", "value", "gain")
 
@@ -124,14 +124,14 @@ def test_either_gradient_may_be_missing_and_so_may_the_norm(which, channels):
 
 
 def test_a_program_holds_as_many_channels_as_are_allowed(monkeypatch):
-    from ripe_mambaspike.ops.cuda import attention_plan
+    from ripe_mambaspike.ops.membrane_attention import triton_plan as attention_plan
 
     monkeypatch.setitem(attention_plan.FUSED_CHANNELS, torch.float32, 128)
     check(draw(1, 2, 20, 96))
 
 
 def test_the_wide_route_takes_the_batch_in_slices(monkeypatch):
-    from ripe_mambaspike.ops.cuda import attention_plan
+    from ripe_mambaspike.ops.membrane_attention import triton_plan as attention_plan
 
     monkeypatch.setitem(attention_plan.FUSED_CHANNELS, torch.float32, 0)
     monkeypatch.setattr(attention_plan, "SLICE_BYTES", 1)
@@ -139,7 +139,7 @@ def test_the_wide_route_takes_the_batch_in_slices(monkeypatch):
 
 
 def test_one_chunk_and_many_give_the_same(monkeypatch):
-    from ripe_mambaspike.ops.cuda import attention_plan
+    from ripe_mambaspike.ops.membrane_attention import triton_plan as attention_plan
 
     inputs = draw(1, 3, 130, 16)
     check(inputs)
@@ -191,7 +191,7 @@ def assert_fired(given, expected, potential, threshold):
 @pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "plain"])
 @pytest.mark.parametrize("resonating", [True, False], ids=["resonating", "leaky"])
 def test_attend_fire_is_attend_then_the_neuron(monkeypatch, alone, filtered, resonating):
-    from ripe_mambaspike.ops.cuda import attention_fire
+    from ripe_mambaspike.ops.membrane_attention import triton_fire as attention_fire
 
     monkeypatch.setattr(attention_fire, "ENOUGH_PROGRAMS", 1 if alone else 1 << 30)
     inputs = draw(2, 4, 35, 20, affine=filtered)
@@ -218,7 +218,7 @@ def test_attend_fire_is_attend_then_the_neuron(monkeypatch, alone, filtered, res
 
 @pytest.mark.parametrize("alone", [True, False], ids=["one kernel", "two"])
 def test_attend_fire_relaxed(monkeypatch, alone):
-    from ripe_mambaspike.ops.cuda import attention_fire
+    from ripe_mambaspike.ops.membrane_attention import triton_fire as attention_fire
 
     monkeypatch.setattr(attention_fire, "ENOUGH_PROGRAMS", 1 if alone else 1 << 30)
     inputs = draw(1, 3, 17, 16, spikes="relaxed")
@@ -237,7 +237,7 @@ def test_attend_fire_relaxed(monkeypatch, alone):
 
 
 def test_attend_fire_in_one_kernel_or_two_fires_the_same_and_writes_everything(monkeypatch, poisoned_empty):
-    from ripe_mambaspike.ops.cuda import attention_fire
+    from ripe_mambaspike.ops.membrane_attention import triton_fire as attention_fire
 
     given = {name: t.float() for name, t in draw(1, 4, 35, 16).items()}
     neuron, coefficient = neuron_of(16, True), torch.linspace(0.1, 0.9, 16)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops.fused import Neuron, enter_fire, row_norm
-from ripe_mambaspike.ops.fused.entry import enter_fire_reference
-from ripe_mambaspike.ops.fused.row_norm import row_norm_reference
+from ripe_mambaspike.ops.enter_fire import enter_fire, enter_fire_reference
+from ripe_mambaspike.ops.norm_fire import Neuron
+from ripe_mambaspike.ops.row_norm import row_norm, row_norm_reference
 
 
 def draw(*shape, low=0.0, high=1.0, seed=0):

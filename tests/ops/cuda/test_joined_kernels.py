@@ -4,15 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.ops.cuda import joined as kernels_of
-from ripe_mambaspike.ops.fused.joined import (
+from ripe_mambaspike.ops.joined_tokens import (
     joined_tokens,
     joined_tokens_reference,
     paired_kernel,
     pooled_spikes,
     pooled_spikes_reference,
 )
-from ripe_mambaspike.ops.fused.rates import pooled_rates_reference
+from ripe_mambaspike.ops.joined_tokens import triton as kernels_of
+from ripe_mambaspike.ops.pooled_rates import pooled_rates_reference
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 RELAXED = ForwardMode(relaxed=True)
 FIELDS = {
     "stage_channels": (16, 16, 16),
-    "hierarchy_widths": (8, 16, 16),
-    "steps": 3,
-    "classes": 3,
-    "drop_path": 0.0,
+    "embed_dims": (8, 16, 16),
+    "time_steps": 3,
+    "num_classes": 3,
+    "drop_path_rate": 0.0,
     "mixer": "gru",  # the bridge is looked at, not the scan
 }
 JOINED = {"pooled_spikes", "joined_tokens"}
@@ -61,7 +61,7 @@ def assert_near(given, expected):
 
 
 @pytest.mark.parametrize("mode", [HARD, RELAXED], ids=["hard", "relaxed"])
-@pytest.mark.parametrize("fields", [{}, {"form": "deployed"}, {"bridge": "stage3"}, {"steps": 1}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"form": "deployed"}, {"bridge": "stage3"}, {"time_steps": 1}], ids=str)
 @torch.no_grad()
 def test_inference(fields, mode):
     model = made(**fields)
@@ -82,7 +82,7 @@ def test_odd_sides_and_a_batch():
 
 @torch.no_grad()
 def test_selected_tokens_keep_the_rates():
-    model, x = made(tokens=2), probe_events(3, 16, 16, samples=2)
+    model, x = made(num_tokens=2), probe_events(3, 16, 16, samples=2)
     given, names = ran(model, x, HARD)
     assert not names & JOINED
     assert_near(given, exactly(model, x, HARD))

@@ -14,7 +14,13 @@ from ripe_mambaspike.ops.backend import kernels
 pytestmark = pytest.mark.slow
 
 RELAXED = ForwardMode(relaxed=True)
-FIELDS = {"stage_channels": (16, 16, 16), "hierarchy_widths": (16, 16, 16), "steps": 2, "classes": 3, "drop_path": 0.0}
+FIELDS = {
+    "stage_channels": (16, 16, 16),
+    "embed_dims": (16, 16, 16),
+    "time_steps": 2,
+    "num_classes": 3,
+    "drop_path_rate": 0.0,
+}
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops.fused.neurons import (
+from ripe_mambaspike.ops.norm_fire import (
     Neuron,
     norm_fire,
     norm_fire_reference,
     spikes_as,
-    step_moments,
-    step_moments_reference,
 )
+from ripe_mambaspike.ops.step_moments import step_moments, step_moments_reference
 
 
 def draw(shape, *, resonating=False, normed=True, filtered=True, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops.fused.patches import patch_moments, patch_moments_reference
+from ripe_mambaspike.ops.patch_moments import patch_moments, patch_moments_reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 2), (3, 3), (5, 4)]
@@ -39,9 +39,9 @@ def test_moments_and_gradient_are_the_references(evaluate, stride, channels, siz
 @pytest.mark.parametrize(("stride", "channels"), [(1, 16), (1, 70), (2, 9)])
 def test_several_splits_and_blocks(monkeypatch, evaluate, stride, channels):
     """Longer sums than one program takes, more channels than one tile holds, and a temporary in parts."""
-    monkeypatch.setattr("ripe_mambaspike.ops.cuda.patch_kernels.PROGRAMS", 4)
-    monkeypatch.setattr("ripe_mambaspike.ops.cuda.patches.LARGEST_TEMPORARY", 9 * channels * 12 * 4 * 2)
-    monkeypatch.setattr("ripe_mambaspike.ops.cuda.patches.MOST_NUMBERS", 2 * channels * 6 * 7)
+    monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.triton_kernels.PROGRAMS", 4)
+    monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.triton.LARGEST_TEMPORARY", 9 * channels * 12 * 4 * 2)
+    monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.triton.MOST_NUMBERS", 2 * channels * 6 * 7)
     inputs = {"x": values(3, 1, 6, 7, channels)}
     expected = evaluate(lambda x: patch_moments_reference(x, stride), inputs)
     outputs, gradients = evaluate(moments(stride), inputs, torch.float32)
@@ -70,7 +70,7 @@ def test_the_second_moment_is_symmetric_and_holds_the_variance(channels):
 @pytest.mark.parametrize("pixels", [1, 31, 1000, 2_097_152, 30_000_000])
 @pytest.mark.parametrize("programs", [1, 4, 117])
 def test_splits_cover_all_pixels_and_none_is_empty(pixels, programs):
-    from ripe_mambaspike.ops.cuda.patch_kernels import LARGEST_PARTS, _split
+    from ripe_mambaspike.ops.patch_moments.triton_kernels import LARGEST_PARTS, _split
 
     part, step = 13 * 32 * 32, 64
     splits, steps = _split(pixels, programs, part, step)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ripe_mambaspike.ops.fused.rates import pooled_rates, pooled_rates_reference
+from ripe_mambaspike.ops.pooled_rates import pooled_rates, pooled_rates_reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = {  # steps, scales (height, width, channels), grid

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner, mamba_inner_reference
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner, mamba_inner_reference
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,8 @@ def check(case: Case) -> None:
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles of four tokens: the interpreter takes long over every token of a tile, also past the end."""
-    from ripe_mambaspike.ops.cuda import scan_calls, scan_plan
+    from ripe_mambaspike.ops.mamba_inner import triton_scan as scan_calls
+    from ripe_mambaspike.ops.mamba_inner import triton_scan_plan as scan_plan
 
     monkeypatch.setattr(scan_plan, "TILE", 4)
     for owner, name in ((scan_calls, "forward_tile"), (scan_calls, "backward_tile"), (scan_plan, "backward_tile")):
@@ -87,7 +88,8 @@ def small_tiles(monkeypatch):
 @pytest.fixture
 def chunks_of(small_tiles, monkeypatch):
     """From here on sequences are cut into chunks of this many tokens."""
-    from ripe_mambaspike.ops.cuda import mamba, scan_plan
+    from ripe_mambaspike.ops.mamba_inner import triton as mamba
+    from ripe_mambaspike.ops.mamba_inner import triton_scan_plan as scan_plan
 
     def force(chunk):
         monkeypatch.setattr(mamba, "cut_of", lambda sizes, groups=1: scan_plan.cut_in(sizes, chunk))
@@ -119,7 +121,7 @@ def test_tiles_as_long_as_on_a_gpu(states):
 @pytest.mark.parametrize(("lanes", "channels"), [(8, 16), (16, 16), (32, 32), (8, 19)])
 def test_lanes_share_the_states_of_a_channel(lanes, channels, monkeypatch, chunks_of):
     """Whole tiles and blocks of channels as well as cut ones."""
-    from ripe_mambaspike.ops.cuda import scan_plan
+    from ripe_mambaspike.ops.mamba_inner import triton_scan_plan as scan_plan
 
     monkeypatch.setattr(scan_plan, "LEAST_LANES", lanes)
     chunks_of(8)
@@ -130,7 +132,14 @@ def test_lanes_share_the_states_of_a_channel(lanes, channels, monkeypatch, chunk
     ("length", "channels", "lanes", "tile"), [(4096, 64, 8, 16), (2048, 128, 16, 8), (1024, 256, 32, 4)]
 )
 def test_large_batches_are_not_cut_going_forwards(length, channels, lanes, tile):
-    from ripe_mambaspike.ops.cuda.scan_plan import Cut, Sizes, cut_of, forward_held, forward_lanes, forward_tile
+    from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import (
+        Cut,
+        Sizes,
+        cut_of,
+        forward_held,
+        forward_lanes,
+        forward_tile,
+    )
 
     sizes = Sizes(64, length, 2, channels, 4, 2, 16)
     assert cut_of(sizes) == Cut(length, 1)
@@ -164,7 +173,7 @@ def test_extreme_steps_and_decays(step, decay, chunks_of):
 
 
 def test_samples_in_turn_when_scratch_is_short(monkeypatch, chunks_of):
-    from ripe_mambaspike.ops.cuda import scan_plan
+    from ripe_mambaspike.ops.mamba_inner import triton_scan_plan as scan_plan
 
     monkeypatch.setattr(scan_plan, "SCRATCH", 2 * 4 * 2 * 4 * 6)  # bytes of two samples with two tiles
     chunks_of(4)
@@ -172,7 +181,7 @@ def test_samples_in_turn_when_scratch_is_short(monkeypatch, chunks_of):
 
 
 def test_convolution_gradients_over_segments(chunks_of, monkeypatch):
-    from ripe_mambaspike.ops.cuda import conv_calls
+    from ripe_mambaspike.ops.mamba_inner import triton_conv as conv_calls
 
     monkeypatch.setattr(conv_calls, "SEGMENT", 8)
     monkeypatch.setattr(conv_calls, "ELEMENTS", 64)  # tiles of four tokens
@@ -207,7 +216,7 @@ def test_number_of_states_is_checked():
 @pytest.mark.parametrize("batch", [1, 8, 64])
 @pytest.mark.parametrize(("length", "channels"), [(4096, 64), (2048, 128), (1024, 256), (70, 6)])
 def test_chunks_cover_the_sequence_once(batch, length, channels):
-    from ripe_mambaspike.ops.cuda.scan_plan import ENOUGH, Sizes, cut_of
+    from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import ENOUGH, Sizes, cut_of
 
     sizes = Sizes(batch, length, 2, channels, 4, 2, 16)
     chunk, chunks = cut_of(sizes)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.attention import AttentionWeights, attend, attend_fire, attend_reference
-from ripe_mambaspike.ops.fused.neurons import Neuron, norm_fire_reference
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire, attend_reference
+from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire_reference
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from ripe_mambaspike.ops.native import build
-from ripe_mambaspike.ops.native.build import library, unavailable_reason
+from ripe_mambaspike.ops.cpp import build
+from ripe_mambaspike.ops.cpp.build import library, unavailable_reason
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the operators are written for Linux")
 COMPILES = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
@@ -106,7 +106,7 @@ def test_a_failed_build_names_the_error_and_the_log(small, monkeypatch, ninja):
 
 @LINUX
 def test_no_compiler_is_a_reason_and_no_error(tmp_path):
-    code = "from ripe_mambaspike.ops.native.build import why_not; print(why_not())"
+    code = "from ripe_mambaspike.ops.cpp.build import unavailable_reason; print(unavailable_reason())"
     environment = {**os.environ, "CXX": "no-such-compiler", "TORCH_EXTENSIONS_DIR": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "no C++ compiler was found (no-such-compiler is not on the PATH)"
@@ -132,7 +132,7 @@ def test_two_processes_may_build_at_once(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "answer.cpp").write_text(SOURCE % 42)
     code = (
-        "import pathlib; from ripe_mambaspike.ops.native import build; "
+        "import pathlib; from ripe_mambaspike.ops.cpp import build; "
         f"build.SOURCES = pathlib.Path({str(tmp_path / 'src')!r}); print(build.library().ripe_answer())"
     )
     environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path / "cache")}
@@ -145,7 +145,7 @@ def test_two_processes_may_build_at_once(tmp_path):
 @COMPILES
 def test_one_openmp_library_is_loaded():
     code = (
-        "import torch; from ripe_mambaspike.ops.native.build import library; library(); "
+        "import torch; from ripe_mambaspike.ops.cpp.build import library; library(); "
         "print(len({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line or 'libomp' in line}))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.mamba import InnerWeights, mamba_inner, mamba_inner_reference
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner, mamba_inner_reference
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
 

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from ripe_mambaspike.ops import norm_fire as neurons
+from ripe_mambaspike.ops import step_moments as moments
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused import neurons
-from ripe_mambaspike.ops.fused.neurons import Neuron
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.norm_fire import Neuron
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 
@@ -194,12 +195,12 @@ def test_moments(size, dtype, tolerance):
     torch.manual_seed(0)
     x = (torch.randn(size) + torch.randn(size[-1])).to(dtype)
     wide = x.double().requires_grad_()
-    wanted = neurons.step_moments_reference(wide)
+    wanted = moments.step_moments_reference(wide)
     cotangents = [torch.randn(size[1], size[3]) for _ in range(2)]
     expected = torch.autograd.grad(wanted, wide, [c.double() for c in cotangents])[0]
     x.requires_grad_()
     with kernels("native"):
-        given = neurons.step_moments(x)
+        given = moments.step_moments(x)
         grad = torch.autograd.grad(given, x, cotangents)[0]
     assert [t.dtype for t in given] == [torch.float32] * 2
     assert grad.dtype == dtype
@@ -213,8 +214,8 @@ def test_the_variance_of_a_small_wobble_on_a_large_value():
     torch.manual_seed(0)
     x = 1000 + 0.1 * torch.randn(2, 2, 4096, 3)
     with kernels("native"):
-        mean, variance = neurons.step_moments(x)
-    wanted_mean, wanted = neurons.step_moments_reference(x.double())
+        mean, variance = moments.step_moments(x)
+    wanted_mean, wanted = moments.step_moments_reference(x.double())
     assert relative(mean, wanted_mean) < 1e-6
     assert relative(variance, wanted) < 1e-4
 
@@ -228,7 +229,7 @@ def test_moments_do_not_depend_on_the_threads(poisoned_empty):
         for count in (1, 2, 2):
             torch.set_num_threads(count)
             with kernels("native"):
-                results.append(torch.stack(neurons.step_moments(x)))
+                results.append(torch.stack(moments.step_moments(x)))
     finally:
         torch.set_num_threads(threads)
     assert results[0].isfinite().all()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.patches import patch_moments, patch_moments_reference
+from ripe_mambaspike.ops.patch_moments import patch_moments, patch_moments_reference
 
 SIZES = [(1, 1), (1, 5), (2, 1), (2, 2), (3, 2), (3, 3), (5, 4), (9, 17)]
 
@@ -45,7 +45,7 @@ def test_many_images_are_summed_without_losing_digits(monkeypatch, stride):
     expected = patch_moments_reference(x, stride)
     for output, wanted in zip(patch_moments(x.float(), stride), expected, strict=True):
         assert relative(output, wanted) < 5e-6
-    monkeypatch.setattr("ripe_mambaspike.ops.native.patches.PIXELS_TOGETHER", 33 * 33 * 3)  # 40 = 13 × 3 + 1
+    monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.cpu.PIXELS_TOGETHER", 33 * 33 * 3)  # 40 = 13 × 3 + 1
     for output, wanted in zip(patch_moments(x.float(), stride), expected, strict=True):
         assert relative(output, wanted) < 1e-6
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.rates import pooled_rates, pooled_rates_reference
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.pooled_rates import pooled_rates, pooled_rates_reference
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
 

@@ -6,7 +6,7 @@ import torch
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, accumulate_conv_reference
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))

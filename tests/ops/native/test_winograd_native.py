@@ -6,8 +6,8 @@ import torch
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.fast.layers import convolve
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.fused.winograd import tile_conv, tile_conv_reference, tile_weights
-from ripe_mambaspike.ops.native.build import unavailable_reason
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.winograd import tile_conv, tile_conv_reference, tile_weights
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason="the C++ operators cannot be built here")
 

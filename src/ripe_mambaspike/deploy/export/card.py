@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from ripe_mambaspike.data.sets.registry import find_set
 from ripe_mambaspike.deploy.export.card_result import PICKED, RunResult
-from ripe_mambaspike.deploy.export.exported import format_module
 from ripe_mambaspike.deploy.export.manifest import RUNNABLE
-from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, Calibration
+from ripe_mambaspike.deploy.export.run import format_module
+from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
 from ripe_mambaspike.events.region import sides
 from ripe_mambaspike.events.view.words import LONGEST, clean
@@ -24,8 +24,8 @@ from ripe_mambaspike.models.labels import LABELS_FILE, Labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CARD_FILE = "README.md"
-MOST_NAMES = 200
-LONGEST_SENTENCE = 2000
+MAX_LISTED_NAMES = 200
+MAX_SENTENCE = 2000
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 MARKUP = set(string.punctuation) - set("\"'(),-./%;=+!?") - set(ENTITIES)
 LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # would become one
@@ -38,7 +38,7 @@ WEIGHTS = {
 }
 
 
-class Parity(NamedTuple):
+class CheckedGraph(NamedTuple):
     """An exported graph beside PyTorch on the same clips."""
 
     what: str  # such as "onnx, clip"
@@ -55,9 +55,9 @@ class CardFacts:
     weights: str = "fp32"  # fp32, fp16 or int8
     labels: Labels | None = None
     result: RunResult | None = None
-    parity: tuple[Parity, ...] = ()
+    parity: tuple[CheckedGraph, ...] = ()
     accuracy: AccuracyChange | None = None  # of the smaller weights, on held-out clips
-    calibration: Calibration | None = None
+    calibration: CalibrationReport | None = None
     cost: tuple[tuple[str, str], ...] = ()  # what, and how much with its unit
     limits: tuple[str, ...] = ()  # sentences, such as what the format cannot express
 
@@ -114,7 +114,7 @@ def _front_matter(facts: CardFacts) -> list[str]:
 
 def _network(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     config = model.config
-    height, width = facts.labels.grid if facts.labels else config.resolution
+    height, width = facts.labels.grid if facts.labels else config.in_size
     yield (
         "A RIPE-MambaSpike network, a classifier for recordings of event cameras: spiking convolutions whose rates "
         f"feed a {'forward' if config.causal else 'bidirectional'} Mamba."
@@ -122,7 +122,7 @@ def _network(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     yield from ("", "| | |", "|---|---|")
     yield f"| form | {safe(config.form)} |"
     yield f"| input | {_steps(model, facts)} time steps of 2 polarities, {height}×{width} pixels |"
-    yield f"| output | {config.classes} classes, logits for every step |"
+    yield f"| output | {config.num_classes} classes, logits for every step |"
     yield f"| parameters | {model.parameter_count():,} |"
     yield f"| weights | {WEIGHTS[facts.weights]} |"
     yield f"| format | {safe(facts.to)} |"
@@ -137,7 +137,7 @@ def _files(files: Mapping[str, int]) -> Iterator[str]:
 
 
 def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
-    steps, (height, width) = _steps(model, facts), facts.labels.grid if facts.labels else model.config.resolution
+    steps, (height, width) = _steps(model, facts), facts.labels.grid if facts.labels else model.config.in_size
     if facts.to == "nir":
         yield "The graph is read by `nir.read`; see the limits below for what it leaves out."
         return
@@ -148,10 +148,10 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
         yield from ("from ripe_mambaspike import from_pretrained", "", 'network = from_pretrained(".")')
     else:
         trusted = ", trust=True" if _carries(facts) else ""
-        yield "from ripe_mambaspike.deploy.export.exported import load_exported"
+        yield "from ripe_mambaspike.deploy.export.run import load_exported"
         yield from ("", f'network = load_exported("."{trusted})')
     yield f"clips = torch.zeros({shape})  # events counted: clip, step, polarity (OFF, ON), row, column"
-    yield f"logits = network(clips)  # [1, {steps}, {model.config.classes}]"
+    yield f"logits = network(clips)  # [1, {steps}, {model.config.num_classes}]"
     yield "classes = logits.mean(1).argmax(-1)  # of every clip"
     yield from ("```", "", "On recordings of any length and format:", "")
     yield from ("```bash", f"ripe predict . RECORDING{' --trust' if _carries(facts) else ''}", "```")
@@ -184,12 +184,12 @@ def _loading(facts: CardFacts) -> Iterator[str]:
 
 def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     if facts.labels is None:
-        yield f"The outputs have no names: 0 to {model.config.classes - 1}."
+        yield f"The outputs have no names: 0 to {model.config.num_classes - 1}."
         return
     yield from ("| output | class |", "|---|---|")
-    for number, name in enumerate(facts.labels.classes[:MOST_NAMES]):
+    for number, name in enumerate(facts.labels.classes[:MAX_LISTED_NAMES]):
         yield f"| {number} | {safe(name)} |"
-    if (left := len(facts.labels.classes) - MOST_NAMES) > 0:
+    if (left := len(facts.labels.classes) - MAX_LISTED_NAMES) > 0:
         yield from ("", f"The other {left} are in {LABELS_FILE}.")
 
 
@@ -262,18 +262,18 @@ def _checks(facts: CardFacts) -> Iterator[str]:
 def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     yield "- Whatever a recording shows is called one of the classes above; there is no answer for anything else."
     if model.config.causal:
-        yield f"- It takes any number of steps and was trained on clips of {model.config.steps}."
+        yield f"- It takes any number of steps and was trained on clips of {model.config.time_steps}."
     else:
-        yield f"- A clip has at most {model.config.steps} steps, and the answer is for the clip as a whole."
+        yield f"- A clip has at most {model.config.time_steps} steps, and the answer is for the clip as a whole."
     yield "- Other sensors, sizes, lenses and bin lengths than those it was trained on were not tested."
     if facts.weights != "fp32":
         yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."
     for sentence in facts.limits:
-        yield f"- {safe(sentence, LONGEST_SENTENCE)}"
+        yield f"- {safe(sentence, MAX_SENTENCE)}"
 
 
 def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
-    return facts.labels.steps if facts.labels else model.config.steps
+    return facts.labels.steps if facts.labels else model.config.time_steps
 
 
 def _simulated(name: str) -> bool:

@@ -22,7 +22,7 @@ from ripe_mambaspike.deploy.export.graph_front import FrontEnd
 from ripe_mambaspike.deploy.export.graph_tail import Tail
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model, refuse_altered
-from ripe_mambaspike.models.config import SMALLEST_SIDE
+from ripe_mambaspike.models.config import MIN_SIDE
 from ripe_mambaspike.models.described import follow_head
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -135,7 +135,7 @@ class _Tail(nn.Module):
         super().__init__()
         self.tail, self.config = Tail(model), model.config
         self.steps, self.dtype = steps, model.dtype
-        self.inputs = ("features", "attention", *(() if model.config.tokens is None else SALIENCE))
+        self.inputs = ("features", "attention", *(() if model.config.num_tokens is None else SALIENCE))
         self.outputs = ("logits",)
         self.axes = {"features": {0: "batch", 2: "positions"}, "attention": {0: "batch", 3: "height3", 4: "width3"}}
         self.axes |= {name: {0: "batch", 1: "positions"} for name in self.inputs[2:]}
@@ -148,7 +148,7 @@ class _Tail(nn.Module):
         config = self.config
         rows, columns = config.grids(height, width)[-1]
         return (
-            torch.zeros(batch, self.steps, rows * columns, config.hierarchy_widths[0], dtype=self.dtype),
+            torch.zeros(batch, self.steps, rows * columns, config.embed_dims[0], dtype=self.dtype),
             torch.zeros(batch, self.steps, config.stage_channels[-1], rows, columns, dtype=self.dtype),
             *(torch.zeros(batch, rows * columns) for _ in self.inputs[2:]),
         )
@@ -199,17 +199,17 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
 
 
 def _checked_steps(model: Any, steps: int | None) -> int:
-    most: int = model.config.steps
+    most: int = model.config.time_steps
     if steps is not None and not 1 <= steps <= most:
         raise ConfigError(f"steps is {steps}; the network takes from 1 to {most}")
     return most if steps is None else steps
 
 
 def _graph(kind: str, module: Any, model: RipeMambaSpike, height: int, width: int) -> Graph:
-    if min(height, width) < SMALLEST_SIDE:
+    if min(height, width) < MIN_SIDE:
         raise ConfigError(f"the graph's size is {height}×{width}; three strides of two need at least 8×8")
-    steps = model.config.steps if kind == "step" else module.steps
+    steps = model.config.time_steps if kind == "step" else module.steps
     module.eval()
     module.size = (height, width)
-    module.facts = {"name": model.name, "steps": steps, "classes": model.config.classes}
+    module.facts = {"name": model.name, "steps": steps, "classes": model.config.num_classes}
     return Graph(kind, module, module.example(1, height, width), module.inputs, module.outputs, module.axes)

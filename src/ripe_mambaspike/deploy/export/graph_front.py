@@ -13,8 +13,8 @@ from ripe_mambaspike.deploy.export import graph_ops as ops
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.attention import MembraneAttention, SigmoidGate
 from ripe_mambaspike.nn.neurons import CSiLIF
-from ripe_mambaspike.ops.attention import sigmoid_attention
-from ripe_mambaspike.ops.rates import cumulative_rates
+from ripe_mambaspike.ops.membrane_attention.reference import sigmoid_attention
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 
 States = dict[str, Tensor]  # by name, each [B, C, H, W]
 
@@ -102,7 +102,7 @@ class FrontEnd(nn.Module):
             for name in stage.kept  # type: ignore[union-attr]
         ]
         self.state_names += [f"bridge.total{level + 1}" for level in self.read]
-        self.state_names += [] if config.tokens is None else ["tokens.total", "tokens.earliness"]
+        self.state_names += [] if config.num_tokens is None else ["tokens.total", "tokens.earliness"]
 
     def forward(
         self, x: Tensor, step: Tensor | None = None, states: States | None = None
@@ -124,7 +124,7 @@ class FrontEnd(nn.Module):
             rates.append(rate.flatten(0, 1))
         features = self.norm(ops.packed(self.mixture(rates).flatten(2).transpose(1, 2)))
         features = features.unflatten(0, (x.shape[0], x.shape[1]))
-        if self.config.tokens is not None:
+        if self.config.num_tokens is not None:
             left |= _called("tokens", _salience(current, step, _within(states, "tokens")))
         return features, attention, left
 

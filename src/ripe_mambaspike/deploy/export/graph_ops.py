@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.attention import EPSILON
+from ripe_mambaspike.ops.membrane_attention.reference import EPSILON
 from ripe_mambaspike.ops.neurons import CSILIF_RESET
 
 

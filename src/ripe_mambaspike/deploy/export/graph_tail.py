@@ -13,7 +13,7 @@ from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
 from ripe_mambaspike.nn.mamba import BidirectionalMamba
 from ripe_mambaspike.nn.mixers import GRUBlock
 from ripe_mambaspike.nn.tokens import TokenSelection, keep_tokens
-from ripe_mambaspike.ops.mamba import MambaWeights, causal_conv
+from ripe_mambaspike.ops.mamba_inner.reference import MambaWeights, causal_conv
 
 
 class Tail(nn.Module):
@@ -23,7 +23,7 @@ class Tail(nn.Module):
         super().__init__()
         self.config = model.config
         self.attention = model.bridge.attention
-        self.tokens: TokenSelection | None = None if model.config.tokens is None else model.tokens
+        self.tokens: TokenSelection | None = None if model.config.num_tokens is None else model.tokens
         self.hierarchy, self.head = model.hierarchy, model.head
 
     def forward(self, features: Tensor, attention: Tensor, *salience: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class Tail(nn.Module):
         if self.tokens is not None:
             total, earliness = salience
             score = self.tokens.activity * total + self.tokens.earliness * earliness
-            indices = ops.salient_tokens(score, cast("int", self.config.tokens))
+            indices = ops.salient_tokens(score, cast("int", self.config.num_tokens))
         attended = ops.packed(attention.flatten(3).transpose(2, 3))
         tokens = keep_tokens(features, indices) + self.attention(keep_tokens(attended, indices))
         logits: Tensor = self.head(_climb(self.hierarchy, tokens).mean(2))

@@ -15,12 +15,12 @@ from typing import Any
 from ripe_mambaspike.deploy.export.common import MAX_GRAPH
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.files import MAX_JSON, read_regular
-from ripe_mambaspike.models.config import LARGEST, RipeConfig
+from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
 
 MANIFEST = "export.json"
 FORMAT, VERSION = "ripe-export", 1
 # A format's name and the module of `deploy.export` that writes and runs it.
-RUNNABLE = {"onnx": "onnx_file", "torch-export": "torch_export", "aoti": "aoti", "executorch": "executorch_file"}
+RUNNABLE = {"onnx": "onnx", "torch-export": "torch_export", "aoti": "aoti", "executorch": "executorch"}
 FORMATS = ("safetensors", *RUNNABLE, "nir")
 KINDS = ("clip", "step", "tail", "front")
 WANTED = "a folder written by ripe export is wanted"
@@ -135,13 +135,13 @@ def _no_number(word: str) -> float:
 
 
 def _check_entries(document: dict[str, Any], path: Path) -> None:
-    most = LARGEST["resolution"]
+    most = MAX_SIDE
     entries = {
         "to": (_among(FORMATS), f"one of {', '.join(FORMATS)}"),
         "weights": (_among(("fp32", "fp16", "int8")), "fp32, fp16 or int8"),
         "network": (_is_word, "a name"),
         "config": (_is_config, "the fields of a network's config"),
-        "steps": (lambda value: _is_count(value, LARGEST["steps"]), f"an int from 1 to {LARGEST['steps']}"),
+        "steps": (lambda value: _is_count(value, MAX_TIME_STEPS), f"an int from 1 to {MAX_TIME_STEPS}"),
         "grid": (lambda value: _is_list(value, lambda one: _is_count(one, most), 2) and len(value) == 2, "two sides"),
         "static": (lambda value: isinstance(value, bool), "true or false"),
         "graphs": (lambda value: _is_list(value, lambda one: isinstance(one, dict), len(KINDS)), "a list of graphs"),

@@ -13,7 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ripe_mambaspike.deploy.export.nir_neurons import STEP, Edges, Grid, array, delayed, neuron_graph, nir, scaled
+from ripe_mambaspike.deploy.export.nir_neurons import (
+    STEP,
+    Edges,
+    Grid,
+    array,
+    delay_node,
+    neuron_graph,
+    nir,
+    scale_node,
+)
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import refuse_altered
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -57,7 +66,7 @@ def front_end_graph(model: RipeMambaSpike, height: int, width: int) -> tuple[Any
     return nir().NIRGraph(nodes, edges, metadata=metadata), missing
 
 
-def parameters(graph: Any) -> dict[str, Any]:
+def node_parameters(graph: Any) -> dict[str, Any]:
     """Every tensor of the network by its name, from the nodes and from the metadata."""
     found = dict(graph.metadata["parameters"])
     for node in graph.nodes.values():
@@ -107,14 +116,14 @@ def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
         f"The bridge divides counts of {rates} by the steps so far and normalizes over channels, which no NIR node "
         "does: the graph ends with the stages' spikes, and the bridge's weights are metadata."
     )
-    if config.tokens is not None:
-        said.append(f"Keeping the {config.tokens} most salient positions is a choice that no NIR node makes.")
+    if config.num_tokens is not None:
+        said.append(f"Keeping the {config.num_tokens} most salient positions is a choice that no NIR node makes.")
     said.append(
         f"The mixing of the tokens ({config.mixer}) and the head have no NIR nodes: their weights are metadata."
     )
     said.append(
         f"NIR's neurons have the shape of their grid: the graph is for inputs of {width}×{height} and no others, and "
-        f"its norms for at most {config.steps} steps."
+        f"its norms for at most {config.time_steps} steps."
     )
     return said
 
@@ -136,7 +145,7 @@ def _stage(
     last = join("first_neuron", _neuron(f"{module}first_neuron", stage.first_neuron, grid))
     last = _filtered(nodes, edges, last, f"{place}second", f"{module}second_conv", stage.second_conv, grid)
     last = join("second_norm", _norm(f"{module}second_norm", stage.second_norm))
-    attention = scaled(np.ones(channels), grid)
+    attention = scale_node(np.ones(channels), grid)
     attention.metadata = _held(f"{module}attention", stage.attention)
     last = join("attention", attention)
     last = join("second_neuron", _neuron(f"{module}second_neuron", stage.second_neuron, grid))
@@ -162,9 +171,9 @@ def _filtered(
     else:
         coefficient = array(conv.coefficient.double())
         held["coefficient"] = array(conv.coefficient)
-        nodes[f"{place}_now"] = scaled(1 + coefficient, grid)
-        nodes[f"{place}_delay"] = delayed(len(coefficient), grid)
-        nodes[f"{place}_before"] = scaled(-coefficient, grid)
+        nodes[f"{place}_now"] = scale_node(1 + coefficient, grid)
+        nodes[f"{place}_delay"] = delay_node(len(coefficient), grid)
+        nodes[f"{place}_before"] = scale_node(-coefficient, grid)
         edges += [(last, f"{place}_now"), (f"{place}_now", name), (last, f"{place}_delay")]
         edges += [(f"{place}_delay", f"{place}_before"), (f"{place}_before", name)]
     nodes[name] = nir().Conv2d(

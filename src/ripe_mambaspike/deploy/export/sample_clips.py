@@ -7,12 +7,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.data.clips import Clips
+from ripe_mambaspike.data.samples import spread_over_classes
 from ripe_mambaspike.errors import InputError, RipeError
+from ripe_mambaspike.inference.checkpoint_data import (
+    data_settings_of,
+    open_data_for,
+    split_of,
+    store_note,
+    trained_store,
+)
 from ripe_mambaspike.inference.classifier import Classifier, make_clip, read_recording
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.train.checkpoint_data import open_for, part_of, settings_of, store_note, trained_store
-from ripe_mambaspike.train.clips import Clips
-from ripe_mambaspike.train.samples import evenly
 
 
 class SampleClips(NamedTuple):
@@ -25,9 +31,9 @@ class SampleClips(NamedTuple):
 
 def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> SampleClips:
     """So many clips of a part of the network's own set, of all classes alike."""
-    data = open_for(folder, labels, settings_of(folder, labels, root=root))
-    found, note = part_of(data, part), store_note(trained_store(folder, labels), data)
-    chosen = evenly(found.labels.tolist(), min(count, len(found)))
+    data = open_data_for(folder, labels, data_settings_of(folder, labels, root=root))
+    found, note = split_of(data, part), store_note(trained_store(folder, labels), data)
+    chosen = spread_over_classes(found.labels.tolist(), min(count, len(found)))
     clips, classes = zip(*(found.clip(number) for number in chosen), strict=True)
     what = f"{len(chosen)} of the {len(found)} {part} recordings of {labels.set}" + (f" ({note})" if note else "")
     return SampleClips(torch.stack(clips), torch.tensor(classes), what)
@@ -35,7 +41,7 @@ def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | N
 
 def whole_part(folder: Path, labels: Labels, part: str, root: Path | None = None) -> Clips:
     """A part of the network's own set."""
-    return part_of(open_for(folder, labels, settings_of(folder, labels, root=root)), part)
+    return split_of(open_data_for(folder, labels, data_settings_of(folder, labels, root=root)), part)
 
 
 def from_files(classifier: Classifier, paths: Sequence[Path]) -> SampleClips:

@@ -1,7 +1,7 @@
 """The accumulate-only runtime: a dual-kernel network whose eligible convolutions are made of additions alone.
 
 Five of the six convolutions of the spiking part read spikes. Here each spike adds rows of weights to the outputs that
-it reaches (`ops/sparse_conv.py`), and the additions are counted as they are made. Everything else is the network's own
+it reaches (`ops/sparse_conv`), and the additions are counted as they are made. Everything else is the network's own
 code, so the spikes are those of the dense dual-kernel network — in every step, not by luck: a sum that is exact does
 not depend on the order of its terms. The weights are therefore put on a grid, one power of two a channel, on which no
 partial sum needs more digits than there are:
@@ -30,12 +30,12 @@ from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
 
 Sums = Literal["float64", "float32", "int8"]
-DIGITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
-LARGEST_BYTE = 127
-LEAST_EXPONENT = -100  # of a grid: what is smaller counts as nothing
+SUM_BITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
+MAX_INT8 = 127
+MIN_EXPONENT = -100  # of a grid: what is smaller counts as nothing
 
 
-class Heard(NamedTuple):
+class ConvState(NamedTuple):
     """What an accumulating convolution remembers between two pieces of a recording."""
 
     spikes: Tensor  # of the last step [B, H, W, Cin], bytes
@@ -73,7 +73,9 @@ class AccumulatingConv(nn.Module):
             self.register_buffer(name, value, persistent=False)
         self.table = prepared(now, before)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Heard | None = None) -> tuple[Tensor, Heard]:
+    def forward(
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: ConvState | None = None
+    ) -> tuple[Tensor, ConvState]:
         """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision."""
         if mode.relaxed:
             raise InputError("a relaxed pass has no spikes to add up; a hard one is wanted")
@@ -82,7 +84,7 @@ class AccumulatingConv(nn.Module):
         weights = (self.now, self.before, self.bias)
         out, additions = accumulate_conv(spikes, *weights, self.stride, earlier, self.table)
         out = out.to(x.dtype) if self.step is None else out.to(x.dtype) * self.step
-        return out.movedim(-1, 2).contiguous(), Heard(spikes[:, -1], before + additions)
+        return out.movedim(-1, 2).contiguous(), ConvState(spikes[:, -1], before + additions)
 
 
 class Accumulator:
@@ -93,8 +95,8 @@ class Accumulator:
     """
 
     def __init__(self, model: Model, sums: Sums = "float64", *, grid: bool = True) -> None:
-        if sums not in DIGITS:
-            raise ConfigError(f"sums is {sums!r}; one of {', '.join(DIGITS)} is wanted")
+        if sums not in SUM_BITS:
+            raise ConfigError(f"sums is {sums!r}; one of {', '.join(SUM_BITS)} is wanted")
         self.sums = sums
         self.dense = _dense_twin(model, torch.float64 if sums == "float64" else torch.float32)
         steps = _put_on_grid(self.dense, sums) if grid or sums == "int8" else {}
@@ -128,12 +130,12 @@ def differing_spikes(first: Accumulated, second: Accumulated) -> dict[str, int]:
 def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
     """The power of two [C], in float64, on whose multiples every sum of a channel's weights is exact."""
     terms = torch.cat([value.detach().double().flatten(1) for value in (now, before, bias[:, None])], 1).abs()
-    wanted = terms.sum(1) / (2 ** DIGITS[sums] - 2 * terms.shape[1])  # room for what rounding to the grid adds
+    wanted = terms.sum(1) / (2 ** SUM_BITS[sums] - 2 * terms.shape[1])  # room for what rounding to the grid adds
     if sums == "int8":
-        wanted = torch.maximum(wanted, terms[:, :-1].amax(1) / LARGEST_BYTE)
+        wanted = torch.maximum(wanted, terms[:, :-1].amax(1) / MAX_INT8)
     mantissa, exponent = torch.frexp(wanted)
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)  # a power of two is its own step
-    return torch.ldexp(torch.ones_like(wanted), exponent.clamp(min=LEAST_EXPONENT))
+    return torch.ldexp(torch.ones_like(wanted), exponent.clamp(min=MIN_EXPONENT))
 
 
 @torch.no_grad()
@@ -159,7 +161,7 @@ def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accum
         for level, stage in enumerate(state.stages, 1)
         for which, memory in (("first", stage.first_input), ("second", stage.second_input))
     }
-    additions = {layer: memory.additions for layer, memory in kept.items() if isinstance(memory, Heard)}
+    additions = {layer: memory.additions for layer, memory in kept.items() if isinstance(memory, ConvState)}
     return Accumulated(Output(logits, rates, attention, indices), spikes, additions, state)
 
 

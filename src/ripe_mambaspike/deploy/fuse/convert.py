@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.fuse.verify import Agreement, verify, verify_rounding
+from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model, refuse_altered
 from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
@@ -32,12 +32,12 @@ def dual_kernel(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
     return dual_kernel_with_report(model, quiet=quiet)[0]
 
 
-def fuse_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, Agreement]:
+def fuse_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, FormAgreement]:
     _expect(model, "fuse", "training")
     return _convert(model, "deployed", quiet)
 
 
-def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, Agreement]:
+def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, FormAgreement]:
     _expect(model, "dual_kernel", "training", "deployed")
     if model.config.form == "training":
         model = fuse(model, quiet=quiet)
@@ -60,7 +60,7 @@ def _expect(model: Any, what: str, *forms: str) -> None:
         raise ConfigError(f"{wanted} and in one precision; '{model.name}' holds {' and '.join(sorted(kinds))}")
 
 
-def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
+def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, FormAgreement]:
     """The other form and how well it agrees: the conversion in float64, then what is handed out, layer by layer."""
     assert isinstance(model, RipeMambaSpike)
     agreement = verify(model, _in_form(model, form, torch.float64))

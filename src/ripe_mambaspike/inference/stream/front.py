@@ -18,11 +18,11 @@ from ripe_mambaspike.nn.fast.hierarchy import classify
 from ripe_mambaspike.nn.fast.layers import Layer
 from ripe_mambaspike.nn.fast.stage import StagePlan
 from ripe_mambaspike.ops.backend import backend
-from ripe_mambaspike.ops.fused import row_norm
-from ripe_mambaspike.ops.fused.attention import AttentionWeights
-from ripe_mambaspike.ops.native.attention import attend
-from ripe_mambaspike.ops.native.onward import neuron_state, onward_fire, onward_rates, rate_state
-from ripe_mambaspike.ops.native.winograd import tile_conv
+from ripe_mambaspike.ops.cpp.onward import neuron_state, onward_fire, onward_rates, rate_state
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights
+from ripe_mambaspike.ops.membrane_attention.cpu import attend
+from ripe_mambaspike.ops.row_norm import row_norm
+from ripe_mambaspike.ops.winograd.cpu import tile_conv
 
 
 class WindowOutput(NamedTuple):
@@ -51,7 +51,7 @@ def make_front(model: RipeMambaSpike, slots: int, grid: tuple[int, int], steps: 
     probe = torch.empty((1, steps, 2, *grid), dtype=model.dtype, device=weight.device)
     if steps > 1 and probe.dtype == torch.float32 and kernels_cover(model, probe) and backend(probe) == "native":
         planned = plan(model, probe)
-        if model.config.tokens is None and all(isinstance(s.attention, AttentionWeights) for s in planned.stages):
+        if model.config.num_tokens is None and all(isinstance(s.attention, AttentionWeights) for s in planned.stages):
             return StepFront(planned, slots, grid, steps)
     return ClipFront(model, slots)
 

@@ -1,4 +1,4 @@
-"""Overlapping windows: one starts every hop, each has its own bins, and events in bins that windows share are counted once.
+"""Overlapping windows: one starts every hop, each with bins of its own; events in bins they share are counted once.
 
 Time is cut at every edge of every window. Events between two cuts are counted once; a window's bin is the sum of the
 parts between its edges, which is a single part when the hop is a multiple of the bin's width.

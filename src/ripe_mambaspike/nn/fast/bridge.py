@@ -15,11 +15,12 @@ from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
-from ripe_mambaspike.ops.fused import pooled_rates, row_norm
-from ripe_mambaspike.ops.fused.joined import Affine, joined_tokens, paired_kernel, pooled_spikes
-from ripe_mambaspike.ops.fused.leaky import pooled_leaky_rates
-from ripe_mambaspike.ops.fused.winograd import tile_weights
+from ripe_mambaspike.ops.joined_tokens import Affine, joined_tokens, paired_kernel, pooled_spikes
+from ripe_mambaspike.ops.pooled_rates import pooled_rates
+from ripe_mambaspike.ops.pooled_rates.leaky import pooled_leaky_rates
+from ripe_mambaspike.ops.row_norm import row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.winograd import tile_weights
 
 
 class BridgePlan(NamedTuple):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.fast.bridge import Unjoined
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan, CausalMamba
-from ripe_mambaspike.ops.fused import mamba_inner, row_norm
+from ripe_mambaspike.ops.mamba_inner import mamba_inner
+from ripe_mambaspike.ops.row_norm import row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 Affine = tuple[Tensor, Tensor]

@@ -16,9 +16,10 @@ from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_st
 from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
-from ripe_mambaspike.ops.fused import patch_moments, step_moments
-from ripe_mambaspike.ops.fused.winograd import tile_conv, tile_weights
+from ripe_mambaspike.ops.patch_moments import patch_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.step_moments import step_moments
+from ripe_mambaspike.ops.winograd import tile_conv, tile_weights
 
 FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
 

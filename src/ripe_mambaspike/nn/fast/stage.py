@@ -12,11 +12,12 @@ from ripe_mambaspike.nn.fast.shared import SharedBatchLayer, every_step
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
-from ripe_mambaspike.ops.attention import convex_attention
 from ripe_mambaspike.ops.backend import computing_in
-from ripe_mambaspike.ops.fused import Neuron, attend, attend_fire, enter_fire, norm_fire, spikes_as
-from ripe_mambaspike.ops.fused.attention import AttentionWeights
-from ripe_mambaspike.ops.fused.carrier import carrier_of
+from ripe_mambaspike.ops.enter_fire import enter_fire
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
+from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
+from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, spikes_as
+from ripe_mambaspike.ops.operator import carrier_of
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 

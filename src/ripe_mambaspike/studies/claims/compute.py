@@ -14,28 +14,28 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.mamba import EXPAND, TAPS
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.studies.claims.random_network import binary, generator
-from ripe_mambaspike.studies.claims.verdict import Claim, Source, rounds_to
+from ripe_mambaspike.studies.claims.random_network import draw_binary, generator
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
 
-TABLE = Source("compute", "Table 20 (compute cost)")
-SWEEP = Source("compute", "Table 14 (time bins)")
+TABLE = ClaimSource("compute", "Table 20 (compute cost)")
+SWEEP = ClaimSource("compute", "Table 14 (time bins)")
 KEPT = 64  # tokens a step that the paper's T, width and resolution rows were counted with
 
-WIDE = {"stage_channels": (64, 128, 256), "hierarchy_widths": (64, 128, 256)}
-WIDEST = {"stage_channels": (128, 256, 512), "hierarchy_widths": (128, 256, 512)}
+WIDE = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
+WIDEST = {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}
 ROWS: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
     ("deployed", "deployed, all tokens", "9.00", "4.50", {}),
-    ("tokens.32", "32 tokens a step", "8.11", "4.05", {"tokens": 32}),
-    ("tokens.128", "128 tokens a step", "8.49", "4.25", {"tokens": 128}),
-    ("tokens.256", "256 tokens a step", "9.00", "4.50", {"tokens": 256}),
-    ("steps.4", "T = 4", "2.06", "1.03", {"steps": 4}),
-    ("steps.8", "T = 8", "4.12", "2.06", {"steps": 8}),
-    ("steps.32", "T = 32", "16.47", "8.23", {"steps": 32}),
+    ("tokens.32", "32 tokens a step", "8.11", "4.05", {"num_tokens": 32}),
+    ("tokens.128", "128 tokens a step", "8.49", "4.25", {"num_tokens": 128}),
+    ("tokens.256", "256 tokens a step", "9.00", "4.50", {"num_tokens": 256}),
+    ("steps.4", "T = 4", "2.06", "1.03", {"time_steps": 4}),
+    ("steps.8", "T = 8", "4.12", "2.06", {"time_steps": 8}),
+    ("steps.32", "T = 32", "16.47", "8.23", {"time_steps": 32}),
     ("width.64", "[64, 128, 256]", "32.73", "16.36", WIDE),
     ("width.128", "[128, 256, 512]", "130.49", "65.25", WIDEST),
-    ("side.34", "34²", "0.78", "0.39", {"resolution": 34}),
-    ("side.48", "48²", "1.27", "0.63", {"resolution": 48}),
-    ("side.224", "224²", "24.69", "12.34", {"resolution": 224}),
+    ("side.34", "34²", "0.78", "0.39", {"in_size": 34}),
+    ("side.48", "48²", "1.27", "0.63", {"in_size": 48}),
+    ("side.224", "224²", "24.69", "12.34", {"in_size": 224}),
 )
 STEP_MACS = {4: "430.5", 8: "861.0", 12: "1291.4", 16: "1721.9", 20: "2152.4"}
 
@@ -52,8 +52,8 @@ def config(**overrides: Any) -> RipeConfig:
 
 def depthwise(config: RipeConfig) -> int:
     """Operations of the Mamba blocks' depthwise convolutions, both directions."""
-    levels = zip(token_counts(config), config.hierarchy_widths, strict=True)
-    return sum(2 * 2 * config.steps * count * EXPAND * width * TAPS for count, width in levels)
+    levels = zip(token_counts(config), config.embed_dims, strict=True)
+    return sum(2 * 2 * config.time_steps * count * EXPAND * width * TAPS for count, width in levels)
 
 
 def as_counted(config: RipeConfig) -> float:
@@ -103,8 +103,8 @@ def _pruned(paper: str, overrides: dict[str, Any]) -> str:
             "Of 25 tokens a step the paper's pooling drops the odd one at each level, which gives "
             f"{_odd_dropped():.4f} G; here it is kept and averaged on its own."
         )
-    height, width = config(**overrides).grids(*config(**overrides).resolution)[-1]
-    kept = as_counted(config(**overrides, tokens=min(KEPT, height * width)))
+    height, width = config(**overrides).grids(*config(**overrides).in_size)[-1]
+    kept = as_counted(config(**overrides, num_tokens=min(KEPT, height * width)))
     if not rounds_to(kept, paper):
         return f"All tokens are said to be scanned; with 64 a step it would be {kept:.4f} G, which does not fit either."
     return f"All tokens are said to be scanned, but the row was counted with 64 a step, which gives {kept:.4f} G."
@@ -112,15 +112,15 @@ def _pruned(paper: str, overrides: dict[str, Any]) -> str:
 
 def _odd_dropped() -> float:
     """At 34²: 25 tokens, then 12 and 6. Between 25 and 26 only the first level changes, by one token, at any size."""
-    own, more = (as_counted(config(tokens=tokens)) for tokens in (25, 26))
-    return as_counted(config(resolution=34, tokens=24)) + more - own
+    own, more = (as_counted(config(num_tokens=tokens)) for tokens in (25, 26))
+    return as_counted(config(in_size=34, num_tokens=24)) + more - own
 
 
 def _scaling() -> list[Claim]:
     base, wide, widest = (as_counted(config(**overrides)) for overrides in ({}, WIDE, WIDEST))
     first, second = wide / base, widest / wide
-    few, all_tokens = as_counted(config(tokens=32)), as_counted(config())
-    totals = {steps: count_flops(config(steps=steps)).total for steps in (4, 8, 16, 32)}
+    few, all_tokens = as_counted(config(num_tokens=32)), as_counted(config())
+    totals = {steps: count_flops(config(time_steps=steps)).total for steps in (4, 8, 16, 32)}
     rates = {total / steps for steps, total in totals.items()}
     counted = count_flops(config())
     front, scan = (100 * counted.by_part[part] / counted.total for part in ("backbone", "scan"))
@@ -155,7 +155,7 @@ def _scaling() -> list[Claim]:
 def _steps() -> list[Claim]:
     claims = []
     for steps, paper in STEP_MACS.items():
-        ours = as_counted(config(steps=steps)) / 2 * 1e3
+        ours = as_counted(config(time_steps=steps)) / 2 * 1e3
         claims.append(
             SWEEP.number(
                 f"compute.sweep.{steps}",
@@ -182,10 +182,10 @@ def _steps() -> list[Claim]:
 @torch.no_grad()
 def _counter() -> list[Claim]:
     """PyTorch's counter on the real deployed network, at a small size."""
-    here = config(steps=4, resolution=32)
-    model = create_model("dvsgesture", seed=0, steps=4, resolution=32, form="deployed").eval()
+    here = config(time_steps=4, in_size=32)
+    model = create_model("dvsgesture", seed=0, time_steps=4, in_size=32, form="deployed").eval()
     with kernels("off"), FlopCounterMode(display=False) as counter:  # it cannot look into operators of our own
-        model(binary(generator(0), 1, 4, 2, 32, 32).float())
+        model(draw_binary(generator(0), 1, 4, 2, 32, 32).float())
     seen, formula = int(counter.get_total_flops()), count_flops(here)
     scan = count_flops(config()).by_part["scan"]
     return [

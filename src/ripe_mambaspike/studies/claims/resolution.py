@@ -5,13 +5,13 @@ import torch
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.studies.claims.random_network import binary, generator
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.random_network import draw_binary, generator
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-TABLE = Source("resolution", "Table 6 (resolution sweep)")
-INTRO = Source("resolution", "§1, Introduction")
-FIGURE = Source("resolution", "Figure 2 (interface cost)")
-SWAP = Source("resolution", "Table 7 (interface swap)")
+TABLE = ClaimSource("resolution", "Table 6 (resolution sweep)")
+INTRO = ClaimSource("resolution", "§1, Introduction")
+FIGURE = ClaimSource("resolution", "Figure 2 (interface cost)")
+SWAP = ClaimSource("resolution", "Table 7 (interface swap)")
 
 SIDES = (34, 48, 128, 224)
 GRIDS = {34: (17, 9, 5), 48: (24, 12, 6), 128: (64, 32, 16), 224: (112, 56, 28)}
@@ -30,7 +30,7 @@ def _ours() -> list[Claim]:
     assert isinstance(model, RipeMambaSpike)
     claims, counts = [], []
     for side in SIDES:
-        counts.append(count_parameters(model_config("cifar10dvs", resolution=side)).deployed)
+        counts.append(count_parameters(model_config("cifar10dvs", in_size=side)).deployed)
         claims.append(TABLE.millions(f"resolution.deployed.{side}", f"Deployed at {side}²", "0.870 M", counts[-1]))
         claims += _pass(model, side)
     growth = max(counts) / min(counts)
@@ -44,7 +44,7 @@ def _ours() -> list[Claim]:
 
 @torch.no_grad()
 def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
-    front = model.front_end(binary(generator(side), 1, 10, 2, side, side, rate=0.1).float())
+    front = model.front_end(draw_binary(generator(side), 1, 10, 2, side, side, rate=0.1).float())
     logits = model.classify(front.features, front.attention)
     finite = bool(logits.isfinite().all())
     grids = tuple(stage.spikes.shape[-1] for stage in front.stages)
@@ -56,7 +56,7 @@ def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
             f"logits {tuple(logits.shape)}, {'finite' if finite else 'not finite'}",
             tuple(logits.shape) == (1, 10, 10) and finite,
         ),
-        Source("resolution", "§4, Method (stride-2 downsampling)").fact(
+        ClaimSource("resolution", "§4, Method (stride-2 downsampling)").fact(
             f"resolution.grid.{side}",
             f"Three strides of two give these grids at {side}²",
             "→".join(map(str, GRIDS[side])),
@@ -68,7 +68,7 @@ def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
 
 def _parts(side: int) -> tuple[int, int]:
     """Baseline's total and its input projection."""
-    counted = count_parameters(model_config("mamba-spike", resolution=side))
+    counted = count_parameters(model_config("mamba-spike", in_size=side))
     return counted.training, counted.by_part["input_proj"]
 
 
@@ -98,10 +98,10 @@ def _growth() -> list[Claim]:
     formula = [128 * (side // 4) ** 2 * 256 for side in SIDES]
     weights = [_parts(side)[1] - 256 for side in SIDES]
     released = count_parameters(model_config("mamba-spike", conv_bias=True)).training
-    gesture = count_parameters(model_config("mamba-spike", classes=11)).training
+    gesture = count_parameters(model_config("mamba-spike", num_classes=11)).training
     nmnist = count_parameters(model_config("mamba-spike-nmnist")).training
     ours = {name: count_parameters(model_config(name)).deployed for name in ("dvsgesture", "cifar10dvs", "nmnist")}
-    results = Source("resolution", "§6, Results")
+    results = ClaimSource("resolution", "§6, Results")
     return [
         TABLE.number("resolution.growth.total", "Growth of Mamba-Spike from 34² to 224²", "22.0×", large / small),
         TABLE.number("resolution.growth.projection", "Growth of its projection", "49.0×", large_join / small_join),
@@ -144,7 +144,7 @@ def _growth() -> list[Claim]:
 
 def _sensor() -> list[Claim]:
     weights = 128 * (720 // 4) * (1280 // 4) * 256
-    built = count_parameters(model_config("mamba-spike", resolution=(720, 1280))).by_part["input_proj"]
+    built = count_parameters(model_config("mamba-spike", in_size=(720, 1280))).by_part["input_proj"]
     return [
         FIGURE.number("resolution.hd.weights", "The projection at 1280×720, by the formula", "1.89 B", weights / 1e9),
         FIGURE.number("resolution.hd.built", "The same, counted by building it", "1.89 B", built / 1e9),

@@ -1,0 +1,113 @@
+"""The clips that a saved network was made for: its set, split and binning, as the files beside it say."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ripe_mambaspike.data.clips import Clips, TrainingData, open_data, root_of
+from ripe_mambaspike.data.sets.registry import STORE, find_set
+from ripe_mambaspike.data.store import describe_keys, store_keys
+from ripe_mambaspike.errors import DataError, WeightsError
+from ripe_mambaspike.models.labels import Labels
+from ripe_mambaspike.train.recipe import DataSettings, Recipe
+from ripe_mambaspike.train.recipes import load_recipe
+
+CURRENT_STORE = "current"  # instead of a key
+
+
+def data_settings_of(
+    folder: Path,
+    labels: Labels,
+    *,
+    dataset: str | None = None,
+    root: str | Path | None = None,
+    cut: str | None = None,
+    store: str | None = None,
+) -> DataSettings:
+    """The set asked for, binned as the network was trained; where none was asked for, as in the run's recipe.
+
+    The preparation is the one with the key `store`, or the `current` one. When none is named, it is the one that the
+    network was trained on; under another root, or of another set, the current one where that is not there.
+    """
+    recipe = _run_settings(folder)
+    known = labels.set or dataset
+    if known is None:
+        raise WeightsError(f"{folder}: --dataset: expected a name, since the network does not say its set; got none")
+    settings = DataSettings(dataset=known, cut=labels.cut)
+    if recipe is not None and dataset in (None, labels.set):
+        settings = recipe
+        if cut is not None:
+            settings = replace(settings, cut=cut, folds=0, fold=0)
+    if dataset is not None and dataset != settings.dataset:
+        settings = DataSettings(dataset=dataset)
+    asked = replace(
+        settings,
+        root=settings.root if root is None else str(root),
+        cut=cut or settings.cut,
+        store=store,
+        extra=(),
+        first=(),
+        cache="off",
+        time_steps=labels.steps,
+        grid=labels.grid,
+        by=labels.by,
+        binary=labels.binary,
+    )
+    if store is not None:
+        return replace(asked, store=None if store == CURRENT_STORE else store)
+    trained = trained_store(folder, labels) if asked.dataset == labels.set else None
+    home = root_of(asked) / STORE / asked.dataset
+    if trained is None or trained in store_keys(home):
+        return replace(asked, store=trained)
+    elsewhere = root is not None and (recipe is None or root_of(asked).resolve() != root_of(recipe).resolve())
+    if elsewhere or not store_keys(home):  # that nothing is prepared there is said when it is opened
+        return asked
+    command = "sim make" if find_set(asked.dataset).simulated else "data prepare"
+    raise DataError(
+        f"{home}: store: expected {trained}, which {folder} was trained on, got {describe_keys(home)}; make it again "
+        f"by `ripe {command} {asked.dataset}` with the options of then, or name another by --store KEY",
+        field="store",
+        path=home,
+    )
+
+
+def _run_settings(folder: Path) -> DataSettings | None:
+    """As the run of a network says, where it lies in one."""
+    recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
+    return None if recipe is None else load_recipe(recipe).data
+
+
+def trained_store(folder: Path, labels: Labels) -> str | None:
+    """The key of the store that a network was trained on; None where nothing says it."""
+    if labels.store is not None:
+        return labels.store
+    recipe = _run_settings(folder)
+    return None if recipe is None or recipe.dataset != labels.set else recipe.store
+
+
+def store_note(trained: str | None, data: TrainingData) -> str | None:
+    """What has to be said of a result on this data, unless it is what the network was trained on."""
+    key = data.store.key
+    if trained is None:
+        return f"store {key}: whether the network was trained on it cannot be checked, since it keeps no key"
+    if trained != key:
+        return f"store {key} is not the one that the network was trained on, {trained}"
+    return None
+
+
+def open_data_for(folder: Path, labels: Labels, settings: DataSettings) -> TrainingData:
+    """The set, if it has the network's classes."""
+    data = open_data(Recipe(data=settings))
+    if data.classes != labels.classes:
+        raise WeightsError(
+            f"{folder} tells {len(labels.classes)} classes apart ({', '.join(labels.classes[:3])}, …) and "
+            f"{settings.dataset} has {len(data.classes)} ({', '.join(data.classes[:3])}, …); the same ones are wanted"
+        )
+    return data
+
+
+def split_of(data: TrainingData, part: str) -> Clips:
+    """One part of the set by its name: train, val or test."""
+    found = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[part]()
+    if found is None:
+        raise WeightsError(f"{data.settings.dataset} has no {part} part; one that is there is wanted")
+    return found

@@ -1,0 +1,156 @@
+"""The C++ operators as one shared library: compiled on first use, kept on disk, loaded once a process.
+
+The sources are plain C++17 (`ops/<operator>/*.cpp`, functions with C linkage over raw pointers).
+PyTorch's extension loader compiles them; where its tool ninja is missing, the compiler it would use is called itself.
+The library lies in PyTorch's folder for extensions (TORCH_EXTENSIONS_DIR), under a name made from everything it was
+built from and for, so that a stale one or another processor's is never loaded. A build happens in a folder of its own
+and is moved into place whole: a killed build leaves nothing that another would wait for.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+
+import torch
+from torch.utils import cpp_extension
+
+LOG = logging.getLogger("ripe_mambaspike")
+SOURCES = Path(__file__).parents[1]  # every operator's folder has its own; headers that they share lie here
+HEADERS = Path(__file__).parent
+NAME = "ripe_mambaspike_cpu"
+SECONDS = 20  # what a build takes on two cores
+FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+
+_lock = Lock()
+
+
+class _BuildError(Exception):
+    """Why there is no library, in a clause."""
+
+
+def library() -> ctypes.CDLL:
+    """The loaded operators. Raises RuntimeError where `why_not` has a reason."""
+    found = _loaded()
+    if isinstance(found, str):
+        raise RuntimeError(f"the CPU operators cannot be used: {found}")
+    return found
+
+
+def unavailable_reason() -> str | None:
+    """Why the C++ operators cannot be used here, None where they can; builds them if need be."""
+    found = _loaded()
+    return found if isinstance(found, str) else None
+
+
+def cached_path() -> Path:
+    """Where the library lies once built."""
+    return _folder() / f"{NAME}_{_key()}.so"
+
+
+def _loaded() -> ctypes.CDLL | str:
+    with _lock:
+        return _load()
+
+
+@lru_cache
+def _load() -> ctypes.CDLL | str:
+    if sys.platform != "linux":
+        return f"they are written for Linux, this is {sys.platform}"
+    try:
+        path = cached_path()
+        if not path.exists():
+            _build(path)
+        return ctypes.CDLL(str(path))
+    except (_BuildError, OSError) as error:
+        return str(error)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+
+
+def _key() -> str:
+    """A hash of all that decides what the library holds: sources, flags, compiler, PyTorch and the processor."""
+    made_of = hashlib.sha256()
+    for path in sorted([*SOURCES.rglob("*.cpp"), *SOURCES.rglob("*.h")]):
+        made_of.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for word in (*FLAGS, *_openmp(), cpp_extension.get_cxx_compiler(), torch.__version__, _processor()):
+        made_of.update(word.encode() + b"\0")
+    return made_of.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """The instructions this processor has, which -march=native makes use of."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return f"{platform.machine()} {flags}"
+
+
+def _openmp() -> list[str]:
+    """Link with the OpenMP library that PyTorch has loaded: a second one would bring a second pool of threads."""
+    torch_folder = Path(torch.__file__).parent
+    shipped = sorted([*(torch_folder / "lib").glob("libgomp*"), *(torch_folder.parent / "torch.libs").glob("libgomp*")])
+    return [str(shipped[0])] if shipped else ["-fopenmp"]
+
+
+def _build(path: Path) -> None:
+    """Compile in a fresh folder, move the library to `path`."""
+    compiler = cpp_extension.get_cxx_compiler()
+    if shutil.which(compiler) is None:
+        raise _BuildError(f"no C++ compiler was found ({compiler} is not on the PATH)")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    LOG.warning("building the CPU operators, once; about %d seconds", SECONDS)
+    work = Path(tempfile.mkdtemp(prefix=f"{NAME}_building_", dir=path.parent))
+    try:
+        compile_with = _with_ninja if cpp_extension.is_ninja_available() else _without_ninja
+        os.replace(compile_with(compiler, work), path)  # noqa: PTH105
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        raise _BuildError(_explained(error, path)) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _sources() -> list[str]:
+    """Every operator's; their names differ, because the objects lie in one folder."""
+    return [str(source) for source in sorted(SOURCES.rglob("*.cpp"))]
+
+
+def _with_ninja(compiler: str, work: Path) -> Path:
+    cpp_extension.load(
+        NAME,
+        _sources(),
+        FLAGS,
+        extra_ldflags=_openmp(),
+        extra_include_paths=[str(HEADERS)],
+        build_directory=str(work),
+        is_python_module=False,
+    )
+    return next(work.glob("*.so"))
+
+
+def _without_ninja(compiler: str, work: Path) -> Path:
+    out = work / f"{NAME}.so"
+    command = [compiler, *FLAGS, f"-I{HEADERS}", "-shared", *_sources(), *_openmp(), "-o", str(out)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return out
+
+
+def _explained(error: Exception, path: Path) -> str:
+    """The compiler's first error in a clause; all it said goes into a file beside the library's place."""
+    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+    log = path.with_suffix(".log")
+    log.write_text(said)
+    first = next((line.strip() for line in said.splitlines() if "error" in line.lower()), "the compiler failed")
+    return f"their build failed ({first}; {log} has the rest)"

@@ -1,0 +1,38 @@
+"""How Python calls a C++ operator: tensors as addresses, whole numbers as int64, others as double."""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.cpp.build import library
+
+
+def call(name: str, *arguments: Tensor | int | float | None) -> None:
+    """Run one operator; the number of threads that PyTorch would use is its last argument."""
+    function = getattr(library(), f"ripe_{name}")
+    function.restype = None
+    function(*(_passed(argument) for argument in (*arguments, torch.get_num_threads())))
+
+
+def dense(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
+    """x contiguous, and in that precision if one is given."""
+    if x is None:
+        return None
+    return (x if dtype is None else x.to(dtype)).contiguous()
+
+
+def is_bfloat16(x: Tensor) -> int:
+    """1 for bfloat16, 0 for float32: which of the two an operator is to read."""
+    return int(x.dtype == torch.bfloat16)
+
+
+def _passed(argument: Tensor | int | float | None) -> Any:
+    if argument is None:
+        return ctypes.c_void_p(None)
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)
+    return ctypes.c_double(argument)

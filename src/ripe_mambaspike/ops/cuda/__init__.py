@@ -1,1 +1,0 @@
-"""The fused operators as Triton kernels, for NVIDIA GPUs."""

@@ -1,0 +1,220 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""From binned events to the first neuron: a program owns some output positions and walks through the steps.
+
+The 3×3×2 patch of every position is one row of a matrix with 18 (padded to 32) columns, gathered straight from the
+events, normalized and filtered in registers, and multiplied with the kernel. Registers decide how many programs run at
+once, so everything is arranged for the product to come out where the neuron wants it (`_dealt`), and the steps are
+walked by a `while`: in a `for` loop the compiler keeps the neuron's state twice, once as the product lies in the
+threads and once as it is stored.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step
+from ripe_mambaspike.ops.triton_launch import Synchronous
+
+PATCH = 18  # 3 × 3 taps of 2 channels
+PADDED = 32
+FULL = 16 * 12 * 132  # positions that keep a large GPU busy
+REGISTERS = 168  # of a thread, so that twelve warps fit
+
+
+@triton.jit
+def _dealt(column, COLUMNS: tl.constexpr):
+    """The channel computed in a column of the product.
+
+    A thread gets two neighbouring columns of every eight. They are dealt such that its channels are neighbours.
+    """
+    return column % 8 // 2 * (COLUMNS // 4) + column // 8 * 2 + column % 2
+
+
+@triton.jit
+def _in_order(product, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Columns as dealt → channels in their order; nothing moves between threads."""
+    hands = tl.reshape(product, (ROWS, COLUMNS // 8, 4, 2))
+    return tl.reshape(tl.permute(hands, (0, 2, 1, 3)), (ROWS, COLUMNS))
+
+
+@triton.jit
+def _of_channels(pointer, channel, CHANNELS: tl.constexpr, EVEN: tl.constexpr):
+    return tl.load(pointer + channel, mask=EVEN | (channel < CHANNELS), other=0.0)[None, :]
+
+
+@triton.jit
+def _of_polarities(pointer, positive):
+    return tl.where(positive, tl.load(pointer + 1), tl.load(pointer))
+
+
+@Synchronous
+@triton.jit
+def _enter_fire_kernel(
+    x,
+    entry_scale,
+    entry_shift,
+    filtered,
+    kernel,
+    scale,
+    shift,
+    decay,
+    rotation,
+    gain,
+    threshold,
+    coefficient,
+    spikes,
+    potential,
+    operand,
+    sharpness,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STEPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    RELAXED: tl.constexpr,
+    PATCH: tl.constexpr,
+    PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    RESONATING: tl.constexpr = rotation is not None
+    OUT_WIDTH: tl.constexpr = (WIDTH + 1) // 2
+    POSITIONS: tl.constexpr = (HEIGHT + 1) // 2 * OUT_WIDTH
+    BLOCKS: tl.constexpr = (POSITIONS + ROWS - 1) // ROWS
+    EVEN_ROWS: tl.constexpr = POSITIONS % ROWS == 0
+    EVEN: tl.constexpr = CHANNELS % COLUMNS == 0
+    # From the last sample to the first: the next kernel starts with those that are still in the cache.
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    sample = (program // BLOCKS).to(tl.int64)
+    place = program % BLOCKS * ROWS + tl.arange(0, ROWS)
+    known = EVEN_ROWS | (place < POSITIONS)
+
+    entry = tl.arange(0, PADDED)  # tap · 2 + polarity
+    tap = entry // 2
+    positive = (entry % 2 == 1)[None, :]
+    row = (place // OUT_WIDTH * 2)[:, None] + (tap // 3 - 1)[None, :]
+    column = (place % OUT_WIDTH * 2)[:, None] + (tap % 3 - 1)[None, :]
+    inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH) & (entry < PATCH)[None, :] & known[:, None]
+    # In 64 bits, so that all of a thread's pixels are one address and constants.
+    center = (place // OUT_WIDTH * (2 * WIDTH) + place % OUT_WIDTH * 2).to(tl.int64)
+    beside = entry % 2 * (HEIGHT * WIDTH) + (tap // 3 - 1) * WIDTH + (tap % 3 - 1)
+    source = center[:, None] + beside.to(tl.int64)[None, :]
+
+    column = tl.arange(0, COLUMNS)
+    channel = tl.program_id(1) * COLUMNS + column
+    dealt = tl.program_id(1) * COLUMNS + _dealt(column, COLUMNS)
+    weights = tl.load(
+        kernel + dealt[None, :] * PATCH + entry[:, None],
+        mask=(entry < PATCH)[:, None] & (dealt < CHANNELS)[None, :],
+        other=0.0,
+    )
+    before = 0.0
+    if filtered is not None:
+        before = _of_polarities(filtered, positive)
+
+    written = known[:, None] & (EVEN | (channel < CHANNELS)[None, :])
+    target = place.to(tl.int64)[:, None] * CHANNELS + channel.to(tl.int64)[None, :]
+    target = tl.max_contiguous(target, (1, COLUMNS // 4))  # no more than a thread has together
+    real = tl.zeros((ROWS, COLUMNS), tl.float32)
+    imag = tl.zeros((ROWS, COLUMNS), tl.float32)
+    last_spike = tl.zeros((ROWS, COLUMNS), tl.float32)
+    last = tl.zeros((ROWS, PADDED), tl.float32)
+    first_frame = x + sample * (STEPS * 2 * HEIGHT * WIDTH)
+    base = sample * (STEPS * POSITIONS * CHANNELS)
+    events = tl.load(first_frame + source, mask=inside, other=0.0)
+    step = 0
+    while step < STEPS:
+        slope = _of_polarities(entry_scale + step * 2, positive)
+        offset = _of_polarities(entry_shift + step * 2, positive)
+        scales = _of_channels(scale + step * CHANNELS, channel, CHANNELS, EVEN)
+        shifts = _of_channels(shift + step * CHANNELS, channel, CHANNELS, EVEN)
+        normed = tl.where(inside, tl.fma(events.to(tl.float32), slope, offset), 0.0)
+        # The next step's events are on their way while this one's are computed.
+        frame = first_frame + tl.minimum(step + 1, STEPS - 1) * (2 * HEIGHT * WIDTH)
+        events = tl.load(frame + source, mask=inside, other=0.0)
+        patch = normed
+        if filtered is not None:
+            patch = tl.fma(normed, 1.0 + before, -(last * before))
+        last = normed
+        product = tl.dot(patch.to(weights.dtype), weights, input_precision="ieee").to(kernel.dtype.element_ty)
+        current = _in_order(product, ROWS, COLUMNS)
+        # The neuron's constants are read anew at every step: they are near, and registers are scarce.
+        decays = _of_channels(decay, channel, CHANNELS, EVEN)
+        rotations = 0.0
+        if RESONATING:
+            rotations = _of_channels(rotation, channel, CHANNELS, EVEN)
+        gains = _of_channels(gain, channel, CHANNELS, EVEN)
+        thresholds = _of_channels(threshold, channel, CHANNELS, EVEN)
+        drive = tl.fma(current.to(tl.float32), scales, shifts)
+        spike, charge, real, imag = fire_step(
+            drive, real, imag, decays, rotations, gains, thresholds, sharpness, RESONATING, RELAXED
+        )
+        tl.store(spikes + base + target, as_stored(spike, spikes, RELAXED), mask=written)
+        tl.store(potential + base + target, charge.to(potential.dtype.element_ty), mask=written)
+        emitted = spike
+        if coefficient is not None:
+            emitted = tl.fma(_of_channels(coefficient, channel, CHANNELS, EVEN), spike - last_spike, spike)
+        tl.store(operand + base + target, emitted.to(operand.dtype.element_ty), mask=written)
+        last_spike = spike
+        base += POSITIONS * CHANNELS
+        step += 1
+
+
+def block_for(positions: int, dtype: torch.dtype) -> tuple[int, int]:
+    """(positions, warps) of a program: one warp where there is work for all, and tensor cores for its products."""
+    if dtype.itemsize == 2:
+        return (16, 1) if positions >= FULL else (16, 4)
+    return (32, 4) if positions >= 32 * 128 else (16, 4)
+
+
+def enter_fire(
+    x: Tensor,
+    entry_scale: Tensor,
+    entry_shift: Tensor,
+    filtered: Tensor | None,
+    kernel: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    decay: Tensor,
+    rotation: Tensor | None,
+    gain: Tensor,
+    threshold: Tensor,
+    coefficient: Tensor | None,
+    relaxed: bool,
+    sharpness: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    samples, steps, _, height, width = x.shape
+    rows, columns = -(-height // 2), -(-width // 2)
+    channels = kernel.shape[0]
+    shape = (samples, steps, rows, columns, channels)
+    spikes = x.new_empty(shape, dtype=kernel.dtype if relaxed else torch.uint8)
+    potential, operand = (x.new_empty(shape, dtype=kernel.dtype) for _ in range(2))
+    block, warps = block_for(samples * rows * columns, kernel.dtype)
+    wide = min(32, max(16, triton.next_power_of_2(channels)))
+    grid = (samples * triton.cdiv(rows * columns, block), triton.cdiv(channels, wide))
+    taps = kernel.permute(0, 2, 3, 1).contiguous()  # [C, tap, polarity]
+    parameters = (scale, shift, decay, rotation, gain, threshold, coefficient)
+    _enter_fire_kernel[grid](
+        x.contiguous(),
+        entry_scale.contiguous(),
+        entry_shift.contiguous(),
+        filtered,
+        taps,
+        *(None if p is None else p.contiguous() for p in parameters),
+        spikes,
+        potential,
+        operand,
+        sharpness,
+        HEIGHT=height,
+        WIDTH=width,
+        STEPS=steps,
+        CHANNELS=channels,
+        RELAXED=relaxed,
+        PATCH=PATCH,
+        PADDED=PADDED,
+        COLUMNS=wide,
+        ROWS=block,
+        num_warps=warps,
+        maxnreg=REGISTERS if kernel.dtype.itemsize == 2 else None,
+    )
+    return spikes, potential, operand

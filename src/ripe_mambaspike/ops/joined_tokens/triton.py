@@ -1,0 +1,171 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""Spikes pooled step by step, and what the bridge's convolution makes of them summed over time, on a GPU.
+
+Rows of both kernels run over all samples at once, so that no grid leaves a part of a program idle.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ripe_mambaspike.ops.pooled_rates.triton import end_of, first_of, most_covered
+from ripe_mambaspike.ops.row_norm import EPSILON
+from ripe_mambaspike.ops.row_norm.triton import normalize
+
+POOL_TILE = 1024  # numbers a program holds: 16 bytes a thread
+POOL_WARPS = 2
+TOGETHER = 16  # pixels of a cell read at once
+JOIN_TILE = 128  # positions × channels a program holds
+JOIN_WARPS = 1
+WANTED = 512  # programs; where the positions make fewer, the steps are shared out too
+PIECE = 8  # earlier steps summed at once
+
+
+@triton.jit
+def _pool_kernel(
+    spikes_ptr,  # [images, H, W, C]
+    out_ptr,  # [images, rows, columns, all channels]
+    positions,  # images · rows · columns
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    OFFSET: tl.constexpr,  # of this scale among all channels
+    ALL: tl.constexpr,
+    SPAN: tl.constexpr,  # columns of the widest cell
+    COVERED: tl.constexpr,  # pixels of the largest cell
+    FULL: tl.constexpr,  # all cells are that large, and read without a rest
+    WHOLE: tl.constexpr,  # spikes are bytes
+    TOGETHER: tl.constexpr,
+    CELLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A block of cells and channels; the cells are those of `rates`."""
+    position = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    image, cell = position // (ROWS * COLUMNS), position % (ROWS * COLUMNS)
+    row, column = cell // COLUMNS, cell % COLUMNS
+    top, bottom = first_of(row, HEIGHT, ROWS), end_of(row, HEIGHT, ROWS)
+    left, right = first_of(column, WIDTH, COLUMNS), end_of(column, WIDTH, COLUMNS)
+    wanted = (position < positions)[:, None] & (channel < CHANNELS)[None, :]
+    corner = image.to(tl.int64) * (HEIGHT * WIDTH) + top * WIDTH + left
+    if WHOLE:
+        total = tl.zeros([CELLS, BLOCK], tl.int32)
+    else:
+        total = tl.zeros([CELLS, BLOCK], tl.float32)
+    for start in range(0, COVERED, TOGETHER):
+        for inner in tl.static_range(TOGETHER):
+            down, across = (start + inner) // SPAN, (start + inner) % SPAN
+            inside = wanted
+            if not FULL:
+                inside = wanted & ((top + down < bottom) & (left + across < right))[:, None]
+            pixel = corner + down * WIDTH + across
+            found = tl.load(spikes_ptr + pixel[:, None] * CHANNELS + channel[None, :], mask=inside, other=0)
+            total += found.to(total.dtype)
+    area = ((bottom - top) * (right - left)).to(tl.float32)
+    mean = total.to(tl.float32) / area[:, None]
+    place = position.to(tl.int64)[:, None] * ALL + OFFSET + channel[None, :]
+    tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def _join_kernel(
+    convolved_ptr,  # [B, T, P, 2d]
+    attended_ptr,  # [B, T, P, d]
+    bias_ptr,
+    gain_ptr,
+    shift_ptr,
+    outer_gain_ptr,
+    outer_shift_ptr,
+    out_ptr,  # [B, T, P, d]
+    places,  # P
+    rows,  # B · P
+    epsilon,
+    STEPS: tl.constexpr,
+    SEGMENT: tl.constexpr,  # steps of a program
+    BEFORE: tl.constexpr,  # most steps before them
+    PIECE: tl.constexpr,
+    COLUMNS: tl.constexpr,  # d
+    WIDTH: tl.constexpr,  # d padded to a power of two
+    ROWS: tl.constexpr,
+):
+    """Some positions with all their channels: the sums of the steps before, then step by step."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(1) * SEGMENT
+    column = tl.arange(0, WIDTH)[None, :]
+    known = column < COLUMNS
+    inside = (row < rows)[:, None] & known
+    start = ((row // places).to(tl.int64) * (STEPS * places) + row % places)[:, None]  # of a position's first step
+    bias = tl.load(bias_ptr + column, mask=known, other=0.0)
+    gain = tl.load(gain_ptr + column, mask=known, other=0.0)
+    shift = tl.load(shift_ptr + column, mask=known, other=0.0)
+    outer_gain = tl.load(outer_gain_ptr + column, mask=known, other=0.0)
+    outer_shift = tl.load(outer_shift_ptr + column, mask=known, other=0.0)
+    rated = tl.zeros([ROWS, WIDTH], tl.float32)
+    changed = tl.zeros([ROWS, WIDTH], tl.float32)
+    for earlier in range(0, BEFORE, PIECE):
+        for inner in tl.static_range(PIECE):
+            step = earlier + inner
+            past = inside & (step < first)
+            place = (start + step * places) * (2 * COLUMNS) + column
+            rated += tl.load(convolved_ptr + place, mask=past, other=0.0).to(tl.float32)
+            changed += tl.load(convolved_ptr + place + COLUMNS, mask=past, other=0.0).to(tl.float32)
+    before = changed * (1.0 / tl.maximum(first, 1))
+    for index in range(SEGMENT):
+        step = first + index
+        token = start + step * places
+        wanted = inside & (step < STEPS)
+        place = token * (2 * COLUMNS) + column
+        attended = tl.load(attended_ptr + token * COLUMNS + column, mask=wanted, other=0.0).to(tl.float32)
+        rated += tl.load(convolved_ptr + place, mask=wanted, other=0.0).to(tl.float32)
+        changed += tl.load(convolved_ptr + place + COLUMNS, mask=wanted, other=0.0).to(tl.float32)
+        share = 1.0 / (step + 1)
+        rate = changed * share
+        mixed = rated * share + (rate - before) + bias
+        before = rate
+        inner, _ = normalize(mixed, COLUMNS, epsilon, known)
+        outer, _ = normalize(inner * gain + shift + attended, COLUMNS, epsilon, known)
+        tl.store(out_ptr + token * COLUMNS + column, outer * outer_gain + outer_shift, mask=wanted)
+
+
+def pooled_spikes(like: Tensor, spikes: Sequence[Tensor], rows: int, columns: int) -> Tensor:
+    """Spikes [B, T, H_i, W_i, C_i] of every scale → [B, T, rows, columns, ΣC_i] in the precision of `like`."""
+    samples, steps = spikes[0].shape[:2]
+    channels = sum(one.shape[-1] for one in spikes)
+    out = torch.empty(samples, steps, rows, columns, channels, dtype=like.dtype, device=like.device)
+    positions, offset = samples * steps * rows * columns, 0
+    for one in spikes:
+        height, width, wide = one.shape[2:]
+        span = most_covered(width, columns)
+        covered = most_covered(height, rows) * span
+        together = min(TOGETHER, covered)
+        full = height % rows == 0 and width % columns == 0 and covered % together == 0
+        block = min(64, triton.next_power_of_2(wide))
+        cells = max(1, POOL_TILE // block)
+        _pool_kernel[(triton.cdiv(positions, cells), triton.cdiv(wide, block))](
+            one.contiguous(), out, positions, height, width, wide, rows, columns, offset, channels,
+            span, covered, full, one.dtype == torch.uint8, together, cells, block, num_warps=POOL_WARPS,
+        )  # fmt: skip
+        offset += wide
+    return out
+
+
+def joined_tokens(convolved: Tensor, attended: Tensor, *vectors: Tensor) -> Tensor:
+    """convolved [B, T, P, 2d], attended [B, T, P, d], vectors [d] float32: bias, the inner norm's, the outer's."""
+    samples, steps, places, columns = attended.shape
+    out = torch.empty_like(attended, dtype=torch.float32)
+    width = triton.next_power_of_2(columns)
+    rows = max(1, JOIN_TILE // width)
+    blocks = triton.cdiv(samples * places, rows)
+    segment = triton.cdiv(steps, min(steps, max(1, WANTED // blocks)))
+    segments = triton.cdiv(steps, segment)
+    _join_kernel[(blocks, segments)](
+        convolved, attended, *(vector.contiguous() for vector in vectors), out, places, samples * places, EPSILON,
+        STEPS=steps, SEGMENT=segment, BEFORE=(segments - 1) * segment, PIECE=PIECE,
+        COLUMNS=columns, WIDTH=width, ROWS=rows, num_warps=JOIN_WARPS,
+    )  # fmt: skip
+    return out

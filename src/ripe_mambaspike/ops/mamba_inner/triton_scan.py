@@ -1,0 +1,225 @@
+"""Calls of the scan's kernels, forwards and backwards."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.mamba_inner.triton_scan_backward import costates_kernel, gradients_kernel
+from ripe_mambaspike.ops.mamba_inner.triton_scan_forward import hand_over_kernel, outputs_kernel, walk_kernel
+from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import (
+    LANES,
+    Cut,
+    Sizes,
+    backward_tile,
+    ceil_div,
+    forward_held,
+    forward_lanes,
+    forward_tile,
+    power_of_two,
+    samples_at_once,
+)
+
+CELLS = 128  # of states [N, E], for a program that hands over
+WARPS = 1  # has all states of its channels: their sum crosses no warps
+
+
+class ScanInputs(NamedTuple):
+    """What the scan reads, forwards and backwards."""
+
+    u: Tensor  # [D, B, L, E]
+    proj: Tensor  # [D, B, L, R + 2N]
+    inputs: Tensor  # [B, L, D, 2E]; the gate half
+    dt_proj: Tensor  # [D, E, R]
+    dt_bias: Tensor  # [D, E]
+    decay: Tensor  # [D, E, N]
+    skip: Tensor  # [D, E]
+
+
+class ScanGradients(NamedTuple):
+    u: Tensor  # but for what comes through proj
+    proj: Tensor
+    dt_proj: Tensor
+    dt_bias: Tensor
+    decay: Tensor
+    skip: Tensor
+
+
+def groups_of(sizes: Sizes) -> int:
+    """Channels a thread has in the backward pass: two of many, so that sums over them begin within a thread."""
+    return 1 if sizes.channels < 8 * LANES else 2
+
+
+def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
+    """y·silu(gate) [B, L, D, E]."""
+    lanes = forward_lanes(sizes)
+    tile = forward_tile(sizes.states, lanes, forward_held(sizes, cut))
+    out = given.inputs.new_empty(sizes.batch, sizes.length, sizes.directions, sizes.channels)
+    starts = _starts(given, sizes, cut, lanes, tile)[0] if cut.chunks > 1 else out
+    outputs_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.sequences)](
+        *given,
+        starts,
+        out,
+        sizes.batch,
+        sizes.length,
+        cut.chunks,
+        D=sizes.directions,
+        E=sizes.channels,
+        CHUNK=cut.chunk,
+        FROM_START=cut.chunks > 1,
+        EVEN=sizes.length % cut.chunk == 0 and sizes.channels % lanes == 0,
+        R=sizes.rank,
+        N=sizes.states,
+        T=tile,
+        LANES=lanes,
+        num_warps=WARPS,
+    )
+    return out
+
+
+def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: Sizes, cut: Cut) -> ScanGradients:
+    """Fill the gate half of grad_inputs; all other gradients. grad [B, L, D, E]."""
+    groups = groups_of(sizes)
+    blocks, many = sizes.blocks(groups), cut.chunks > 1
+    grad_u = torch.empty_like(given.u)
+    parts = given.decay.new_empty(blocks, *given.proj.shape)
+    sums = given.decay.new_empty(
+        sizes.directions, sizes.batch, cut.chunks, sizes.states + 2 + sizes.rank, sizes.channels
+    )
+    starts, steps = _starts(given, sizes, cut, LANES, forward_tile(sizes.states)) if many else (sums, sums)
+    ends = _ends(given, grad, steps, sizes, cut) if many else sums
+    tile = backward_tile(sizes.states)
+    tiles = ceil_div(sizes.length, tile)
+    at_once = samples_at_once(sizes)
+    states = given.decay.new_empty(sizes.directions * at_once, tiles, sizes.states, sizes.channels)
+    for first in range(0, sizes.batch, at_once):
+        samples = min(at_once, sizes.batch - first)
+        _walk(given, starts, states, sums, sizes, cut, tile, (first, samples), tiles)
+        gradients_kernel[(blocks * cut.chunks, sizes.directions * samples)](
+            given.u,
+            given.proj,
+            given.inputs,
+            grad,
+            *given[3:],
+            states,
+            ends,
+            grad_inputs,
+            grad_u,
+            parts,
+            sums,
+            first,
+            samples,
+            sizes.batch,
+            sizes.length,
+            sizes.directions,
+            sizes.channels,
+            cut.chunks,
+            tiles,
+            CHUNK=cut.chunk,
+            FROM_END=many,
+            R=sizes.rank,
+            RANKS=power_of_two(sizes.rank),
+            N=sizes.states,
+            T=tile,
+            G=groups,
+            LANES=LANES,
+            num_warps=WARPS,
+        )
+    total = torch.sum(sums, (1, 2)).transpose(1, 2)  # [D, E, N + 2 + R]
+    grad_decay, grad_skip, grad_bias, grad_weight = total.split((sizes.states, 1, 1, sizes.rank), 2)
+    return ScanGradients(
+        grad_u,
+        (parts[0] if blocks == 1 else torch.sum(parts, 0)).to(given.proj.dtype),
+        grad_weight.clone(memory_format=torch.contiguous_format),
+        grad_bias.squeeze(2).clone(memory_format=torch.contiguous_format),
+        grad_decay.clone(memory_format=torch.contiguous_format),
+        grad_skip.squeeze(2).clone(memory_format=torch.contiguous_format),
+    )
+
+
+def _starts(given: ScanInputs, sizes: Sizes, cut: Cut, lanes: int, tile: int) -> tuple[Tensor, Tensor]:
+    """What every chunk starts from [D·B, M, N, E], and the sum of its steps [D·B, M, E]."""
+    leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
+    sums = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.channels)
+    _walk(given, None, leaves, sums, sizes, cut, tile, (0, sizes.batch), lanes=lanes)
+    return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=False), sums
+
+
+def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: Cut) -> Tensor:
+    """The gradient that reaches every chunk's last state from the chunks after it [D·B, M, N, E]."""
+    leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
+    costates_kernel[(sizes.blocks() * cut.chunks, sizes.sequences)](
+        given.proj,
+        given.inputs,
+        grad,
+        *given[3:6],
+        leaves,
+        sizes.batch,
+        sizes.length,
+        sizes.directions,
+        sizes.channels,
+        cut.chunks,
+        CHUNK=cut.chunk,
+        R=sizes.rank,
+        N=sizes.states,
+        T=forward_tile(sizes.states),
+        LANES=LANES,
+        num_warps=WARPS,
+    )
+    return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=True)
+
+
+def _walk(
+    given: ScanInputs,
+    starts: Tensor | None,
+    states: Tensor,
+    sums: Tensor,
+    sizes: Sizes,
+    cut: Cut,
+    tile: int,
+    samples: tuple[int, int],
+    tiles: int = 0,
+    lanes: int = LANES,
+) -> None:
+    """Walk over all chunks of some samples (the first, how many); `tiles` to keep the state before every tile."""
+    walk_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.directions * samples[1])](
+        given.u,
+        given.proj,
+        *given[3:6],
+        sums if starts is None else starts,
+        states,
+        sums,
+        *samples,
+        sizes.batch,
+        sizes.length,
+        sizes.channels,
+        cut.chunks,
+        tiles,
+        CHUNK=cut.chunk,
+        FROM_START=starts is not None and cut.chunks > 1,
+        KEEP=tiles > 0,
+        R=sizes.rank,
+        N=sizes.states,
+        T=tile,
+        LANES=lanes,
+        num_warps=WARPS,
+    )
+
+
+def _handed_over(leaves: Tensor, sums: Tensor, decay: Tensor, sizes: Sizes, cut: Cut, reverse: bool) -> Tensor:
+    starts = torch.empty_like(leaves)
+    hand_over_kernel[(ceil_div(sizes.states * sizes.channels, CELLS), sizes.sequences)](
+        leaves,
+        sums,
+        decay,
+        starts,
+        sizes.batch,
+        sizes.channels,
+        CHUNKS=cut.chunks,
+        REVERSE=reverse,
+        N=sizes.states,
+        AHEAD=min(16, power_of_two(cut.chunks)),
+        BLOCK=CELLS,
+        num_warps=4,
+    )
+    return starts

@@ -1,0 +1,89 @@
+"""The attention's gradient for as many channels as a program holds: what runs around the two passes."""
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.ops.membrane_attention.triton_gradient import key_side, query_side
+from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
+from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, plan
+
+
+def backward(
+    potential: Tensor,
+    spikes: Tensor,
+    features: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gain: Tensor,
+    grad_out: Tensor | None,
+    grad_attention: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
+    batch, steps, positions, channels = potential.shape
+    pairs, later = batch * steps, batch * (steps - 1)
+    cut = plan(pairs, potential, most=MOST_PARTIALS)
+    chunks = cut.chunks
+    mixed, sums, gathered = mixture(potential, spikes, key, value, keep=True)
+    grad_potential, grad_spikes, grad_features = (torch.empty_like(t) for t in (potential, potential, features))
+    affine = scale is not None and shift is not None
+    affine_sums = sums.new_empty((batch, steps, chunks, 2, channels) if affine else 0)
+    channel_sums = sums.new_empty(later, chunks, 2, channels)
+    grad_mixed, grad_weight = (sums.new_empty(later, chunks, channels, channels) for _ in range(2))
+    sizes = {
+        "C": channels,
+        "WIDTH": cut.width,
+        "BLOCK": cut.block,
+        "SPAN": cut.span,
+        "PRECISION": FLOAT32_PRODUCTS,
+        "num_warps": cut.warps,
+        "num_stages": cut.stages,
+    }
+    query_side[pairs, chunks](
+        potential,
+        features,
+        scale if affine else gain,
+        shift if affine else gain,
+        query,
+        gain,
+        mixed,
+        sums,
+        gain if grad_out is None else grad_out,
+        gain if grad_attention is None else grad_attention,
+        grad_potential,
+        grad_features,
+        affine_sums,
+        channel_sums,
+        grad_mixed,
+        grad_weight,
+        steps,
+        positions,
+        AFFINE=affine,
+        OUT=grad_out is not None,
+        ATTENTION=grad_attention is not None,
+        **sizes,
+    )
+    grad_query = grad_weight.sum((0, 1)).to(query.dtype)
+    del mixed
+
+    grad_mixed = grad_mixed[:, 0] if chunks == 1 else grad_mixed.sum(1)
+    grad_gain, by_key_sum = channel_sums[:, :, 0].sum((0, 1)), channel_sums[:, :, 1].sum(1)
+    grad_value = (grad_mixed.reshape(-1, channels).t() @ gathered.view(-1, channels)).to(value.dtype)
+    del gathered
+    grad_gathered = (grad_mixed @ value.float()).to(potential.dtype)
+    del grad_mixed
+    arguments = (potential, spikes, key, sums, grad_gathered, by_key_sum, grad_potential, grad_spikes, grad_weight)
+    key_side[pairs, chunks](*arguments, steps, positions, **sizes)
+    grad_key = grad_weight.sum((0, 1)).to(key.dtype)
+    grads = (grad_potential, grad_spikes, grad_features)
+    return *grads, *affine_gradients(scale, shift, gain, affine_sums), grad_query, grad_key, grad_value, grad_gain
+
+
+def affine_gradients(scale: Tensor | None, shift: Tensor | None, gain: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Of scale and shift, from sums [B, T, chunks, 2, C]; an empty tensor for one that is not there."""
+    if scale is not None and shift is not None:
+        return sums[..., 0, :].sum((0, 2)), sums[..., 1, :].sum((0, 2))
+    first, second = (gain.new_empty(0) if given is None else torch.zeros_like(given) for given in (scale, shift))
+    return first, second

@@ -1,0 +1,232 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""What the positions of a step give together: G = φ(K)ᵀ S with S the spikes before, and from it what a query reads.
+
+The numerator φ(K)ᵀV is G W_Vᵀ: the values are never formed. Attention is a mean of the values, close to their plain
+mean c = W_V r (r: the spikes' rates), so the mixture is kept without it: M = (G − k rᵀ) W_Vᵀ with k = Σφ(K), and
+
+    A = c + (φ(Q) M − ε c) / (φ(Q)·k + ε).
+
+What is rounded then is only the difference from the mean; the same holds for the gradients, which are differences.
+While G is gathered the rates are not known yet: in float32 spikes are counted from those of the first position, which
+gives zero where all positions agree, and the rest is taken off at the end. In bfloat16 they are taken as they are, and
+the matrix units also form the sums over positions: numbers then stay where they are.
+The first step has no spikes before it: of T steps, the T − 1 *later* ones are computed, [B·(T − 1), ...].
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, Plan, plan
+from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
+    load_matrix,
+    load_row,
+    load_tile,
+    positive,
+    spikes_like,
+    store_matrix,
+    store_row,
+)
+from ripe_mambaspike.ops.triton_launch import Synchronous
+
+MANY_STEPS = 64  # from so many on, small programs fill the GPU
+MANY_PROGRAMS = 1920
+
+
+class Mixture(NamedTuple):
+    """Of every later step."""
+
+    mixed: Tensor  # M [pairs, C, C], the activations' precision
+    sums: Tensor  # [pairs, 3, C] float32: k, r and c
+    gathered: Tensor  # G [pairs, C, C] float32; empty unless kept
+
+
+def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep: bool = False) -> Mixture:
+    """G, and M with its sums, of every later step of potential and spikes [B, T, P, C]."""
+    batch, steps, positions, channels = potential.shape
+    later = batch * (steps - 1)
+    cut = gathering(later, potential)
+    mixed = potential.new_empty(later, channels, channels)
+    sums = potential.new_empty(later, 3, channels, dtype=torch.float32)
+    gathered = sums.new_empty((later, channels, channels) if keep else 0)
+    if later == 0:
+        return Mixture(mixed, sums, gathered)
+    single = cut.chunks == 1
+    partial = gathered if single else sums.new_empty(later, cut.chunks, channels, channels)
+    partial_sums = sums if single else sums.new_empty(later, cut.chunks, 2, channels)
+    sizes = {"C": channels, "WIDTH": cut.width, "PRECISION": FLOAT32_PRODUCTS, "num_warps": cut.warps}
+    _gather[later, cut.chunks](
+        potential,
+        spikes,
+        key,
+        value,
+        partial,
+        partial_sums,
+        mixed,
+        steps,
+        positions,
+        BLOCK=cut.block,
+        SPAN=cut.span,
+        SINGLE=single,
+        KEEP=keep,
+        SIDE=1 if potential.dtype == torch.float32 else 16,
+        num_stages=cut.stages,
+        **sizes,
+    )
+    if not single:
+        rows = 16 if later < 128 else min(cut.width, 64)
+        arguments = (spikes, partial, partial_sums, value, mixed, sums, gathered, steps, positions)
+        _mix[later, triton.cdiv(channels, rows)](*arguments, CHUNKS=cut.chunks, ROWS=rows, KEEP=keep, **sizes)
+    return Mixture(mixed, sums, gathered)
+
+
+def gathering(later: int, x: Tensor) -> Plan:
+    """How _gather cuts `later` steps of x, as measured: with many steps, a warp for 32 channels in small programs."""
+    cut = plan(later, x, least=32, most=MOST_PARTIALS, tile=8192)
+    if x.dtype == torch.float32 or cut.width > 64 or later < MANY_STEPS:
+        return cut._replace(stages=1 if cut.width <= 32 else cut.stages)
+    blocks = triton.cdiv(x.shape[2], 64)
+    span = triton.cdiv(blocks, min(blocks, triton.cdiv(MANY_PROGRAMS, later)))
+    narrow = cut.width <= 32
+    return Plan(64, triton.cdiv(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
+
+
+@triton.jit
+def _without_mean(gathered, key_sum, excess, weight, PRECISION: tl.constexpr):
+    """(G − k rᵀ) W_Vᵀ for some rows of G as it is gathered, and by how much r exceeds what was taken off there."""
+    centered = gathered - key_sum[:, None] * excess[None, :]
+    return tl.dot(centered.to(weight.dtype), tl.trans(weight), input_precision=PRECISION)
+
+
+@triton.jit
+def _mean_value(rates, weight):
+    return tl.sum(weight.to(tl.float32) * rates[None, :], 1)
+
+
+@triton.jit
+def _counted_from(before, like, channels, C: tl.constexpr):
+    """What spikes are counted from: those of the first position, or nothing in bfloat16, whose products are coarser."""
+    if like.dtype.element_ty == tl.float32:
+        first = load_row(before, channels, C)
+    else:
+        first = tl.zeros(channels.shape, tl.float32)
+    return first
+
+
+@Synchronous
+@triton.jit
+def _gather(
+    potential,
+    spikes,
+    key,
+    value,
+    gathered,
+    sums,
+    mixed,
+    steps,
+    positions,
+    C: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    SINGLE: tl.constexpr,
+    KEEP: tl.constexpr,
+    SIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """A chunk of a later step's positions: to partial G, k and Σs; where it is the only one, all the way to M."""
+    later = tl.program_id(0)
+    chunk = tl.program_id(1)
+    pair = later + later // (steps - 1) + 1  # among all steps
+    channels = tl.arange(0, WIDTH)
+    here = potential + pair.to(tl.int64) * positions * C
+    before = spikes + (pair - 1).to(tl.int64) * positions * C
+    weight = load_matrix(key, channels, channels, C)
+    first = _counted_from(before, potential, channels, C)
+    total = tl.zeros([WIDTH, WIDTH], tl.float32)
+    key_sums = tl.zeros([WIDTH, SIDE], tl.float32)
+    spike_sums = tl.zeros([SIDE, WIDTH], tl.float32)
+    for index in range(SPAN):
+        rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
+        u = load_tile(here, rows, positions, channels, C)
+        s = spikes_like(load_tile(before, rows, positions, channels, C), u)
+        features = positive(tl.dot(weight, u, input_precision=PRECISION))
+        if SIDE == 1:
+            features = tl.where((rows < positions)[None, :], features, 0.0)
+            key_sums += tl.sum(features, 1)[:, None]
+            spike_sums += tl.sum(s, 1)[None, :]
+            total = tl.dot(features, tl.trans(s - first[:, None]), total, input_precision=PRECISION)
+        else:  # the matrix units sum over positions as well: then no numbers move between threads
+            features = features.to(u.dtype)
+            met = tl.where(rows < positions, 1.0, 0.0).to(u.dtype)
+            key_sums = tl.dot(features, tl.broadcast_to(met[:, None], [BLOCK, SIDE]), key_sums)
+            spike_sums = tl.dot(tl.full([SIDE, BLOCK], 1.0, u.dtype), tl.trans(s), spike_sums)
+            total = tl.dot(features, tl.trans(s), total)
+    key_sum = tl.sum(key_sums, 1) / SIDE
+    spike_sum = tl.sum(spike_sums, 0) / SIDE
+    if SINGLE:
+        rates = tl.div_rn(spike_sum, positions * 1.0)
+        weight = load_matrix(value, channels, channels, C)
+        product = _without_mean(total, key_sum, rates - first, weight, PRECISION)
+        store_matrix(mixed + later.to(tl.int64) * C * C, channels, channels, product, C)
+        store_row(sums + later * 3 * C, channels, key_sum, C)
+        store_row(sums + (later * 3 + 1) * C, channels, rates, C)
+        store_row(sums + (later * 3 + 2) * C, channels, _mean_value(rates, weight), C)
+    else:
+        place = later.to(tl.int64) * tl.num_programs(1) + chunk
+        store_row(sums + place * 2 * C, channels, key_sum, C)
+        store_row(sums + (place * 2 + 1) * C, channels, spike_sum, C)
+    if SINGLE and KEEP:
+        total += key_sum[:, None] * first[None, :]
+    if KEEP or not SINGLE:
+        place = later.to(tl.int64) * tl.num_programs(1) + chunk
+        store_matrix(gathered + place * C * C, channels, channels, total, C)
+
+
+@Synchronous
+@triton.jit
+def _mix(
+    spikes,
+    partial,
+    partial_sums,
+    value,
+    mixed,
+    sums,
+    gathered,
+    steps,
+    positions,
+    C: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Some rows of a later step's M from all chunks' partial sums."""
+    later = tl.program_id(0)
+    channels = tl.arange(0, WIDTH)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    total = tl.zeros([ROWS, WIDTH], tl.float32)
+    key_sum = tl.zeros([ROWS], tl.float32)
+    spike_sum = tl.zeros([WIDTH], tl.float32)
+    for chunk in range(CHUNKS):
+        place = later.to(tl.int64) * CHUNKS + chunk
+        total += load_matrix(partial + place * C * C, rows, channels, C)
+        key_sum += load_row(partial_sums + place * 2 * C, rows, C)
+        spike_sum += load_row(partial_sums + (place * 2 + 1) * C, channels, C)
+    pair = later + later // (steps - 1) + 1
+    first = _counted_from(spikes + (pair - 1).to(tl.int64) * positions * C, mixed, channels, C)
+    rates = tl.div_rn(spike_sum, positions * 1.0)
+    weight = load_matrix(value, channels, channels, C)
+    product = _without_mean(total, key_sum, rates - first, weight, PRECISION)
+    store_matrix(mixed + later.to(tl.int64) * C * C, rows, channels, product, C)
+    store_row(sums + later * 3 * C, rows, key_sum, C)
+    if tl.program_id(1) == 0:
+        store_row(sums + (later * 3 + 1) * C, channels, rates, C)
+        store_row(sums + (later * 3 + 2) * C, channels, _mean_value(rates, weight), C)
+    if KEEP:
+        total += key_sum[:, None] * first[None, :]
+        store_matrix(gathered + later.to(tl.int64) * C * C, rows, channels, total, C)

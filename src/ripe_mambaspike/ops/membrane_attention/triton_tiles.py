@@ -1,0 +1,103 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""What the attention's kernels share: tiles of rows and channels, the positive feature, the quotient."""
+
+import triton
+import triton.language as tl
+
+from ripe_mambaspike.ops.membrane_attention.reference import EPSILON
+
+TINY = tl.constexpr(EPSILON)  # added to the denominator
+LOG2_E = tl.constexpr(1.4426950408889634)
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+# Four bytes 0 or 1 to bfloat16: each to the low byte of 16 bits, times the bits of one.
+UNPACK = tl.constexpr(
+    "{ .reg .b32 low, high; prmt.b32 low, $2, 0, 0x4140; prmt.b32 high, $2, 0, 0x4342;"
+    " mul.lo.u32 $0, low, 0x3F80; mul.lo.u32 $1, high, 0x3F80; }"
+)
+
+
+@triton.jit
+def load_tile(pointer, rows, limit, channels, C: tl.constexpr):
+    """[channels, rows] of a [rows, C] tensor, zero beyond row `limit` and channel C.
+
+    Turned, because a thread of a matrix unit holds few rows of a tile and many of its columns: what there is per
+    channel, of which there is a lot, then takes few registers.
+    """
+    mask = (channels < C)[:, None] & (rows < limit)[None, :]
+    return tl.load(pointer + rows[None, :] * C + channels[:, None], mask=mask, other=0)
+
+
+@triton.jit
+def store_tile(pointer, rows, limit, channels, value, C: tl.constexpr):
+    """A tile [channels, rows] to where load_tile would read it.
+
+    Eight numbers at once, whatever their size: given sixteen bytes each, the compiler would compute everything twice,
+    once as it stores numbers and once as it stores bytes.
+    """
+    mask = (channels < C)[:, None] & (rows < limit)[None, :]
+    places = rows[None, :] * C + channels[:, None]
+    if C % 8 == 0:
+        places = tl.multiple_of(tl.max_contiguous(places, [8, 1]), [8, 1])
+    tl.store(pointer + places, value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_matrix(pointer, rows, columns, C: tl.constexpr):
+    """[rows, columns] of a [C, C] matrix, zero beyond it."""
+    mask = (rows < C)[:, None] & (columns < C)[None, :]
+    return tl.load(pointer + rows[:, None] * C + columns[None, :], mask=mask, other=0)
+
+
+@triton.jit
+def store_matrix(pointer, rows, columns, value, C: tl.constexpr):
+    mask = (rows < C)[:, None] & (columns < C)[None, :]
+    tl.store(pointer + rows[:, None] * C + columns[None, :], value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_row(pointer, channels, C: tl.constexpr):
+    return tl.load(pointer + channels, mask=channels < C, other=0).to(tl.float32)
+
+
+@triton.jit
+def store_row(pointer, channels, value, C: tl.constexpr):
+    tl.store(pointer + channels, value, mask=channels < C)
+
+
+@triton.jit
+def load_affine(scale, shift, step, channels, C: tl.constexpr, AFFINE: tl.constexpr):
+    """(scale, shift) of a step; one and zero where there is no norm."""
+    if AFFINE:
+        by = load_row(scale + step * C, channels, C)
+        to = load_row(shift + step * C, channels, C)
+    else:
+        by = tl.full(channels.shape, 1.0, tl.float32)
+        to = tl.zeros(channels.shape, tl.float32)
+    return by, to
+
+
+@triton.jit
+def spikes_like(s, u):
+    """Spikes as numbers of u's precision. Bytes become bfloat16 by their bits, four at a time."""
+    if s.dtype == tl.uint8 and u.dtype == tl.bfloat16:
+        if COMPILED:
+            numbers = tl.inline_asm_elementwise(UNPACK, "=r,=r,r", [s], dtype=tl.bfloat16, is_pure=True, pack=4)
+        else:
+            numbers = (s.to(tl.int16) * 0x3F80).to(tl.bfloat16, bitcast=True)
+    else:
+        numbers = s.to(u.dtype)
+    return numbers
+
+
+@triton.jit
+def positive(z):
+    """φ(z) = exp(min(z, 0)) + max(z, 0); its slope is min(φ, 1)."""
+    return tl.exp2(tl.minimum(z, 0.0) * LOG2_E) + tl.maximum(z, 0.0)
+
+
+@triton.jit
+def quotient(numerator, query, key_sum, center):
+    """(A − centre [C, rows], denominator [rows]) from M's part of the numerator and φ(Q); see attention_mix."""
+    denominator = tl.sum(query * key_sum[:, None], 0) + TINY
+    inverse = 1.0 / denominator  # one division a position instead of one a number
+    return (numerator - TINY * center[:, None]) * inverse[None, :], denominator

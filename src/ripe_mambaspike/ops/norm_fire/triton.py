@@ -1,0 +1,122 @@
+"""Norm and neuron over time on a GPU: block sizes, launches and the sums of partial sums.
+
+Arguments and results are those of the operators in `ops/norm_fire/__init__.py`.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_kernel, norm_fire_parameters_kernel
+from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
+from ripe_mambaspike.ops.triton_launch import contiguous, flat_block, tile_of
+
+REGISTERS = 128  # of a thread, so that sixteen warps fit
+AHEAD = 4  # steps read before they are computed
+
+
+def norm_fire(
+    x: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    decay: Tensor,
+    rotation: Tensor | None,
+    gain: Tensor,
+    threshold: Tensor,
+    coefficient: Tensor | None,
+    relaxed: bool,
+    sharpness: float,
+    keep_potential: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    samples, steps, positions, channels = x.shape
+    spikes = torch.empty_like(x, dtype=x.dtype if relaxed else torch.uint8)
+    potential = torch.empty_like(x) if keep_potential else x.new_empty(0)
+    operand = torch.empty_like(x)
+    size = positions * channels
+    block, warps = flat_block(size, samples, x.dtype)
+    ahead = _even_part(steps, AHEAD)
+    norm_fire_kernel[(triton.cdiv(size, block) * samples,)](
+        x,
+        *contiguous(scale, shift, decay, rotation, gain, threshold, coefficient),
+        spikes,
+        potential if keep_potential else None,
+        operand,
+        sharpness,
+        size,
+        STEPS=steps,
+        CHANNELS=channels,
+        RELAXED=relaxed,
+        AHEAD=ahead,
+        BLOCK=block,
+        EVEN=size % block == 0 and steps % ahead == 0,
+        num_warps=warps,
+        maxnreg=REGISTERS,
+    )
+    return spikes, potential, operand
+
+
+def norm_fire_backward(
+    x: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    decay: Tensor,
+    rotation: Tensor | None,
+    gain: Tensor,
+    threshold: Tensor,
+    coefficient: Tensor | None,
+    grad_spikes: Tensor | None,
+    grad_potential: Tensor | None,
+    grad_operand: Tensor | None,
+    relaxed: bool,
+    sharpness: float,
+) -> tuple[Tensor, ...]:
+    samples, steps, positions, channels = x.shape
+    parameters = contiguous(scale, shift, decay, rotation, gain, threshold, coefficient)
+    rows, columns, warps = tile_of(positions, channels, 1024, 128)
+    row_blocks = samples * triton.cdiv(positions, rows)
+    segment = min(4, triton.next_power_of_2(steps))  # what the kernel can join
+    segments = triton.cdiv(steps, segment)
+    parts = 1 if rotation is None else 2
+    slots = 2 + parts + (coefficient is not None)
+    states = decay.new_empty((samples, segments - 1, parts, positions, channels))
+    channel_sums = decay.new_empty((row_blocks, slots, channels))
+    step_sums = None if scale is None else decay.new_empty((row_blocks, steps, channels, 2))
+    grad_x = torch.empty_like(x)
+    norm_fire_backward_kernel[(row_blocks * triton.cdiv(channels, columns),)](
+        x,
+        *parameters,
+        *contiguous(grad_spikes, grad_potential, grad_operand),
+        grad_x,
+        states,
+        channel_sums,
+        step_sums,
+        sharpness,
+        positions,
+        STEPS=steps,
+        CHANNELS=channels,
+        RELAXED=relaxed,
+        SEGMENT=segment,
+        SEGMENTS=segments,
+        ROWS=rows,
+        COLUMNS=columns,
+        num_warps=warps,
+        maxnreg=REGISTERS,
+    )
+    grads = [None if given is None else torch.empty_like(given) for given in parameters]
+    norm_fire_parameters_kernel[(triton.cdiv(channels, 16),)](
+        channel_sums.sum(0),
+        None if step_sums is None else step_sums.sum(0),
+        *contiguous(scale, shift, gain),
+        *grads,
+        STEPS=steps,
+        CHANNELS=channels,
+        STEP_LANES=triton.next_power_of_2(steps),
+        COLUMNS=16,
+        num_warps=1,
+    )
+    return grad_x, *(decay.new_empty(0) if grad is None else grad for grad in grads)
+
+
+def _even_part(steps: int, most: int) -> int:
+    """How many steps to take at a time, at most so many, such that the last time is (nearly) as full as the others."""
+    return triton.cdiv(steps, triton.cdiv(steps, most))

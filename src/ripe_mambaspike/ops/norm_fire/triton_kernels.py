@@ -1,0 +1,89 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment, var-annotated"
+"""Norm and neuron over time, forward. Tensors are [B, T, P, C]; a sample's step is a flat run of size = P·C.
+
+Every program owns some elements of one sample and walks over the steps with their state in registers. Steps are read
+AHEAD at a time, all loads first, so that memory is busy while the recurrence is computed.
+"""
+
+import triton
+import triton.language as tl
+
+from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step
+
+
+@triton.jit
+def normed(x, scale_ptr, shift_ptr, place, live):
+    """The neuron's input in float32 from a block of x: scaled and shifted where there is a norm."""
+    x = x.to(tl.float32)
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr + place, mask=live, other=0.0)
+        shift = tl.load(shift_ptr + place, mask=live, other=0.0)
+        x = tl.fma(scale, x, shift)
+    return x
+
+
+@triton.jit
+def norm_fire_kernel(
+    x_ptr,
+    scale_ptr,
+    shift_ptr,
+    decay_ptr,
+    rotation_ptr,
+    gain_ptr,
+    threshold_ptr,
+    coefficient_ptr,
+    spikes_ptr,
+    potential_ptr,
+    operand_ptr,
+    sharpness,
+    size,
+    STEPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    RELAXED: tl.constexpr,
+    AHEAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,  # blocks divide size and AHEAD the steps: nothing to mask
+):
+    """A flat block of one sample; an element's channel is its index modulo CHANNELS. Absent tensors are None."""
+    RESONATING: tl.constexpr = rotation_ptr is not None
+    blocks = tl.cdiv(size, BLOCK)
+    # From the last sample to the first: what was written last, before this kernel and by it, is still in the cache.
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    sample = (program // blocks).to(tl.int64)
+    flat = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
+    inside = flat < size
+    channel = flat % CHANNELS
+    decay = tl.load(decay_ptr + channel)
+    gain = tl.load(gain_ptr + channel)
+    threshold = tl.load(threshold_ptr + channel)
+    rotation = decay
+    if RESONATING:
+        rotation = tl.load(rotation_ptr + channel)
+    coefficient = decay
+    if coefficient_ptr is not None:
+        coefficient = tl.load(coefficient_ptr + channel)
+
+    real = tl.zeros([BLOCK], tl.float32)
+    imag = tl.zeros([BLOCK], tl.float32)
+    before = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, STEPS, AHEAD):
+        base = (sample * STEPS + start) * size
+        xs = ()
+        for ahead in tl.static_range(AHEAD):
+            live = EVEN | (inside & (start + ahead < STEPS))
+            xs = xs + (tl.load(x_ptr + (base + ahead * size) + flat, mask=live, other=0.0),)
+        for ahead in tl.static_range(AHEAD):
+            live = EVEN | (inside & (start + ahead < STEPS))
+            x = normed(xs[ahead], scale_ptr, shift_ptr, (start + ahead) * CHANNELS + channel, live)
+            spike, potential, real, imag = fire_step(
+                x, real, imag, decay, rotation, gain, threshold, sharpness, RESONATING, RELAXED
+            )
+            operand = spike
+            if coefficient_ptr is not None:
+                operand = (1.0 + coefficient) * spike - coefficient * before
+            before = spike
+            here = base + ahead * size
+            tl.store(spikes_ptr + here + flat, as_stored(spike, spikes_ptr, RELAXED), mask=live)
+            tl.store(operand_ptr + here + flat, operand.to(operand_ptr.dtype.element_ty), mask=live)
+            if potential_ptr is not None:
+                tl.store(potential_ptr + here + flat, potential.to(potential_ptr.dtype.element_ty), mask=live)

@@ -1,0 +1,111 @@
+"""Moments of 3×3 patches on a CPU, in PyTorch's own operators: its convolutions are faster than its products here."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ripe_mambaspike.ops.patch_moments.algebra import (
+    SIDES,
+    all_displacements,
+    border,
+    convolve,
+    mean_patch,
+    outputs,
+    patch_gradient,
+    second_moment,
+    tap_places,
+    unit_stride_gradient,
+)
+
+NARROW = 72  # columns below which a product is not worth halving
+PIXELS_TOGETHER = 1 << 14  # sums longer than this lose digits in float32
+
+
+def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """x [B, T, H, W, C] → mean patch [9C] and mean of patch·patchᵀ [9C, 9C], float32."""
+    images = x.flatten(0, 1).float()
+    height, width = images.shape[1:3]
+    together = max(1, PIXELS_TOGETHER // (height * width))
+    if stride == 1:
+        return mean_patch(images, 1), _unit_stride(images, together)
+    parts = (_patches(part, stride) for part in images.split(together))
+    second = sum(_square(patches) for patches in parts)
+    assert isinstance(second, Tensor)
+    return mean_patch(images, stride), second / (len(images) * outputs(height, stride) * outputs(width, stride))
+
+
+def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, stride: int) -> Tensor:
+    """The gradient of x [B, T, H, W, C], in its precision."""
+    images = x.flatten(0, 1).float()
+    count, height, width, channels = images.shape
+    if stride == 1:
+        out = unit_stride_gradient(images, grad_mean, grad_second, count * height * width)
+        return out.to(x.dtype).contiguous().view(x.shape)
+    rows, columns = outputs(height, stride), outputs(width, stride)
+    kernel, bias = patch_gradient(grad_mean, grad_second, count * rows * columns)
+    padded = images.new_zeros(count, height + 3, width + 3, channels)
+    together = max(1, 4 * PIXELS_TOGETHER // (height * width))
+    for part, out in zip(images.split(together), padded.split(together), strict=True):
+        grads = convolve(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
+        for tap, place in enumerate(tap_places(rows, columns, stride)):
+            out[:, *place] += grads[..., tap, :]
+    return padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape)
+
+
+def _square(patches: Tensor) -> Tensor:
+    """patchesᵀ patches, whose lower half is not computed twice."""
+    half = patches.shape[1] // 2
+    if half < NARROW:
+        return patches.T @ patches
+    left, right = patches[:, :half], patches[:, half:]
+    across = left.T @ right
+    upper, lower = torch.cat((_square(left), across), 1), torch.cat((across.T, _square(right)), 1)
+    return torch.cat((upper, lower))
+
+
+def _unit_stride(images: Tensor, together: int) -> Tensor:
+    """The mean of patch·patchᵀ by correlations."""
+    count, height, width, channels = images.shape
+    half = sum(_half_correlations(part) for part in images.split(together))
+    assert isinstance(half, Tensor)
+    # rows below the middle one, the middle one's second half: the other 12 displacements are their transposes
+    whole = all_displacements(half.flatten(0, 1)[2:], 0).view(5, 5, channels, channels)
+    rows = [images[:, border(tap, height)] for tap in SIDES]
+    columns = [images[:, :, border(tap, width)] for tap in SIDES]
+    corners = torch.stack([row[:, border(tap, width)] for row in rows for tap in SIDES])
+    second = second_moment(
+        whole,
+        torch.stack([_line_correlations(line) for line in rows]),
+        torch.stack([_line_correlations(line) for line in columns]),
+        (corners.transpose(1, 2) @ corners).unflatten(0, (2, 2)),
+    )
+    return second / (count * height * width)
+
+
+def _half_correlations(images: Tensor) -> Tensor:
+    """Σ x(q) x(q+δ)ᵀ as [3, 5, C, C] for δ = 0…2 rows down, −2…2 columns: the weight gradient of a convolution."""
+    channels = images.shape[-1]
+    below = F.pad(images, (0, 0, 0, 0, 0, 2)).permute(0, 3, 1, 2)
+    shape = images.new_empty(channels, channels, 3, 5)
+    grad: Tensor = torch.ops.aten.convolution_backward(
+        images.permute(0, 3, 1, 2), below, shape, None, [1, 1], [0, 2], [1, 1], False, [0, 0], 1, [False, True, False]
+    )[1]
+    return grad.permute(2, 3, 0, 1)
+
+
+def _line_correlations(line: Tensor) -> Tensor:
+    """[N, length, C] → Σ x(q) x(q+δ)ᵀ along the line, [5, C, C] for δ = −2…2."""
+    channels, length = line.shape[-1], line.shape[1]
+    half = line.new_zeros(3, channels, channels)
+    for shift in range(min(3, length)):
+        here, there = line[:, : length - shift].flatten(0, 1), line[:, shift:].flatten(0, 1)
+        half[shift] = here.T @ there
+    return all_displacements(half, 0)
+
+
+def _patches(images: Tensor, stride: int) -> Tensor:
+    """[N, H, W, C] → every patch [positions, 9C]."""
+    rows, columns = (outputs(size, stride) for size in images.shape[1:3])
+    padded = F.pad(images, (0, 0, 1, 2, 1, 2))
+    taps = [padded[:, *place] for place in tap_places(rows, columns, stride)]
+    return torch.stack(taps, 3).flatten(3).flatten(0, 2)

@@ -1,0 +1,233 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""Triton kernels for the moments of 3×3 patches, and how they are launched.
+
+All read images [N, H, W, C]. Sums over pixels are split among programs, each of which writes its own part; the parts
+are added afterwards, in a fixed order.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ripe_mambaspike.ops.triton_launch import Synchronous
+
+DISPLACEMENTS = 13  # of −2…2 rows and columns, those not before 0; the others are their opposites
+WINDOWS = 8  # last row, first row, last column, first column, and the four corners in the same order
+PROGRAMS = 132 * 8  # enough to fill a large GPU a few times over
+LONGEST_SUM = 1 << 14  # pixels a program adds up: longer sums lose digits
+LARGEST_PARTS = 1 << 28  # bytes of all parts together
+
+
+class Tile(NamedTuple):
+    """What one program computes: wide × narrow products, `pixels` at a time."""
+
+    wide: int
+    narrow: int
+    pixels: int
+    warps: int
+    stages: int
+
+
+@triton.jit
+def _load(x_ptr, pixel, row, column, valid, down, right, channel, known, top, left, bottom, end, WIDTH, CHANNELS):
+    """[pixels, entries]: the channel `down` rows and `right` columns from each pixel, 0 outside the window."""
+    y = row[:, None] + down[None, :]
+    x = column[:, None] + right[None, :]
+    inside = (y >= top) & (y < bottom) & (x >= left) & (x < end) & valid[:, None] & known[None, :]
+    entry = (down * WIDTH + right) * CHANNELS + channel
+    return tl.load(x_ptr + pixel[:, None] * CHANNELS + entry[None, :], mask=inside, other=0.0)
+
+
+@Synchronous
+@triton.jit
+def correlate_kernel(
+    x_ptr,  # [N, H, W, C]
+    parts_ptr,  # [splits, windows, displacements, C, C]
+    images,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BORDERS: tl.constexpr,  # one of the border windows by program, or the whole image
+    COUNT: tl.constexpr,  # displacements
+    WIDE: tl.constexpr,
+    NARROW: tl.constexpr,
+    PIXELS: tl.constexpr,
+    STEPS: tl.constexpr,  # of PIXELS each, per split
+):
+    """parts[k, j, i] = Σ x_j(q + δ_k) x_i(q) over the window's pixels q; all (k, j) form one wide axis."""
+    narrow_blocks: tl.constexpr = (CHANNELS + NARROW - 1) // NARROW
+    block, window, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    wide = (block // narrow_blocks) * WIDE + tl.arange(0, WIDE)
+    narrow = (block % narrow_blocks) * NARROW + tl.arange(0, NARROW)
+    index, wide_channel = wide // CHANNELS, wide % CHANNELS
+    if BORDERS:
+        corner = window - 4
+        row_side = tl.where(window < 2, window, corner // 2)
+        column_side = tl.where(window < 4, window - 2, corner % 2)
+        one_row = (window < 2) | (window >= 4)
+        one_column = window >= 2
+        top = tl.where(one_row & (row_side == 0), HEIGHT - 1, 0)
+        left = tl.where(one_column & (column_side == 0), WIDTH - 1, 0)
+        height, width = tl.where(one_row, 1, HEIGHT), tl.where(one_column, 1, WIDTH)
+        down, right = tl.where(one_row, 0, index), tl.where(one_row, index, 0)
+    else:
+        top, left, height, width = 0, 0, HEIGHT, WIDTH
+        down, right = (index + 2) // 5, (index + 2) % 5 - 2
+    here = tl.zeros([NARROW], tl.int32)
+    area = height * width
+    total = tl.zeros([WIDE, NARROW], tl.float32)
+    for step in range(STEPS):
+        pixels = (split * STEPS + step) * PIXELS + tl.arange(0, PIXELS)
+        image = pixels // area
+        rest = pixels - image * area
+        row, column = top + rest // width, left + rest % width
+        pixel = image.to(tl.int64) * (HEIGHT * WIDTH) + row * WIDTH + column
+        valid = pixels < images * area
+        shifted = _load(
+            x_ptr, pixel, row, column, valid, down, right, wide_channel, index < COUNT,
+            top, left, top + height, left + width, WIDTH, CHANNELS,
+        )  # fmt: skip
+        center = _load(
+            x_ptr, pixel, row, column, valid, here, here, narrow, narrow < CHANNELS,
+            top, left, top + height, left + width, WIDTH, CHANNELS,
+        )  # fmt: skip
+        total = tl.dot(tl.trans(shifted), center, total, input_precision="ieee")
+    part = (split * tl.num_programs(1) + window).to(tl.int64) * (COUNT * CHANNELS * CHANNELS)
+    places = parts_ptr + part + wide[:, None] * CHANNELS + narrow[None, :]
+    tl.store(places, total, mask=(index < COUNT)[:, None] & (narrow < CHANNELS)[None, :])
+
+
+@Synchronous
+@triton.jit
+def products_kernel(
+    x_ptr,  # [N, H, W, C]
+    parts_ptr,  # [splits, 9C, 9C], blocks on and above the diagonal
+    images,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIXELS: tl.constexpr,
+    STEPS: tl.constexpr,  # of PIXELS each, per split
+):
+    """parts = Σ patch patchᵀ over output positions."""
+    entries: tl.constexpr = 9 * CHANNELS
+    rows: tl.constexpr = (HEIGHT + STRIDE - 1) // STRIDE
+    columns: tl.constexpr = (WIDTH + STRIDE - 1) // STRIDE
+    block, other, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if block <= other:
+        one, two = block * BLOCK + tl.arange(0, BLOCK), other * BLOCK + tl.arange(0, BLOCK)
+        one_tap, two_tap = one // CHANNELS, two // CHANNELS
+        total = tl.zeros([BLOCK, BLOCK], tl.float32)
+        for step in range(STEPS):
+            positions = (split * STEPS + step) * PIXELS + tl.arange(0, PIXELS)
+            image = positions // (rows * columns)
+            rest = positions - image * (rows * columns)
+            row, column = rest // columns * STRIDE, rest % columns * STRIDE
+            pixel = image.to(tl.int64) * (HEIGHT * WIDTH) + row * WIDTH + column
+            valid = positions < images * (rows * columns)
+            a = _load(
+                x_ptr, pixel, row, column, valid, one_tap // 3 - 1, one_tap % 3 - 1, one % CHANNELS, one < entries,
+                0, 0, HEIGHT, WIDTH, WIDTH, CHANNELS,
+            )  # fmt: skip
+            b = _load(
+                x_ptr, pixel, row, column, valid, two_tap // 3 - 1, two_tap % 3 - 1, two % CHANNELS, two < entries,
+                0, 0, HEIGHT, WIDTH, WIDTH, CHANNELS,
+            )  # fmt: skip
+            total = tl.dot(tl.trans(a), b, total, input_precision="ieee")
+        places = parts_ptr + split.to(tl.int64) * (entries * entries) + one[:, None] * entries + two[None, :]
+        tl.store(places, total, mask=(one < entries)[:, None] & (two < entries)[None, :])
+
+
+@triton.jit
+def collect_kernel(
+    grads_ptr,  # [N, ⌈H/2⌉, ⌈W/2⌉, 9, C]
+    out_ptr,  # [N, H, W, C]
+    numbers,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Stride 2: every pixel adds up the gradients of the patches it lies in, one or two along each axis."""
+    rows: tl.constexpr = (HEIGHT + 1) // 2
+    columns: tl.constexpr = (WIDTH + 1) // 2
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    pixel, channel = place // CHANNELS, place % CHANNELS
+    line, x = pixel // WIDTH, (pixel % WIDTH).to(tl.int32)
+    image, y = line // HEIGHT, (line % HEIGHT).to(tl.int32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for below in tl.static_range(2):
+        for beyond in tl.static_range(2):
+            # an even pixel is the middle of one patch; an odd one is the last of one and the first of the next
+            row, column = y // 2 + below, x // 2 + beyond
+            tap = tl.where(y % 2 == 0, 1, 2 - 2 * below) * 3 + tl.where(x % 2 == 0, 1, 2 - 2 * beyond)
+            meets = (place < numbers) & (row < rows) & (column < columns)
+            meets = meets & ((y % 2 == 1) | (below == 0)) & ((x % 2 == 1) | (beyond == 0))
+            position = (image * rows + row) * columns + column
+            total += tl.load(grads_ptr + (position * 9 + tap) * CHANNELS + channel, mask=meets, other=0.0).to(
+                tl.float32
+            )
+    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=place < numbers)
+
+
+def correlations(images: Tensor, *, borders: bool) -> Tensor:
+    """Σ x_j(q + δ) x_i(q) as [windows, displacements, C (j), C (i)], float32.
+
+    The whole image (one window): displacements (0, 0…2), (1, −2…2), (2, −2…2). Borders: 0…2 along each line.
+    """
+    count, height, width, channels = images.shape
+    windows, displacements = (WINDOWS, 3) if borders else (1, DISPLACEMENTS)
+    tile = _tile(images.dtype, channels)
+    blocks = triton.cdiv(displacements * channels, tile.wide) * triton.cdiv(channels, tile.narrow)
+    pixels = count * (max(height, width) if borders else height * width)
+    splits, steps = _split(pixels, blocks * windows, windows * displacements * channels**2, tile.pixels)
+    parts = torch.empty(splits, windows, displacements, channels, channels, dtype=torch.float32, device=images.device)
+    correlate_kernel[(blocks, windows, splits)](
+        images, parts, count, height, width, channels, borders, displacements,
+        tile.wide, tile.narrow, tile.pixels, steps, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return parts.sum(0)
+
+
+def products(images: Tensor, stride: int) -> Tensor:
+    """Σ patch patchᵀ [9C, 9C], float32."""
+    count, height, width, channels = images.shape
+    entries = 9 * channels
+    tile = _tile(images.dtype, entries)
+    blocks = triton.cdiv(entries, tile.narrow)
+    positions = count * triton.cdiv(height, stride) * triton.cdiv(width, stride)
+    splits, steps = _split(positions, blocks * (blocks + 1) // 2, entries**2, tile.pixels)
+    parts = torch.empty(splits, entries, entries, dtype=torch.float32, device=images.device)
+    products_kernel[(blocks, blocks, splits)](
+        images, parts, count, height, width, channels, stride, tile.narrow, tile.pixels, steps,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    total = parts.sum(0)
+    return total.triu() + total.triu(1).T
+
+
+def collect(grads: Tensor, out: Tensor) -> None:
+    """Patch gradients at stride 2, [N, ⌈H/2⌉, ⌈W/2⌉, 9C], into out [N, H, W, C]."""
+    block = 1024
+    grid = (triton.cdiv(out.numel(), block),)
+    collect_kernel[grid](grads.contiguous(), out, out.numel(), *out.shape[1:], block, num_warps=4)
+
+
+def _tile(dtype: torch.dtype, channels: int) -> Tile:
+    narrow = min(128, max(16, triton.next_power_of_2(channels)))
+    if dtype == torch.float32:  # no matrix units: small tiles that stay in registers
+        return Tile(64, min(64, narrow), 32, 4, 2)
+    return Tile(128, narrow, 64, 8 if narrow == 128 else 4, 3)
+
+
+def _split(pixels: int, programs: int, part: int, step: int) -> tuple[int, int]:
+    """How many programs share a sum over pixels, and the steps each takes; a power of two, so that few are compiled."""
+    splits = max(triton.cdiv(PROGRAMS, programs), pixels // LONGEST_SUM)
+    splits = max(1, min(splits, LARGEST_PARTS // (8 * part)))
+    steps = triton.next_power_of_2(max(1, pixels // (splits * step)) + 1) // 2
+    return triton.cdiv(pixels, steps * step), steps

@@ -1,0 +1,60 @@
+"""The accumulate-only convolution in C++."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.ops.cpp.call import call, dense
+from ripe_mambaspike.ops.sparse_conv import SUMS
+
+VECTOR = 64  # bytes of sums
+MOST = 8  # vectors of output channels summed together
+OPERATORS = {
+    torch.float32: "accumulate_conv",
+    torch.float64: "accumulate_conv_doubles",
+    torch.int32: "accumulate_conv_bytes",
+}
+
+
+def accumulate_conv(
+    spikes: Tensor,
+    weight_now: Tensor,
+    weight_before: Tensor | None,
+    bias: Tensor | None,
+    stride: int,
+    initial_state: Tensor | None = None,
+    table: Tensor | None = None,
+) -> tuple[Tensor, int]:
+    """spikes [B, T, H, W, Cin] → (out [B, T, H', W', C], additions); see `ops/sparse_conv/__init__.py`."""
+    batch, steps, height, width = spikes.shape[:4]
+    channels, dtype = weight_now.shape[0], SUMS.get(weight_now.dtype, torch.float32)
+    table = arranged(weight_now, weight_before) if table is None else table
+    shape = (batch, steps, (height - 1) // stride + 1, (width - 1) // stride + 1, channels)
+    out = torch.empty(shape, dtype=dtype)
+    result = torch.zeros(2, dtype=torch.int64)
+    sizes = torch.tensor([*spikes.shape, channels, stride, table.shape[4]])
+    dual = weight_before is not None
+    given, earlier, shift = dense(spikes), dense(initial_state), dense(bias, dtype)
+    call(OPERATORS[dtype], sizes, dual, given, earlier, table, shift, out, result)
+    additions, wrong = result.tolist()
+    if wrong:
+        raise InputError("spikes hold a byte above 1; 0 or 1 is wanted")
+    return out, additions
+
+
+def arranged(weight_now: Tensor, weight_before: Tensor | None) -> Tensor:
+    """The table of weight rows [blocks, 6 or 3, 3, Cin, block]: by row of taps (now, then before), tap, input channel.
+
+    The kernel for the step before is subtracted, so its sign is turned. A block is a part of the output channels, a
+    whole number of vectors; zeros fill up the last one.
+    """
+    kept = weight_now.dtype if weight_now.dtype in SUMS else torch.float32
+    lanes = VECTOR // SUMS.get(weight_now.dtype, torch.float32).itemsize
+    channels = weight_now.shape[0]
+    vectors = -(-channels // lanes)
+    blocks = -(-vectors // MOST)
+    block = -(-vectors // blocks) * lanes
+    both = [weight_now] if weight_before is None else [weight_now, -weight_before]
+    rows = torch.cat([weight.detach().to(kept).permute(2, 3, 1, 0) for weight in both])
+    return F.pad(rows, (0, blocks * block - channels)).unflatten(3, (blocks, block)).movedim(3, 0).contiguous()

@@ -1,0 +1,66 @@
+"""How kernels are launched: sizes of blocks, and products without Hopper's asynchronous ones.
+
+Compiled to those (Triton 3.6 on an H200), products of a computed operand, 64 channels wide and more, gave sums that
+were wrong and changed from run to run. Triton has an environment variable against them, which it reads while it
+compiles; it is set for our launches alone. What another thread compiles at that very moment is slower, not wrong.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+FULL = 4 * 132  # programs that keep a large GPU busy
+SWITCH = "DISABLE_MMA_V3"
+
+
+class Synchronous:
+    """A kernel whose products are the ordinary ones, launched like any other: kernel[grid](…)."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.__doc__ = kernel.__doc__
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        launch = self.kernel[grid]
+
+        def under_switch(*arguments: Any, **options: Any) -> None:
+            before = os.environ.get(SWITCH)
+            os.environ[SWITCH] = "1"
+            try:
+                launch(*arguments, **options)
+            finally:
+                if before is None:
+                    os.environ.pop(SWITCH, None)
+                else:
+                    os.environ[SWITCH] = before
+
+        return under_switch
+
+
+def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
+def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
+    """(elements, warps) of a program over one of `copies` flat runs: 16 bytes a thread, small where work is scarce."""
+    each = 16 // dtype.itemsize
+    warps = 8
+    while warps > 1 and triton.cdiv(size, 32 * each * warps) * copies < FULL:
+        warps //= 2
+    return 32 * each * warps, warps
+
+
+def tile_of(positions: int, channels: int, elements: int, per_warp: int) -> tuple[int, int, int]:
+    """(rows, columns, warps) of a tile of positions by channels, both powers of two.
+
+    At most 64 channels, so that a tile has enough rows to make its sums over them few; and if that can be had with
+    whole cache sectors, a number that divides the channels.
+    """
+    divisor = channels & -channels  # the largest power of two in it
+    columns = min(64, divisor if divisor >= 32 else triton.next_power_of_2(channels))
+    rows = min(triton.next_power_of_2(positions), elements // columns)
+    return rows, columns, min(8, max(1, rows * columns // per_warp))

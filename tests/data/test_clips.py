@@ -1,0 +1,402 @@
+"""The clips of a run: its parts, what is added, what is refused, and the order of its batches."""
+
+import itertools
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ripe_mambaspike.data.clips import Clips, EvalBatches, TrainBatches, epoch_order, open_data, share_of
+from ripe_mambaspike.data.folds import folds_of
+from ripe_mambaspike.data.loading import BinnedSet, load_set
+from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.store import EventStore, current_key
+from ripe_mambaspike.data.store_index import LETTERS, index_checksum
+from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.events.gesture_classes import CLASSES
+from ripe_mambaspike.train.recipe import DataSettings, Recipe
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """23 + 11 + 11 simulated gestures."""
+    folder = tmp_path_factory.mktemp("gestures")
+    make_set("synthgesture", folder, train=23, val=11, test=11, size=16)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> Path:
+    """Gestures by another seed, seen by a larger sensor."""
+    folder = tmp_path_factory.mktemp("others")
+    make_set("synthgesture", folder, train=5, val=1, test=1, size=20, seed=1)
+    return folder
+
+
+def recipe(root: Path, **fields: object) -> Recipe:
+    return Recipe(data=DataSettings(**{"root": str(root), "time_steps": 3, "grid": (8, 12), "cache": "off", **fields}))
+
+
+def changed(root: Path, folder: Path, **index: object) -> Path:
+    """A copy of a set whose index says something else; other recordings as far as anyone can tell."""
+    shutil.copytree(root, folder)
+    home = folder / ".ripe" / "synthgesture"
+    key = (home / "current").read_text().strip()
+    other = f"{int(key, 16) ^ 1:016x}"
+    (home / key).rename(home / other)
+    (home / "current").write_text(other)
+    path = home / other / "index.json"
+    said = {**json.loads(path.read_text()), **index}
+    for cut in said["cuts"].values():
+        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in LETTERS.items()}
+    path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
+    return folder
+
+
+def refusal(kind: type[Exception], call, *args) -> str:
+    with pytest.raises(kind) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_parts(root):
+    data = open_data(recipe(root))
+    assert data.classes == CLASSES
+    assert data.cut == "people"
+    for part, count in (("train", 23), ("val", 11), ("test", 11)):
+        clips, events = getattr(data, part), load_set("synthgesture", root, part)
+        binned = BinnedSet(events, 3, grid=(8, 12))
+        assert len(clips) == len(clips.names) == len(clips.labels) == count
+        assert clips.names == events.names
+        assert clips.labels.tolist() == events.labels.tolist()
+        for number in (0, count - 1):
+            counts, label = clips.clip(number)
+            assert counts.shape == (3, 2, 8, 12)
+            assert counts.dtype == torch.float32
+            assert torch.equal(counts, binned[number][0])
+            assert label == events.labels[number]
+        for number in (-1, count):
+            with pytest.raises(IndexError, match=f"clip {number} of {count}"):
+                clips.clip(number)
+
+
+def test_how_clips_are_binned(root):
+    events = load_set("synthgesture", root, "train")
+    clips = open_data(recipe(root, by="count", binary=True)).train
+    wanted = BinnedSet(events, 3, grid=(8, 12), by="count", binary=True)[2][0]
+    assert torch.equal(clips.clip(2)[0], wanted)
+    assert set(wanted.unique().tolist()) == {0.0, 1.0}
+
+
+def test_the_set_is_looked_for_under_data(root, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "synthgesture").symlink_to(root)
+    monkeypatch.chdir(tmp_path)
+    data = open_data(Recipe(data=DataSettings(time_steps=2, grid=(4, 4))))
+    assert data.root == Path("data/synthgesture")
+    assert len(data.train) == 23
+
+
+def test_the_test_part_is_not_touched(root, monkeypatch):
+    tested = set(load_set("synthgesture", root, "test").members.tolist())
+    real = EventStore.clip
+
+    def guarded(self, number, shards=None):
+        assert number not in tested, "a test clip was read"
+        return real(self, number, shards)
+
+    monkeypatch.setattr(EventStore, "clip", guarded)
+    data = open_data(recipe(root, cache="memory"))
+    for part in (data.train, data.val):
+        assert len(list(EvalBatches(part, 8, CPU))) == -(-len(part) // 8)
+    assert "test" not in vars(data)
+    assert data.describe()["test"] == 11
+    with pytest.raises(AssertionError, match="a test clip was read"):
+        data.test.clip(0)
+
+
+def test_classes_that_come_first(root, other):
+    """As many clips as in any epoch, all of those classes, each about as often as the others; nothing else changes."""
+    data = open_data(recipe(root, extra=(f"synthgesture={other}",), first=(CLASSES[3], CLASSES[0])))
+    labels, count = data.train.labels, len(data.train)
+    wanted = [number for number in range(count) if labels[number] in (0, 3)]
+    assert data.train.first.tolist() == wanted
+    alone = np.concatenate(TrainBatches(data.train, 5, 1, 0, CPU, alone=True).plan)
+    assert len(alone) == count
+    times = np.bincount(alone, minlength=count)
+    assert set(np.flatnonzero(times)) == set(wanted)
+    assert times[wanted].max() - times[wanted].min() <= 1
+    later = np.concatenate(TrainBatches(data.train, 5, 1, 1, CPU).plan)
+    assert sorted(later) == list(range(count))
+    plain = open_data(recipe(root)).train
+    assert np.array_equal(
+        np.concatenate(TrainBatches(plain, 5, 1, 0, CPU, alone=True).plan),
+        np.concatenate(TrainBatches(plain, 5, 1, 0, CPU).plan),
+    )
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_no_validation(root, folds):
+    """What would have been held out is trained on; the test part stays."""
+    held, whole = (open_data(recipe(root, folds=folds, validation=wanted)) for wanted in (True, False))
+    assert len(held.members["val"]) > 0
+    assert sorted(whole.train.names) == sorted(held.train.names + held.val.names)
+    assert whole.test.names == held.test.names
+    assert whole.val is None
+    assert (whole.describe()["train"], whole.describe()["val"]) == (len(whole.train), 0)
+
+
+def test_folds(root):
+    seen = []
+    for fold in range(3):
+        data = open_data(recipe(root, folds=3, fold=fold))
+        parts = folds_of(data.store, "people", 3, fold)
+        every = data.store.index["clips"]["name"]
+        for part, members in parts.items():
+            assert getattr(data, part).names == [every[member] for member in members]
+        assert data.cut == "people"
+        assert (data.describe()["folds"], data.describe()["fold"]) == (3, fold)
+        seen += data.test.names
+    assert sorted(seen) == sorted(every)
+
+
+def test_a_set_without_validation(root, tmp_path):
+    index = load_set("synthgesture", root, "train").store.index
+    parts = index["cuts"]["people"]["parts"].replace("v", "r")
+    bare = changed(root, tmp_path / "bare", cuts={"people": {**index["cuts"]["people"], "parts": parts}})
+    data = open_data(recipe(bare))
+    assert data.val is None
+    assert len(data.train) == 34
+    untested = parts.replace("t", "-")
+    bare = changed(root, tmp_path / "untested", cuts={"people": {**index["cuts"]["people"], "parts": untested}})
+    message = refusal(DataError, open_data, recipe(bare))
+    assert message.startswith("synthgesture (people) has no test clips in ")
+    assert message.endswith("; some are wanted in every part")
+
+
+def test_more_to_train_on(root, other):
+    data = open_data(recipe(root, extra=(f"synthgesture={other}",)))
+    own, more = load_set("synthgesture", root, "train"), load_set("synthgesture", other, "train")
+    assert data.train.names == own.names + more.names
+    assert data.train.labels.tolist() == own.labels.tolist() + more.labels.tolist()
+    assert torch.equal(data.train.clip(22)[0], BinnedSet(own, 3, grid=(8, 12))[22][0])
+    assert torch.equal(data.train.clip(23)[0], BinnedSet(more, 3, grid=(8, 12))[0][0])
+    assert torch.equal(data.train.clip(27)[0], BinnedSet(more, 3, grid=(8, 12))[4][0])
+    assert (len(data.val), len(data.test)) == (11, 11)
+    assert data.describe()["train"] == 28
+
+
+def test_without_validation_all_of_another_set_but_its_test_part_trains(root, tmp_path):
+    index = load_set("synthgesture", root, "train").store.index
+    copy = changed(root, tmp_path / "copy", clips={**index["clips"], "name": [f"c{k}" for k in range(45)]})
+    data = open_data(recipe(root, validation=False, extra=(f"synthgesture={copy}",) * 2))
+    parts = index["cuts"]["people"]["parts"]
+    more = [f"c{k}" for k in range(45) if parts[k] != "t"]
+    assert data.train.names[34:] == more * 2
+    assert [one["clips"] for one in data.describe()["extra"]] == [34, 34]
+
+
+def test_classes_in_another_order_are_renumbered(root, other, tmp_path):
+    backwards = changed(other, tmp_path / "backwards", classes=list(reversed(CLASSES)))
+    data = open_data(recipe(root, extra=(f"synthgesture={backwards}",)))
+    assert data.train.labels[23:].tolist() == [10, 9, 8, 7, 6]
+    assert data.train.clip(23)[1] == 10
+
+
+def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
+    """A copy that calls everything training: the clips that this run validates and tests on are left out."""
+    index = load_set("synthgesture", root, "train").store.index
+    parts = "r" * len(index["clips"]["name"])
+    copy = changed(root, tmp_path / "copy", cuts={"people": {**index["cuts"]["people"], "parts": parts}})
+    data = open_data(recipe(root, extra=(f"synthgesture={copy}",)))
+    own = load_set("synthgesture", root, "train").names
+    assert data.train.names == own + own
+    key = current_key(copy / ".ripe" / "synthgesture")
+    assert data.describe()["extra"] == [
+        {"set": "synthgesture", "root": str(copy), "cut": "people", "store": key, "clips": 23, "left_out": 22}
+    ]
+
+
+def test_describe(root):
+    said = open_data(recipe(root)).describe()
+    assert json.loads(json.dumps(said)) == said
+    assert said == {
+        "set": "synthgesture",
+        "steps": 3,
+        "by": "time",
+        "binary": False,
+        "folds": 0,
+        "fold": 0,
+        "grid": [8, 12],
+        "root": str(root),
+        "store": load_set("synthgesture", root, "val").store.folder.name,
+        "simulated": True,
+        "cut": "people",
+        "sensor_size": [16, 16],
+        "classes": 11,
+        "train": 23,
+        "val": 11,
+        "test": 11,
+        "extra": [],
+        "first": [],
+    }
+
+
+def test_refusals(root, other, tmp_path):
+    gone = tmp_path / "gone"
+    assert refusal(DataError, open_data, recipe(gone)) == (
+        f"{gone} holds no prepared synthgesture; run `ripe sim make synthgesture --out {gone}` first, "
+        "or name another data.root"
+    )
+    assert refusal(DataError, open_data, recipe(gone, dataset="nmnist")) == (
+        f"{gone} holds no prepared nmnist; run `ripe data prepare nmnist --root {gone}` first, "
+        "or name another data.root"
+    )
+    assert refusal(ConfigError, open_data, recipe(root, dataset="nothing")).startswith(
+        "there is no set 'nothing'; one of"
+    )
+    assert refusal(DataError, open_data, recipe(root, cut="rooms")) == (
+        "synthgesture was prepared with the cut people; 'rooms' is not there"
+    )
+    assert refusal(DataError, open_data, recipe(root, cut="rooms", folds=2)).endswith("'rooms' is not there")
+    assert refusal(ConfigError, open_data, recipe(root, fold=1)) == (
+        "data.fold is 1 and data.folds is 0; how many folds there are is wanted"
+    )
+    none = changed(root, tmp_path / "none", classes=[*CLASSES, "clap"])
+    assert refusal(DataError, lambda given: open_data(given).train, recipe(none, first=(CLASSES[0], "clap"))) == (
+        "data.first has 'clap', of which there is no training clip; some are wanted"
+    )
+    assert refusal(ConfigError, open_data, recipe(root, first=("clap",))) == (
+        f"data.first has 'clap'; some of {', '.join(CLASSES)} are wanted"
+    )
+    for text in ("synthgesture", "=x", "synthgesture="):
+        message = refusal(ConfigError, open_data, recipe(root, extra=(text,)))
+        assert message == f"data.extra has '{text}'; SET=ROOT is wanted"
+    assert f"`ripe sim make synthgesture --out {gone}`" in refusal(
+        DataError, open_data, recipe(root, extra=(f"synthgesture={gone}",))
+    )
+    assert refusal(ConfigError, open_data, recipe(root, extra=(f"synthgesture={root}",))) == (
+        f"data.extra has 'synthgesture={root}', which is the set that is learned from already; another is wanted"
+    )
+    strange = changed(other, tmp_path / "strange", classes=[*CLASSES[:-1], "yawn"])
+    assert refusal(DataError, open_data, recipe(root, extra=(f"synthgesture={strange}",))) == (
+        f"data.extra has 'synthgesture={strange}' of 11 classes; the 11 of synthgesture are wanted "
+        "('other_gestures' is in one of them alone)"
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1000])
+def test_an_order_is_a_permutation(count):
+    order = epoch_order(count, 3, 5)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(count))
+    assert np.array_equal(order, epoch_order(count, 3, 5))
+
+
+def test_orders_differ_between_epochs_and_seeds():
+    orders = {tuple(epoch_order(50, seed, epoch).tolist()) for seed, epoch in itertools.product(range(4), range(4))}
+    assert len(orders) == 16
+
+
+def test_an_order_that_was_drawn_stays():
+    assert epoch_order(8, 0, 0).tolist() == [3, 6, 2, 0, 4, 7, 1, 5]
+
+
+def test_an_order_leaves_other_draws_alone():
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    epoch_order(100, 0, 0)
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(numpy_before, np.random.get_state()[1])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_shares(world):
+    for total in range(20):
+        shares = [list(range(total))[share_of(total, rank, world)] for rank in range(world)]
+        assert [each for share in shares for each in share] == list(range(total))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.fixture
+def train(root) -> Clips:
+    return open_data(recipe(root)).train
+
+
+def test_batches_are_the_order(train):
+    batches = list(TrainBatches(train, 5, 1, 2, CPU))
+    order = epoch_order(23, 1, 2)
+    assert [index for index, *_ in batches] == [0, 1, 2, 3, 4]
+    assert [total for *_, total in batches] == [5, 5, 5, 5, 3]
+    assert len(TrainBatches(train, 5, 1, 2, CPU)) == 5
+    x, y = torch.cat([x for _, x, _, _ in batches]), torch.cat([y for _, _, y, _ in batches])
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+    assert torch.equal(x, torch.stack([train.clip(int(number))[0] for number in order]))
+    assert y.tolist() == train.labels[order].tolist()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("size", [1, 4, 6])
+def test_the_shares_of_all_processes_are_the_batch_of_one(train, world, size):
+    whole = list(TrainBatches(train, size * world, 0, 7, CPU))
+    shares = [list(TrainBatches(train, size, 0, 7, CPU, rank, world)) for rank in range(world)]
+    for (index, x, y, total), *parts in zip(whole, *shares, strict=True):
+        assert {(part[0], part[3]) for part in parts} == {(index, total)}
+        assert torch.equal(torch.cat([part[1] for part in parts]), x)
+        assert torch.equal(torch.cat([part[2] for part in parts]), y)
+        assert max(len(part[2]) for part in parts) - min(len(part[2]) for part in parts) <= 1
+
+
+@pytest.mark.parametrize("cache", ["off", "memory"])
+def test_a_process_without_a_share_gets_an_empty_batch(root, cache):
+    clips = open_data(recipe(root, cache=cache)).train
+    last = [list(TrainBatches(clips, 2, 0, 0, CPU, rank, 11))[-1] for rank in range(11)]
+    assert {(index, total) for index, _, _, total in last} == {(1, 1)}
+    assert sorted(len(y) for _, _, y, _ in last) == [0] * 10 + [1]
+    assert all(x.shape == (len(y), 3, 2, 8, 12) for _, x, y, _ in last)
+    assert {x.dtype for _, x, _, _ in last} == {torch.float32}
+    assert {y.dtype for _, _, y, _ in last} == {torch.int64}
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 6])
+def test_going_on_in_the_middle(train, first):
+    whole = list(TrainBatches(train, 4, 0, 1, CPU))
+    rest = TrainBatches(train, 4, 0, 1, CPU, first=first)
+    assert len(rest) == len(whole) - first
+    for (index, x, y, total), (index_again, x_again, y_again, total_again) in zip(whole[first:], rest, strict=True):
+        assert (index, total) == (index_again, total_again)
+        assert torch.equal(x, x_again)
+        assert torch.equal(y, y_again)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_evaluation_sees_every_clip_once_and_in_order(train, world):
+    batches = [batch for rank in range(world) for batch in EvalBatches(train, 4, CPU, rank, world)]
+    assert sum(len(EvalBatches(train, 4, CPU, rank, world)) for rank in range(world)) == len(batches)
+    assert max(len(y) for _, y in batches) == 4
+    assert torch.cat([y for _, y in batches]).tolist() == train.labels.tolist()
+    wanted = torch.stack([train.clip(number)[0] for number in range(23)])
+    assert torch.equal(torch.cat([x for x, _ in batches]), wanted)
+
+
+def test_clips_are_made_once_for_a_device(root):
+    data = open_data(recipe(root, cache="memory"))
+    cache = data.train.cache(CPU)
+    assert data.train.cache(CPU) is cache
+    assert cache.mode == "memory"
+    data.train.close()
+    assert data.train.cache(CPU) is not cache
+
+
+def test_clips_that_were_made_do_not_go_to_workers(root):
+    clips = open_data(recipe(root, cache="memory")).train
+    bare = len(pickle.dumps(clips))
+    clips.cache(CPU)
+    assert len(pickle.dumps(clips)) == bare
+    assert torch.equal(pickle.loads(pickle.dumps(clips)).clip(3)[0], clips.clip(3)[0])
