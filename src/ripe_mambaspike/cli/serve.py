@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
-from ripe_mambaspike.cli.stream import say_unknown_window
+from ripe_mambaspike.cli.stream import warn_default_window
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ServeCommand:
         if not is_loopback(address):
             print("ripe: whoever reaches this machine can watch and upload; there is no password", file=sys.stderr)
         if self.window is None:
-            say_unknown_window(service.network.classifier)
+            warn_default_window(service.network.classifier)
         sys.stdout.flush()
         with socket:
             make_server(make_app(service), service.limits).run(sockets=[socket])

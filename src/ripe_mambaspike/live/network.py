@@ -99,7 +99,7 @@ def make_served_network(
     answers every bin.
     """
     from ripe_mambaspike.inference.classifier import MAX_DURATION_RATIO
-    from ripe_mambaspike.inference.streamer import check_stream, default_window, deployed, without_crop
+    from ripe_mambaspike.inference.streamer import check_stream, default_window, without_crop
 
     window = default_window(classifier) if window_ms is None else _microseconds("--window", window_ms)
     known = window_ms is None and classifier.duration_us is not None
@@ -107,7 +107,7 @@ def make_served_network(
     hop = -(-window * bins // classifier.time_steps) if hop_ms is None else _microseconds("--hop", hop_ms)
     fitted = without_crop(classifier)
     check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop)
-    return ServedNetwork(deployed(classifier), window, hop, MAX_DURATION_RATIO * window if known else window)
+    return ServedNetwork(classifier, window, hop, MAX_DURATION_RATIO * window if known else window)
 
 
 def _microseconds(option: str, milliseconds: float) -> int:

@@ -191,7 +191,7 @@ class StreamRunner:
             )
 
     def _deliver(self, predictions: list[StreamPrediction], arrived: float) -> None:
-        """Hand predictions on. The latency counts from the packet's arrival for a live source, else from the bin's end."""
+        """Hand predictions on. Latency counts from the packet's arrival for a live source, else from the bin's end."""
         assert self._streamer is not None
         now = time.monotonic()
         for prediction in predictions:
