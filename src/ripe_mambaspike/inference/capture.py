@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, MemoryNeededError
-from ripe_mambaspike.models.base import Model, Output, refuse_altered
-from ripe_mambaspike.models.checks import refuse_not_finite
+from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
-from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
+from ripe_mambaspike.models.input_checks import check_finite
+from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.ops.backend import log_once
 
@@ -29,13 +29,13 @@ class Captured:
     def __init__(
         self, model: Model, example: Tensor, dtype: torch.dtype | None = None, *, want_rates: bool = False
     ) -> None:
-        refuse_altered(model, "capture")
+        require_unmodified(model, "capture")
         self.example = example.clone()
         self.model = model
         self.dtype = dtype or example.dtype
         self._want_rates = want_rates
         self._graph: torch.cuda.CUDAGraph | None = None
-        with torch.inference_mode(), evaluation(model), self._precision(), memory_explained(model, example):
+        with torch.inference_mode(), evaluation(model), self._precision(), explain_model_memory(model, example):
             model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan(model, example) if covered else None
@@ -54,7 +54,7 @@ class Captured:
                 f"got {tuple(x.shape)} {x.dtype} on {x.device}",
                 field="x",
             )
-        refuse_not_finite(x)
+        check_finite(x)
         if self._graph is None:
             return self._compute(x)
         if x is not self.example:
@@ -67,9 +67,9 @@ class Captured:
 
     @torch.inference_mode()
     def _compute(self, x: Tensor) -> Output:
-        with memory_explained(self.model, x, dtype=self.dtype):
+        with explain_model_memory(self.model, x, dtype=self.dtype):
             if self._plan is not None:
-                return run_plan(self._plan, x, want_rates=self._want_rates)
+                return run_fused(self._plan, x, want_rates=self._want_rates)
             with evaluation(self.model), self._precision():
                 if self._want_rates:
                     return self.model.run(x)  # type: ignore[operator, no-any-return]
@@ -112,7 +112,7 @@ class CapturedShapes:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._captured: dict[tuple[object, ...], Captured] = {}
-        self._capturable = model.alteration() is None
+        self._capturable = model.modification() is None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._get(x, want_rates=False).run(x).logits if self._usable(x) else self.model(x)

@@ -24,7 +24,7 @@ from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
 from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
 from ripe_mambaspike.models.attention_map import attention_contrast
-from ripe_mambaspike.models.base import clip_logits, refuse_altered
+from ripe_mambaspike.models.base import clip_logits, require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 MAX_WINDOW_US = 3_600_000_000
@@ -202,7 +202,7 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
         raise InputError(
             f"model: expected a RIPE-MambaSpike network, which can run by steps, got '{name}'", field="model"
         )
-    refuse_altered(model, "stream")
+    require_unmodified(model, "stream")
     if classifier.bin_by != "time":
         raise InputError(
             f"bin_by: expected a network trained on bins by time, got one by {classifier.bin_by}, whose bins are known "

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import no_events
+from ripe_mambaspike.events.source import empty_events
 
 
 class QueuedPacket(NamedTuple):
@@ -118,8 +118,8 @@ class EventSorter:
         self.tolerance_us, self.max_jump_us = tolerance_us, max_jump_us
         self.stray = 0  # events whose time no other packet agreed with
         self.newest: int | None = None
-        self._held = no_events()
-        self._suspect = no_events()
+        self._held = empty_events()
+        self._suspect = empty_events()
 
     def push(self, events: Events, waited_us: int = 0) -> list[SortedEvents]:
         """The events that can be passed on, now that these have come `waited_us` after the packet before them."""
@@ -127,7 +127,7 @@ class EventSorter:
         if len(events) and not near.any():
             if len(self._suspect) and _same_clock(self._suspect, events, self.max_jump_us):
                 before = SortedEvents(self.flush())
-                events, self._suspect = np.concatenate((self._suspect, events)), no_events()
+                events, self._suspect = np.concatenate((self._suspect, events)), empty_events()
                 self.newest = None
                 return [before, SortedEvents(self._release(events), restarted=True)]
             self.stray += len(self._suspect)
@@ -135,12 +135,12 @@ class EventSorter:
             return []
         if len(events):
             self.stray += len(self._suspect) + int(len(events) - near.sum())
-            self._suspect = no_events()
+            self._suspect = empty_events()
         return [SortedEvents(self._release(events if near.all() else events[near]))]
 
     def flush(self) -> Events:
         """All events that are held back."""
-        held, self._held = self._held, no_events()
+        held, self._held = self._held, empty_events()
         return held
 
     def _near(self, events: Events, waited_us: int) -> NDArray[np.bool_]:
