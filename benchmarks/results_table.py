@@ -1,19 +1,22 @@
-"""The results table by one command: every `ripe bench` in turn, what is wanted beside what was measured.
+"""Run every `ripe bench` in turn and write one page: targets, a comparison with an earlier page, and all tables.
 
-Each command runs in a process of its own and what it gives is written at once, so that one that fails costs its own
-rows alone: they say what went wrong. FILE.md is the table, FILE.json holds every document.
+Each command runs in its own process and its result is written at once, so a command that fails affects its own rows
+alone, which then hold its error. FILE.md is the page, FILE.json holds every document.
 Usage: python benchmarks/results_table.py [--device cuda] [--out benchmarks/results/h200] [--only infer train]
+       [--against benchmarks/results/2026-11-15-h200.json]
 """
 
 import argparse
 import datetime
 import json
-import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from ripe_mambaspike.bench.tables import Table, machine_line, paths_of, tables_of
+from ripe_mambaspike.cli.output import number
 
 Document = dict[str, Any]
 TIMEOUT = 1200  # seconds a command may take
@@ -38,19 +41,19 @@ COMMANDS = {
 }
 
 
-class Found(NamedTuple):
+class Reading(NamedTuple):
     """A number, and whether the result it was measured on agreed with the reference's."""
 
     value: float
     agrees: bool
 
 
-class Wanted(NamedTuple):
-    """One number of the table: where it comes from and what it should be."""
+class Target(NamedTuple):
+    """One number of the table: where it is read from, what it must reach and what is aimed for."""
 
     job: str
     command: str
-    read: Callable[[Document], Found]
+    read: Callable[[Document], Reading]
     unit: str
     release: str
     must: float
@@ -58,29 +61,29 @@ class Wanted(NamedTuple):
     more_is_better: bool = False
 
 
-def inferred(batch: int, key: str) -> Callable[[Document], Found]:
-    def read(document: Document) -> Found:
+def inference(batch: int, key: str) -> Callable[[Document], Reading]:
+    def read(document: Document) -> Reading:
         row = next(row for row in document["rows"] if row["batch"] == batch)
-        return Found(row["captured"][key], row["agreement"]["agrees"])
+        return Reading(row["captured"][key], row["agreement"]["agrees"])
 
     return read
 
 
-def stepped(key: str, scale: float = 1.0) -> Callable[[Document], Found]:
-    def read(document: Document) -> Found:
+def training(key: str, scale: float = 1.0) -> Callable[[Document], Reading]:
+    def read(document: Document) -> Reading:
         path: Document = document["captured"] if "captured" in document else document["ours"]
-        return Found(scale * path[key], document["agreement"]["agrees"])
+        return Reading(scale * path[key], document["agreement"]["agrees"])
 
     return read
 
 
-def share_of_reference(document: Document) -> Found:
+def share_of_reference(document: Document) -> Reading:
     ours, reference = (document[path]["median_ms"] for path in ("ours", "reference"))
-    return Found(100 * ours / reference, document["agreement"]["agrees"])
+    return Reading(100 * ours / reference, document["agreement"]["agrees"])
 
 
-def fitted(name: str) -> Callable[[Document], Found]:
-    return lambda document: Found(document[name]["r2"], document["agreement"]["agrees"])
+def fitted(name: str) -> Callable[[Document], Reading]:
+    return lambda document: Reading(document[name]["r2"], document["agreement"]["agrees"])
 
 
 SAMPLE = "deployed, T 16, 128²"
@@ -88,17 +91,18 @@ GESTURE, DAILY = ("dvsgesture", "DVS-Gesture, B 32"), ("dailydvs200", "DailyDVS-
 NEVER = "does not run"
 
 
-def deployed(precision: str, batch: int, what: str, key: str, unit: str, *numbers: Any) -> Wanted:
-    return Wanted(f"{SAMPLE}, B {batch}, {precision}{what}", f"infer {precision}", inferred(batch, key), unit, *numbers)
+def deployed(precision: str, batch: int, what: str, key: str, unit: str, *numbers: Any) -> Target:
+    job = f"{SAMPLE}, B {batch}, {precision}{what}"
+    return Target(job, f"infer {precision}", inference(batch, key), unit, *numbers)
 
 
-def step(recipe: tuple[str, str], what: str, key: str, unit: str, scale: float, *numbers: Any) -> Wanted:
-    return Wanted(f"training step, {recipe[1]}{what}", f"train {recipe[0]}", stepped(key, scale), unit, *numbers)
+def step(recipe: tuple[str, str], what: str, key: str, unit: str, scale: float, *numbers: Any) -> Target:
+    return Target(f"training step, {recipe[1]}{what}", f"train {recipe[0]}", training(key, scale), unit, *numbers)
 
 
 LINES = (
-    Wanted("34² to 224²: linear in pixels·T", "scan", fitted("resolution"), "R²", "–", 0.98, None, True),
-    Wanted("T 4 to 32: linear in pixels·T", "scan", fitted("steps"), "R²", "–", 0.98, None, True),
+    Target("34² to 224²: linear in pixels·T", "scan", fitted("in_size"), "R²", "–", 0.98, None, True),
+    Target("T 4 to 32: linear in pixels·T", "scan", fitted("time_steps"), "R²", "–", 0.98, None, True),
 )
 TABLE = {
     "cuda": (
@@ -118,24 +122,24 @@ TABLE = {
     "cpu": (
         deployed("float32", 1, ", over its FLOPs at the matrix rate", "times_its_flops", "×", NEVER, 1.5),
         deployed("bfloat16", 1, ", over its FLOPs at the matrix rate", "times_its_flops", "×", NEVER, 2),
-        Wanted("training step, 34², B 16, of the reference's time", "train", share_of_reference, "%", NEVER, 40),
+        Target("training step, 34², B 16, of the reference's time", "train", share_of_reference, "%", NEVER, 40),
         *LINES,
     ),
 }
 
 
 def run(words: str, device: str) -> Document:
-    """The document of one command, or {"error": …} with the last thing it said."""
+    """The document of one command, or {"error": …} with its last line."""
     command = [sys.executable, "-m", "ripe_mambaspike", "bench", *words.split(), "--device", device, "--json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        return {"error": f"it took more than {TIMEOUT} s"}
+        return {"error": f"took more than {TIMEOUT} s"}
     try:
         document: Document = json.loads(done.stdout)
     except json.JSONDecodeError:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
-        return {"error": f"exit code {done.returncode}: {said[-1][:300]}"}
+        printed = done.stderr.strip().splitlines() or ["no output"]
+        return {"error": f"exit code {done.returncode}: {printed[-1][:300]}"}
     document["exit_code"] = done.returncode
     return document
 
@@ -147,102 +151,93 @@ def agreement(document: Document) -> str:
     return "agrees with the reference" if document["exit_code"] == 0 else "does not agree with the reference"
 
 
-def result_row(wanted: Wanted, documents: dict[str, Document], judged: bool) -> str:
-    aim = "–" if wanted.aim is None else f"{wanted.aim:,g}"
-    start = f"| {wanted.job} | {wanted.release} | {wanted.must:,g} | {aim} |"
-    document = documents.get(wanted.command)
+def target_row(target: Target, documents: dict[str, Document], judged: bool) -> list[str]:
+    aim = "–" if target.aim is None else f"{target.aim:,g}"
+    start = [target.job, target.release, f"{target.must:,g}", aim]
+    document = documents.get(target.command)
     if document is None:
-        return f"{start} not run | |"
+        return [*start, "not run", ""]
     if "error" in document:
-        return f"{start} {agreement(document)} | |"
+        return [*start, agreement(document), ""]
     try:
-        value, agrees = wanted.read(document)
+        value, agrees = target.read(document)
     except (KeyError, StopIteration, TypeError, ZeroDivisionError) as error:
-        return f"{start} not in the document ({type(error).__name__}: {error}) | |"
-    shown = f"{start} {value:,.4g} {wanted.unit}"
-    reached = verdict(wanted, value) if judged else "not judged"
-    return f"{shown} | {reached} |" if agrees else f"{shown}, which does not agree | no |"
+        return [*start, f"not in the document ({type(error).__name__}: {error})", ""]
+    shown = f"{value:,.4g} {target.unit}"
+    if not agrees:
+        return [*start, f"{shown}, which does not agree", "no"]
+    return [*start, shown, reached(target, value) if judged else "not judged"]
 
 
-def verdict(wanted: Wanted, value: float) -> str:
-    def reached(bound: float) -> bool:
-        return value >= bound if wanted.more_is_better else value <= bound
+def reached(target: Target, value: float) -> str:
+    def meets(bound: float) -> bool:
+        return value >= bound if target.more_is_better else value <= bound
 
-    if wanted.aim is not None and reached(wanted.aim):
+    if target.aim is not None and meets(target.aim):
         return "aim"
-    return "must" if reached(wanted.must) else "no"
+    return "must" if meets(target.must) else "no"
 
 
-def beside_rows(documents: dict[str, Document]) -> list[str]:
-    """Ours beside the reference path and Mamba-Spike, wherever they were measured."""
-    rows = []
-    for name, document in documents.items():
-        if "error" in document:
-            rows.append(f"| {name} | | {agreement(document)} | | | | |")
-        elif document["bench"] in ("infer", "train"):
-            for row in document.get("rows", [document]):
-                rows += path_rows(f"{name}, B {row['batch']}", row)
-    return rows
+def timings(documents: dict[str, Document]) -> Iterator[tuple[str, float]]:
+    """(name, milliseconds or MiB) of everything that the documents hold, under the same names in every page."""
+    for command, document in documents.items():
+        rows = document.get("rows", [document]) if document.get("bench") in ("infer", "train") else []
+        for row in rows:
+            for path, cell in paths_of(row).items():
+                if path in ("captured", "ours") and "median_ms" in cell:
+                    yield f"{command}, B {row['batch']}, {path}, ms", cell["median_ms"]
+                    yield f"{command}, B {row['batch']}, {path}, activations MiB", cell["activation_mib"]
+        operators = document["scan"]["rows"] if document.get("bench") == "scan" else []
+        for row in operators + (document["rows"] if document.get("bench") == "ops" else []):
+            for part in ("forward", "backward"):
+                if "median_ms" in row.get(part, {}).get("ours", {}):
+                    precision = row.get("precision", document.get("precision"))
+                    name = f"{command}, {row['operator']}, {row['setting']}, {precision}, {part}, ms"
+                    yield name, row[part]["ours"]["median_ms"]
 
 
-def path_rows(job: str, row: Document) -> list[str]:
-    """One line a path; the first one, ours at its best, says how much faster it is than the reference."""
-    rows = []
-    says = f"{row['speedup'] or math.nan:.2f} ×" if row["agreement"]["agrees"] else row["says"]
-    for path, cell in row.items():
-        if isinstance(cell, dict) and "error" in cell:
-            rows.append(f"| {job} | {path} | {cell['error']} | | | | |")
-        elif isinstance(cell, dict) and "median_ms" in cell:
-            share = f"{100 * cell['matrix_share']:.1f} %" if "matrix_share" in cell else "–"
-            times = f"{cell['median_ms']:.4g} ({cell['p95_ms']:.4g}) | {cell['samples_per_second']:,.5g}"
-            rows.append(f"| {job} | {path} | {times} | {cell['activation_mib']:,.5g} | {share} | {says} |")
-            says = ""
-    return rows
-
-
-def operator_rows(documents: dict[str, Document]) -> list[str]:
-    rows = []
-    for document in documents.values():
-        swept = document["scan"]["rows"] if document.get("bench") == "scan" else []
-        for row in swept + (document["rows"] if document.get("bench") == "ops" else []):
-            name = f"| {row['operator']}, {row['setting']} | {row.get('precision', document.get('precision'))} |"
-            if "unavailable" in row:
-                rows.append(f"{name} not measured | | | {row['unavailable']} |")
-            for part, label in (("forward", "forward"), ("backward", "+ backward")):
-                if part in row:
-                    times = (row[part][path].get("median_ms", math.nan) for path in ("ours", "reference"))
-                    gain = f"{row[part]['speedup'] or math.nan:.2f} ×" if row["agreement"]["agrees"] else row["says"]
-                    rows.append(f"{name} {label} | {' | '.join(f'{t:.4g}' for t in times)} | {gain} |")
-    return rows
-
-
-def render(documents: dict[str, Document], device: str, commit: str | None, more: str = "") -> str:
-    machine = next((d["machine"] for d in documents.values() if "machine" in d), None)
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    about = "no command has given a result yet"
-    if machine is not None:
-        threads = f", {machine['threads']} threads" if device == "cpu" else ""
-        commit = commit or machine["commit"] or "unknown"
-        about = f"{machine['name']}{threads}, torch {machine['torch']}, commit {commit}"
-    words = f" --more='{more}'" if more else ""  # which may change the sizes: nothing is judged then
-    rates = [
-        f"{p} products {rate / 1e12:.4g} TFLOP/s, memory {d['machine']['memory_bytes_per_second'] / 1e12:.4g} TB/s"
-        for d in documents.values()
-        for p, rate in d.get("machine", {}).get("matrix_flops_per_second", {}).items()
+def comparison(documents: dict[str, Document], earlier: dict[str, Document], source: str) -> list[str]:
+    """What both pages hold: before, now and the ratio; above 1 is slower or more memory."""
+    before = dict(timings(earlier))
+    rows = [
+        [name, number(before[name]), number(now), f"{now / before[name]:.3f}"]
+        for name, now in timings(documents)
+        if before.get(name)
     ]
+    if not rows:
+        return []
+    return [f"## Compared with {source}", "", *markdown(("", "before", "now", "now / before"), rows), ""]
+
+
+def markdown(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
+
+
+def page_of(table: Table) -> list[str]:
+    rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in table.rows]
+    return [f"## {table.title}", "", *markdown(tuple(table.columns), rows), "", *(f"- {n}" for n in table.notes), ""]
+
+
+def render(documents: dict[str, Document], device: str, commit: str | None, more: str = "", page: str = "") -> str:
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    machines = {d["machine"]["name"]: None for d in documents.values() if "machine" in d}
+    about = ", ".join(machines) or "no machine yet"
+    options = f" --more='{more}'" if more else ""  # may change the sizes: nothing is judged then
+    commands = [[f"`{d['command']}`", agreement(d)] for d in documents.values()]
+    targets = [target_row(target, documents, judged=not more) for target in TABLE[device]]
     lines = [
         f"# Measured on {about}, {today}", "",
-        f"Made by `python benchmarks/results_table.py --device {device}{words}`. " + "; ".join(rates), "",
-        "| job | release | must | aim | measured | reached |", "|---|---|---|---|---|---|",
-        *(result_row(wanted, documents, judged=not more) for wanted in TABLE[device]), "",
-        "| job | path | median (p95), ms | samples/s | beyond weights and input, MiB | of matrix rate | speed-up |",
-        "|---|---|---|---|---|---|---|", *beside_rows(documents), "",
-        "| operator | precision | | ours, ms | reference, ms | speed-up |", "|---|---|---|---|---|---|",
-        *operator_rows(documents), "",
-        "| command | result |", "|---|---|",
-        *(f"| `{document['command']}` | {agreement(document)} |" for document in documents.values()),
-        "",
+        f"Made by `python benchmarks/results_table.py --device {device}{options}`"
+        + (f" at commit {commit}." if commit else "."), "",
+        *markdown(("job", "release", "must", "aim", "measured", "reached"), targets), "",
+        *([page] if page else []),
+        *markdown(("command", "result"), commands), "",
     ]  # fmt: skip
+    for document in documents.values():
+        if "error" not in document and "machine" in document:
+            lines += [line for table in tables_of(document) for line in page_of(table)]
+            lines += [machine_line(document["machine"]), ""]
     return "\n".join(lines)
 
 
@@ -251,23 +246,29 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, help="the two files without their endings; benchmarks/results/DEVICE")
     parser.add_argument("--only", nargs="*", default=[], help="commands whose name starts with one of these words")
-    parser.add_argument("--onto", type=Path, help="FILE.json of an earlier run: what is not run now stays as it was")
-    parser.add_argument("--commit", help="where the checkout does not say")
-    parser.add_argument("--more", default="", help="more words for every command, for example '--repeats 3'")
+    parser.add_argument("--onto", type=Path, help="FILE.json of an earlier run: what is not run now is kept")
+    parser.add_argument("--against", type=Path, help="FILE.json of an earlier run to compare with, number by number")
+    parser.add_argument("--commit", help="the commit, where the checkout does not know it")
+    parser.add_argument("--more", default="", help="more options for every command, for example '--repeats 3'")
     arguments = parser.parse_args()
     out = arguments.out or Path(__file__).parent / "results" / arguments.device
     out.parent.mkdir(parents=True, exist_ok=True)
-    earlier: dict[str, Document] = json.loads(arguments.onto.read_text()) if arguments.onto else {}
-    documents = {name: earlier[name] for name in COMMANDS[arguments.device] if name in earlier}
-    for name, words in COMMANDS[arguments.device].items():
+    kept: dict[str, Document] = json.loads(arguments.onto.read_text()) if arguments.onto else {}
+    earlier: dict[str, Document] = json.loads(arguments.against.read_text()) if arguments.against else {}
+    documents = {name: kept[name] for name in COMMANDS[arguments.device] if name in kept}
+    page = ""
+    for name, options in COMMANDS[arguments.device].items():
         if arguments.only and not name.startswith(tuple(arguments.only)):
             continue
-        print(f"ripe bench {words} …", file=sys.stderr, flush=True)
-        documents[name] = run(f"{words} {arguments.more}", arguments.device)
-        documents[name]["command"] = f"ripe bench {words} {arguments.more}".strip() + f" --device {arguments.device}"
+        print(f"ripe bench {options} …", file=sys.stderr, flush=True)
+        documents[name] = run(f"{options} {arguments.more}", arguments.device)
+        documents[name]["command"] = f"ripe bench {options} {arguments.more}".strip() + f" --device {arguments.device}"
         print(f"  {agreement(documents[name])}", file=sys.stderr, flush=True)
+        page = "\n".join(comparison(documents, earlier, arguments.against.stem)) if earlier else ""
+        text = render(documents, arguments.device, arguments.commit, arguments.more, page)
         out.with_suffix(".json").write_text(json.dumps(documents, indent=1, ensure_ascii=False) + "\n")
-        out.with_suffix(".md").write_text(render(documents, arguments.device, arguments.commit, arguments.more))
+        out.with_suffix(".md").write_text(text)
+    print(page)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def serve() -> None:
     import ripe_mambaspike.cli.main
     import ripe_mambaspike.data.prepare
     import ripe_mambaspike.data.simulated
-    import ripe_mambaspike.deploy.export.folder
+    import ripe_mambaspike.deploy.export.write
     import ripe_mambaspike.report
     import ripe_mambaspike.train.run  # noqa: F401
 

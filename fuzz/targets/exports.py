@@ -9,9 +9,9 @@ from random import Random
 from fuzz.mutate import dump, mutate, mutate_document
 from fuzz.target import Target, WrongAnswer
 from fuzz.targets.models import FIELDS, LABELS, folder_target, lay_out, packed
-from ripe_mambaspike.deploy.export.exported import load_export, load_exported
-from ripe_mambaspike.deploy.export.folder import ExportOptions, deployed, export
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
+from ripe_mambaspike.deploy.export.run import load_export, load_exported
+from ripe_mambaspike.deploy.export.write import ExportOptions, export, to_deployed
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.labels import LABELS_FILE
 from ripe_mambaspike.models.registry import create_model
@@ -39,7 +39,7 @@ def _open(case: bytes, folder: Path) -> None:
 
 def _archive(name: str) -> Target:
     """What a torch.export archive must pass before PyTorch sees it: nothing that passes can be more than sums."""
-    from ripe_mambaspike.deploy.export.torch_export import SUFFIX
+    from ripe_mambaspike.deploy.export.formats.torch_export import SUFFIX
 
     seed = _exported("torch-export", (f"clip{SUFFIX}",))[f"clip{SUFFIX}"]
     return Target(name, "others", [seed], _check_archive, (b"expr_str", b"PK\x03\x04"), (RipeError,), _change_archive)
@@ -93,5 +93,5 @@ def _exported(to: str, names: tuple[str, ...]) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
         model = create_model("nmnist", num_classes=3, seed=0, **FIELDS).eval()
         out = Path(place) / "out"
-        export(deployed(model), ExportOptions(to, kinds=("clip",), static=True), out, LABELS)
+        export(to_deployed(model), ExportOptions(to, kinds=("clip",), static=True), out, LABELS)
         return {name: (out / name).read_bytes() for name in names}

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.account.energy import energy_report, fan_out, measure
+from ripe_mambaspike.account.energy import energy_report, fan_out, measure_activity
 from ripe_mambaspike.account.flops import count_flops
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SIZES = pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (6, 7), (9, 9)])
 CHANNELS = (3, 4, 5)
@@ -77,8 +77,8 @@ def operands(model, x):
 
 
 def test_accumulates_event_by_event(network):
-    x = probe_events(3, 11, 9, samples=2)
-    layers = measure(network, x)
+    x = synthetic_clip(3, 11, 9, samples=2)
+    layers = measure_activity(network, x)
     given = operands(network, x)
     outs = [c for c in CHANNELS for _ in range(2)]
     assert [layer.binary for layer in layers] == [False] + [True] * 5
@@ -92,17 +92,19 @@ def test_accumulates_event_by_event(network):
 
 
 def test_multiply_adds_leave_out_the_border(network):
-    x = probe_events(3, 11, 9)
+    x = synthetic_clip(3, 11, 9)
     sizes = [(11, 9), (6, 5), (6, 5), (3, 3), (3, 3), (2, 2)]
     widths = [(2, 3), (3, 3), (3, 4), (4, 4), (4, 5), (5, 5)]
-    for layer, size, (before, after), stride in zip(measure(network, x), sizes, widths, (2, 1) * 3, strict=True):
+    for layer, size, (before, after), stride in zip(
+        measure_activity(network, x), sizes, widths, (2, 1) * 3, strict=True
+    ):
         pairs = sum(len(outputs_reading((i, j), size, stride)) for i in range(size[0]) for j in range(size[1]))
         assert layer.macs == pairs * before * after * 3
 
 
 def test_the_report_follows_from_the_layers(network):
-    x = probe_events(3, 11, 9)
-    report, layers = energy_report(network, x, "a test"), measure(network, x)
+    x = synthetic_clip(3, 11, 9)
+    report, layers = energy_report(network, x, "a test"), measure_activity(network, x)
     flops = count_flops(network.config.replace(in_size=(11, 9)))
     rest = (flops.total - flops.by_part["backbone"]) / 2 * 4.6e-6
     dense = sum(layer.macs for layer in layers) * 4.6e-6
@@ -131,8 +133,8 @@ def test_silence_costs_nothing_but_the_first_layer(network):
 
 
 def test_a_single_step_reads_every_spike_once(network):
-    x = probe_events(1, 11, 9)
-    for layer, (operand, stride) in list(zip(measure(network, x), operands(network, x), strict=True))[1:]:
+    x = synthetic_clip(1, 11, 9)
+    for layer, (operand, stride) in list(zip(measure_activity(network, x), operands(network, x), strict=True))[1:]:
         fan = fan_out(*operand.shape[-2:], stride)
         channels = CHANNELS[int(layer.layer[5]) - 1]
         assert layer.accumulates == (operand[0, 0].sum(0) * fan).sum().item() * channels
@@ -140,11 +142,11 @@ def test_a_single_step_reads_every_spike_once(network):
 
 def test_without_the_filter_every_spike_is_read_once():
     plain = create_model("nmnist", seed=0, **{**TINY, "tdm": False}).eval()
-    x = probe_events(3, 11, 9)
+    x = synthetic_clip(3, 11, 9)
     for stage in plain.stages:
         torch.nn.init.constant_(stage.first_norm.weight, 6)
         torch.nn.init.constant_(stage.second_norm.weight, 6)
-    for layer, (operand, stride) in list(zip(measure(plain, x), operands(plain, x), strict=True))[1:]:
+    for layer, (operand, stride) in list(zip(measure_activity(plain, x), operands(plain, x), strict=True))[1:]:
         fan = fan_out(*operand.shape[-2:], stride)
         channels = CHANNELS[int(layer.layer[5]) - 1]
         assert layer.accumulates == pytest.approx((operand[0].sum((0, 1)) * fan).sum().item() * channels)
@@ -156,8 +158,8 @@ def test_the_baselines_encoder():
     with torch.no_grad():
         for layer in model.encoder:
             layer.conv.weight.mul_(5)
-    x = probe_events(4, 13, 18)
-    layers = measure(model, x)
+    x = synthetic_clip(4, 13, 18)
+    layers = measure_activity(model, x)
     assert [layer.binary for layer in layers] == [False, True, True, True, True, True]
     operand = x
     for conv, recurrent, part in zip(layers[::2], layers[1::2], model.encoder, strict=True):

@@ -14,7 +14,20 @@ from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CUDA = torch.device("cuda")
-INFER = ("bench", "infer", "--model", "nmnist", "--device", "cpu", "--steps", "3", "--side", "16", "--batches", "2")
+INFER = (
+    "bench",
+    "infer",
+    "--model",
+    "nmnist",
+    "--device",
+    "cpu",
+    "--time-steps",
+    "3",
+    "--side",
+    "16",
+    "--batches",
+    "2",
+)
 SMALL = (*INFER, "--repeats", "1", "--baseline", "none", "--precision", "float32")
 
 

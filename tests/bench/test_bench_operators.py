@@ -3,17 +3,19 @@
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.bench.operators import cases
-from ripe_mambaspike.bench.ops import HOMES, Setting, bench_ops
+from ripe_mambaspike.bench.ops import HOMES, bench_ops
+from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.ops import backend, plain
 
 CPU = torch.device("cpu")
-SMALL = {"batch": 1, "steps": 3, "side": 16}
+SMALL = {"batch": 1, "time_steps": 3, "side": 16}
 
 
-def setting(*only):
-    return Setting(**SMALL, precisions=("float32",), only=only, repeats=1)
+def options(*only):
+    return OperatorOptions(**SMALL, precision="float32", only=list(only), repeats=1, device="cpu")
 
 
 def test_every_operator_has_a_case():
@@ -40,7 +42,7 @@ def test_the_papers_sizes():
 
 
 def test_right_operators_get_a_speed_up():
-    rows = bench_ops(setting(), CPU)["rows"]
+    rows = bench_ops(options())["rows"]
     assert len(rows) == 1 + 3 + 6 + 6 + 1 + 6
     for row in rows:
         assert row["agreement"]["agrees"], row
@@ -59,7 +61,7 @@ def test_wrong_operators_get_none(monkeypatch, name):
         return tuple(part * 1.01 if part.is_floating_point() else part for part in out)
 
     monkeypatch.setattr(plain, name, wrong)
-    row = bench_ops(setting(name), CPU)["rows"][0]
+    row = bench_ops(options(name))["rows"][0]
     assert not row["agreement"]["agrees"]
     assert row["forward"]["speedup"] is None
     assert row["forward"]["ours"]["median_ms"] > 0
@@ -74,7 +76,7 @@ def test_a_wrong_gradient_is_seen(monkeypatch, name):
         return out / 2 if isinstance(out, torch.Tensor) else [part / 2 for part in out]
 
     monkeypatch.setattr(plain, f"{name}_backward", half)
-    row = bench_ops(setting(name), CPU)["rows"][0]
+    row = bench_ops(options(name))["rows"][0]
     checks = row["agreement"]["checks"]
     assert checks["output differs by"]["found"] <= checks["output differs by"]["allowed"]
     assert checks["gradients differ by"]["found"] == pytest.approx(0.5, abs=1e-3)
@@ -89,7 +91,7 @@ def test_flipped_spikes_are_seen(monkeypatch):
         return torch.zeros_like(spikes) if spikes.dtype == torch.uint8 else spikes, *rest
 
     monkeypatch.setattr(plain, "norm_fire", silent)
-    row = bench_ops(setting("norm_fire"), CPU)["rows"][0]
+    row = bench_ops(options("norm_fire"))["rows"][0]
     checks = row["agreement"]["checks"]
     assert checks["share of spikes flipped"]["found"] > 0.01
     assert row["forward"]["speedup"] is None
@@ -97,12 +99,12 @@ def test_flipped_spikes_are_seen(monkeypatch):
 
 def test_no_kernels_no_row_of_times(monkeypatch):
     monkeypatch.setattr(backend, "choice", lambda: "off")
-    rows = bench_ops(setting("step_moments"), CPU)["rows"]
+    rows = bench_ops(options("step_moments"))["rows"]
     assert len(rows) == 3
     assert all("reference" in row["unavailable"] and "forward" not in row for row in rows)
     monkeypatch.undo()
 
 
 def test_an_unknown_operator():
-    with pytest.raises(ConfigError, match="norm_fyre"):
-        bench_ops(setting("norm_fyre"), CPU)
+    with raises(ConfigError, field="--only"):
+        bench_ops(options("norm_fyre"))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "results_table.py"
-MACHINE = {"name": "a machine", "torch": "2", "threads": 2, "commit": "abc"}
-CELL = {"p95_ms": 9.0, "samples_per_second": 700.0, "activation_mib": 30.0, "matrix_share": 0.5}
+MACHINE = {"device": "cuda", "name": "a machine", "torch": "2", "threads": 2, "commit": "abc", "date": "today"}
+CELL = {"p95_ms": 9.0, "samples_per_second": 700.0, "peak_mib": 31.0, "activation_mib": 30.0}
+CELL |= {"matrix_share": 0.5, "memory_share": 0.25, "times_its_flops": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +23,16 @@ def table():
 
 
 def infer(milliseconds, agrees=True):
-    row = {"batch": 1, "agreement": {"agrees": agrees}, "says": "it says so", "speedup": 7.0 if agrees else None}
+    row = {"precision": "bfloat16", "batch": 1, "agreement": {"agrees": agrees}, "summary": "a summary"}
+    row |= {"speedup": 7.0 if agrees else None}
     row |= {"captured": {**CELL, "median_ms": milliseconds}, "reference": {"error": "ran out of memory"}}
     return {
         "bench": "infer",
         "machine": MACHINE,
         "exit_code": int(not agrees),
+        "model": "dvsgesture",
+        "time_steps": 16,
+        "in_size": [128, 128],
         "rows": [row],
         "command": "ripe bench x",
     }
@@ -45,14 +50,24 @@ def test_reached_or_not(table, milliseconds, reached):
     assert "commit abc" in text
     other = table.render({"infer bfloat16": infer(milliseconds)}, "cuda", None, "--side 16")
     assert line(other, "| deployed, T 16, 128², B 1, bfloat16").endswith("| not judged |")
-    assert "7.00 ×" in line(text, "| infer bfloat16, B 1 | captured")
-    assert "ran out of memory" in line(text, "| infer bfloat16, B 1 | reference")
+    assert line(text, "| captured | 1 |").startswith(f"| captured | 1 | {milliseconds}")
+    assert "| reference | 1 | – |" in text
+    assert "7.00 ×" in line(text, "- batch 1")
+    assert "ran out of memory" in line(text, "- batch 1")
+
+
+def test_compared_with_an_earlier_page(table):
+    before, now = ({"infer bfloat16": infer(milliseconds)} for milliseconds in (2.0, 1.0))
+    page = "\n".join(table.comparison(now, before, "a page"))
+    assert "| infer bfloat16, B 1, captured, ms | 2.000 | 1.000 | 0.500 |" in page
+    assert "| infer bfloat16, B 1, captured, activations MiB | 30.00 | 30.00 | 1.000 |" in page
+    assert table.comparison(now, {"train": infer(1.0)}, "a page") == []
 
 
 def test_a_wrong_result_reaches_nothing(table):
     text = table.render({"infer bfloat16": infer(0.1, agrees=False)}, "cuda", None)
     assert line(text, "| deployed, T 16, 128², B 1, bfloat16").endswith("does not agree | no |")
-    assert "×" not in line(text, "| infer bfloat16, B 1 | captured")
+    assert "×" not in line(text, "- batch 1")
 
 
 def test_a_failure_costs_its_own_rows(table, monkeypatch, tmp_path):

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from ripe_mambaspike.bench import timing
-from ripe_mambaspike.bench.measure import Failed, Measured, Subject, measure, ratio
+from ripe_mambaspike.bench import measure as measuring
+from ripe_mambaspike.bench.measure import Failed, Measured, Subject, Times, measure, ratio, summarize, time_jobs
 from ripe_mambaspike.bench.memory import Memory
-from ripe_mambaspike.bench.timing import Times, summarize, time_jobs
 
 CPU = torch.device("cpu")
 
@@ -16,7 +15,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.now)
 
     def job(self, *seconds):
         """A job that takes the given seconds, call by call, the last of them from then on."""

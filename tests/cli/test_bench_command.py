@@ -1,24 +1,30 @@
-"""`ripe bench`: one JSON document or tables, exit code 1 and no speed-up when results differ, 2 for bad words."""
+"""`ripe bench`: one JSON document or tables, exit code 1 and no speed-up when results differ, 2 for bad arguments."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from ripe_mambaspike.bench import infer, machine, memory
+from ripe_mambaspike.bench.infer import bench_infer
+from ripe_mambaspike.bench.ops import bench_ops
+from ripe_mambaspike.bench.options import InferOptions, OperatorOptions, ScanOptions, TrainOptions
+from ripe_mambaspike.bench.sweep import bench_scan
+from ripe_mambaspike.bench.train import bench_train
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops import backend
 
-INFER = ("bench", "infer", "--device", "cpu", "--side", "16", "--steps", "3", "--repeats", "2", "--model", "nmnist")
-TRAIN = ("bench", "train", "--device", "cpu", "--side", "16", "--steps", "1", "--batch", "2", "--repeats", "1")
-OPS = ("bench", "ops", "--device", "cpu", "--side", "16", "--steps", "2", "--repeats", "1")
-SCAN = ("bench", "scan", "--device", "cpu", "--repeats", "1", "--model", "nmnist", "--sides", "16", "24", "32")
-SCAN += ("--steps", "1", "2", "3", "--lengths", "5")
+SMALL = {"device": "cpu", "repeats": 1}
+INFER = InferOptions(**SMALL, model="nmnist", side=16, time_steps=2, batches=[1, 2])
+TRAIN = TrainOptions(**SMALL, side=16, time_steps=1, batch=2)
+OPS = OperatorOptions(**SMALL, side=16, time_steps=2, only=["attend", "pooled_rates"])
+SCAN = ScanOptions(**SMALL, model="nmnist", sides=[16, 24, 32], time_steps=[1, 2, 3], lengths=[5])
 MEASURED = {"median_ms", "p95_ms", "calls", "peak_mib", "activation_mib", "samples_per_second"}
 
 
 def choose(monkeypatch, kind):
-    """Let `auto` mean this."""
+    """Let `auto` mean this backend."""
     monkeypatch.setattr(backend, "choice", lambda: kind if backend._choice.get() == "auto" else "off")
 
 
@@ -30,14 +36,9 @@ def small_machine(monkeypatch):
     monkeypatch.setitem(machine.COPIED, "cpu", 1 << 16)
 
 
-def words_of(said):
-    """What was printed, without the breaks that the width of the page makes."""
-    return " ".join(said.out.split())
-
-
 @pytest.fixture
 def wrong(monkeypatch):
-    """The fast path gives other logits."""
+    """The fast path returns other logits."""
     run = RipeMambaSpike.run
 
     def spoiled(self, *given, **more):
@@ -47,104 +48,114 @@ def wrong(monkeypatch):
     monkeypatch.setattr(RipeMambaSpike, "run", spoiled)
 
 
-def read(said, code=0):
-    assert said.code == code, said
-    assert said.err == ""
-    return json.loads(said.out, parse_constant=pytest.fail)
+@pytest.fixture
+def printed(ripe, monkeypatch):
+    """What the command prints for a document, as text and as JSON, with its exit code."""
+    homes = {"infer": "infer.bench_infer", "train": "train.bench_train", "ops": "ops.bench_ops"}
+    homes["scan"] = "sweep.bench_scan"
+
+    def show(document):
+        kind = document["bench"]
+        monkeypatch.setattr(f"ripe_mambaspike.bench.{homes[kind]}", lambda *_: document)
+        in_json, in_text = ripe("bench", kind, "--json"), ripe("bench", kind)
+        assert (in_json.err, in_text.err) == ("", "")
+        assert json.loads(in_json.out, parse_constant=pytest.fail) == document
+        assert in_json.code == in_text.code
+        return in_text.code, " ".join(in_text.out.split())
+
+    return show
 
 
-def test_infer(ripe):
-    document = read(ripe(*INFER, "--batches", "1", "2", "--json"))
-    assert [(row["precision"], row["batch"]) for row in document["rows"]] == [
-        ("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2),
-    ]  # fmt: skip
-    assert document["machine"]["device"] == "cpu"
+def test_infer(printed):
+    document = bench_infer(INFER)
+    rows = [("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2)]
+    assert [(row["precision"], row["batch"]) for row in document["rows"]] == rows
     assert document["machine"]["matrix_flops_per_second"].keys() == {"float32", "bfloat16"}
     for row in document["rows"]:
         assert row["agreement"]["agrees"]
-        assert row["speedup"] == pytest.approx(row["reference"]["median_ms"] / row["captured"]["median_ms"], rel=0.01)
-        for path in ("captured", "ours", "reference", "mamba-spike"):
+        times = {path: row[path]["median_ms"] for path in ("captured", "ours", "reference", "mamba-spike")}
+        assert row["speedup"] == pytest.approx(times["reference"] / times["captured"], rel=0.01)
+        assert row["plain_over_captured"] == pytest.approx(times["ours"] / times["captured"], rel=0.01)
+        for path, took in times.items():
             assert row[path].keys() > MEASURED
-            rate = row["matrix_flops_per_second"]
-            assert row[path]["samples_per_second"] == pytest.approx(
-                1e3 * row["batch"] / row[path]["median_ms"], rel=0.01
-            )
-        work = document["flops_per_sample"] * row["batch"] / rate * 1e3  # milliseconds
-        assert row["ours"]["times_its_flops"] == pytest.approx(row["ours"]["median_ms"] / work, rel=0.01)
+            assert row[path]["samples_per_second"] == pytest.approx(1e3 * row["batch"] / took, rel=0.01)
+        work = document["flops_per_sample"] * row["batch"] / row["matrix_flops_per_second"] * 1e3  # milliseconds
+        assert row["ours"]["times_its_flops"] == pytest.approx(times["ours"] / work, rel=0.01)
     one, two = document["rows"][:2]
     assert two["ours"]["activation_mib"] > one["ours"]["activation_mib"]
+    code, text = printed(document)
+    assert code == 0
+    assert all(word in text for word in ("agrees", f"{one['speedup']:.2f} ×", "mamba-spike", "batch 2"))
 
 
-def test_infer_for_people(ripe):
-    said = ripe(*INFER, "--precision", "float32", "--baseline", "none")
-    assert said.code == 0
-    assert "agrees" in words_of(said)
-    assert "the reference path's speed" in words_of(said)
-    assert "mamba-spike" not in words_of(said)
+def test_paths_that_are_left_out(printed):
+    document = bench_infer(
+        InferOptions(
+            **SMALL, model="nmnist", side=16, time_steps=2, precision="float32", baseline="none", reference=False
+        )
+    )
+    (row,) = document["rows"]
+    assert row["agreement"]["agrees"]
+    assert "reference" not in row
+    assert row["speedup"] is None
+    assert "mamba-spike" not in printed(document)[1]
 
 
-def test_train(ripe):
-    document = read(ripe(*TRAIN, "--recipe", "nmnist", "--json"))
-    assert (document["batch"], document["passes"], document["precision"]) == (2, 2, "float32")
+def test_train(printed):
+    document = bench_train(TRAIN)
+    assert (document["recipe"], document["batch"], document["passes"]) == ("nmnist", 2, 2)
+    assert document["precision"] == "float32"
     assert set(document["agreement"]["checks"]) == {"relaxed loss differs by", "gradients differ by"}
     assert document["agreement"]["samples"] == 2
-    assert document["speedup"] > 0
     assert document["ours"].keys() == MEASURED
-    one = read(ripe(*TRAIN, "--recipe", "nmnist", "--passes", "1", "--json"))
+    code, text = printed(document)
+    assert code == 0
+    assert all(word in text for word in ("nmnist", "both passes", f"{document['speedup']:.2f} ×"))
+    one = bench_train(replace(TRAIN, passes=1, reference=False))
     assert one["passes"] == 1
+    assert one["speedup"] is None
     assert one["ours"]["activation_mib"] < document["ours"]["activation_mib"]
 
 
-def test_train_for_people(ripe):
-    said = ripe(*TRAIN)
-    assert said.code == 0
-    assert "nmnist" in words_of(said)
-    assert "both passes" in words_of(said)
-    assert "the reference path's speed" in words_of(said)
-
-
-def test_ops(ripe, monkeypatch):
+def test_operators(printed, monkeypatch):
     choose(monkeypatch, "plain")  # the operators by their references
-    document = read(ripe(*OPS, "--only", "attend", "pooled_rates", "--json"))
+    document = bench_ops(OPS)
     assert [row["operator"] for row in document["rows"]] == ["attend"] * 3 + ["pooled_rates"]
     assert all(row["backward"]["speedup"] > 0 for row in document["rows"])
-    said = ripe(*OPS, "--only", "attend")
-    assert said.code == 0
-    assert "+ backward" in words_of(said)
+    assert "+ backward" in printed(document)[1]
     choose(monkeypatch, "off")
-    said = ripe(*OPS, "--only", "attend")
-    assert said.code == 0
-    assert "not measured" in words_of(said)
+    document = bench_ops(OPS)
+    assert all("unavailable" in row for row in document["rows"])
+    assert "not measured" in printed(document)[1]
 
 
-def test_scan(ripe):
-    document = read(ripe(*SCAN, "--json"))
-    assert [row["pixels_times_steps"] for row in document["resolution"]["rows"]] == [2560, 5760, 10240]
-    assert [row["pixels_times_steps"] for row in document["steps"]["rows"]] == [34 * 34, 2 * 34 * 34, 3 * 34 * 34]
-    assert document["resolution"]["r2"] <= 1
+def test_scan(printed):
+    document = bench_scan(SCAN)
+    assert [row["pixels_times_steps"] for row in document["in_size"]["rows"]] == [2560, 5760, 10240]
+    assert [row["pixels_times_steps"] for row in document["time_steps"]["rows"]] == [34 * 34, 2 * 34 * 34, 3 * 34 * 34]
+    assert document["in_size"]["r2"] <= 1
     assert [row["length"] for row in document["scan"]["rows"]] == [5]
-    said = ripe(*SCAN)
-    assert said.code == 0
-    assert "R²" in words_of(said)
+    code, text = printed(document)
+    assert code == 0
+    assert "R²" in text
 
 
-@pytest.mark.parametrize("words", [INFER, TRAIN], ids=["infer", "train"])
-def test_no_speed_up_of_a_wrong_result(ripe, wrong, words):
-    document = read(ripe(*words, "--json"), code=1)
+@pytest.mark.parametrize(("bench", "options"), [(bench_infer, INFER), (bench_train, TRAIN)], ids=["infer", "train"])
+def test_no_speed_up_of_a_wrong_result(printed, wrong, bench, options):
+    document = bench(options)
     for row in document.get("rows", [document]):
         assert row["agreement"]["agrees"] is False
         assert row["speedup"] is None
         assert row["ours"]["median_ms"] > 0
-    said = ripe(*words)
-    assert said.code == 1
-    assert "does not agree" in words_of(said)
-    assert "no speed-up is given" in words_of(said)
-    assert "the reference path's speed" not in words_of(said)
+    code, text = printed(document)
+    assert code == 1
+    assert "does not agree" in text
 
 
-def test_a_wrong_result_in_a_sweep(ripe, wrong):
-    document = read(ripe(*SCAN, "--json"), code=1)
+def test_a_wrong_result_in_a_sweep(printed, wrong):
+    document = bench_scan(SCAN)
     assert document["agreement"]["agrees"] is False
+    assert printed(document)[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -157,8 +168,7 @@ def test_a_wrong_result_in_a_sweep(ripe, wrong):
         (("bench", "infer", "--model", "mamba-spike"), ["--model", "mamba-spike"]),
         (("bench", "infer", "--baseline", "nmnist"), ["--baseline", "nmnist"]),
         (("bench", "infer", "--side", "4"), ["--side", "4", "8"]),
-        (("bench", "infer", "--side", "0"), ["--side", "0", "8"]),
-        (("bench", "infer", "--steps", "0"), ["--steps", "0"]),
+        (("bench", "infer", "--time-steps", "0"), ["--time-steps", "0"]),
         (("bench", "infer", "--batches", "0"), ["--batch", "0"]),
         (("bench", "infer", "--batches", "1", "-3"), ["-3"]),
         (("bench", "infer", "--repeats", "0"), ["--repeats", "0"]),
@@ -168,7 +178,7 @@ def test_a_wrong_result_in_a_sweep(ripe, wrong):
         (("bench", "train", "--batch", "0"), ["--batch", "0"]),
         (("bench", "train", "--repeats", "many"), ["--repeats", "many"]),
         (("bench", "ops", "--only", "norm_fyre"), ["norm_fyre", "norm_fire"]),
-        (("bench", "scan", "--sides", "16", "16", "16"), ["--sides", "1"]),
+        (("bench", "scan", "--sides", "16", "16", "16"), ["--sides", "3"]),
         (("bench", "scan", "--sides", "4", "16", "32"), ["--side", "4"]),
         (("bench", "scan", "--lengths", "0"), ["--lengths", "0"]),
         (("bench", "scan", "--colour"), ["--colour"]),
@@ -197,4 +207,5 @@ def test_too_little_memory(refused, monkeypatch):
 
     monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 32)
     monkeypatch.setattr(infer, "compare_inference", full)
-    refused(INFER, "batch 1", "7.00 GiB", "4.00 GiB free")
+    words = ("bench", "infer", "--device", "cpu", "--model", "nmnist", "--side", "16", "--time-steps", "2")
+    refused(words, "batch 1", "7.00 GiB", "4.00 GiB")

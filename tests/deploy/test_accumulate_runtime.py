@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.account.energy import measure
+from ripe_mambaspike.account.energy import measure_activity
 from ripe_mambaspike.deploy.fuse.accumulate import (
     AccumulatingConv,
     Accumulator,
@@ -21,7 +21,7 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.reading import read
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.backend import kernels
@@ -51,7 +51,7 @@ def dual(*fields):
 
 
 def clips(count, side=18, steps=4):
-    return [probe_events(steps, side, side, seed=seed) for seed in range(count)]
+    return [synthetic_clip(steps, side, side, seed=seed) for seed in range(count)]
 
 
 def same(first, second):
@@ -142,7 +142,7 @@ def test_additions_are_those_counted_by_hand_and_foretold():
     by_hand = [count_by_hand(*each) for each in zip(operands, outs, strides, strict=True)]
     assert min(by_hand) > 0
     assert list(made.additions.values()) == by_hand
-    foretold = measure(runtime.dense, x.double())  # for one sample, on average
+    foretold = measure_activity(runtime.dense, x.double())  # for one sample, on average
     assert [2 * layer.accumulates for layer in foretold[1:]] == by_hand
 
 

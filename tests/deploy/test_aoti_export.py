@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export import aoti, graph_scan
+from ripe_mambaspike.deploy.export import graph_scan
+from ripe_mambaspike.deploy.export.formats import aoti
 from ripe_mambaspike.deploy.export.graph import resized, tail_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
@@ -24,7 +25,7 @@ def model():
     network = create_model("nmnist", seed=0, **small).eval()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            if "dt_bias" in name:
+            if "dt_proj.bias" in name:
                 parameter.fill_(-3)  # what a chunk hands to the next must show in the logits
         name = next(name for name, _ in network.named_parameters() if "hierarchy" in name and "in_proj" in name)
         matrix = network.get_parameter(name)

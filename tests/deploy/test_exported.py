@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.checking import CLIP, STEPS, check_export, check_front
-from ripe_mambaspike.deploy.export.exported import load_export, load_exported
-from ripe_mambaspike.deploy.export.folder import ExportOptions, deployed, export
+from ripe_mambaspike.deploy.export.check import CLIP, STEPS, check_export, check_front
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
-from ripe_mambaspike.deploy.export.parity import BOUND, Parity, check, compare
+from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE, ParityResult, compare_outputs, require_parity
+from ripe_mambaspike.deploy.export.run import load_export, load_exported
+from ripe_mambaspike.deploy.export.write import ExportOptions, export, to_deployed
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def clips():
-    return probe_events(STEPS_, SIDE, SIDE, 5, 0)
+    return synthetic_clip(STEPS_, SIDE, SIDE, 5, 0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +66,7 @@ def test_every_graph_agrees_in_its_own_runtime(onnx, model, clips):
     assert list(found) == [CLIP, STEPS]
     for parity in found.values():
         assert (parity.clips, parity.labels) == (5, 5)
-        assert parity.difference <= BOUND
+        assert parity.difference <= MAX_DIFFERENCE
         assert parity.beyond == 0
         assert min(parity.load_seconds, parity.first_seconds, parity.latency_ms, parity.torch_ms) > 0
 
@@ -94,13 +94,13 @@ def test_clips_of_any_number(onnx, model, clips):
 
 def test_a_classifier_of_an_export(onnx, clips, model):
     classifier = load_export(onnx)
-    assert (classifier.names, classifier.steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
-    assert (classifier.by, classifier.binary) == ("count", False)
+    assert (classifier.class_names, classifier.time_steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
+    assert (classifier.bin_by, classifier.binary) == ("count", False)
     assert load_export(onnx, grid=SIDE).grid == (SIDE, SIDE)
     with pytest.raises(InputError, match=r"--grid is 24; the graph in .* takes 16×16 alone"):
         load_export(onnx, grid=24)
-    with pytest.raises(InputError, match=r"--steps is 2; the graph in .* takes 3 alone"):
-        load_export(onnx, steps=2)
+    with pytest.raises(InputError, match=r"--time-steps is 2; the graph in .* takes 3 alone"):
+        load_export(onnx, time_steps=2)
 
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):
@@ -279,18 +279,18 @@ def test_wishes_that_cannot_be(words, said):
 
 
 def test_a_package_that_is_not_there(monkeypatch):
-    from ripe_mambaspike.deploy.export import onnx_file
+    from ripe_mambaspike.deploy.export.formats import onnx as onnx_file
 
-    monkeypatch.setattr(onnx_file, "why_not", lambda: "ONNX needs a package that is not installed")
+    monkeypatch.setattr(onnx_file, "unavailable_reason", lambda: "ONNX needs a package that is not installed")
     with pytest.raises(ConfigError, match="ONNX needs a package that is not installed"):
         ExportOptions("onnx")
 
 
 def test_networks_that_are_not_exported(model):
     with pytest.raises(ConfigError, match="'mamba-spike-nmnist' has no deployed form"):
-        deployed(create_model("mamba-spike-nmnist"))
+        to_deployed(create_model("mamba-spike-nmnist"))
     with pytest.raises(ConfigError, match="is in its dual-kernel form"):
-        deployed(dual_kernel(model, quiet=True))
+        to_deployed(dual_kernel(model, quiet=True))
 
 
 # The comparison itself
@@ -300,7 +300,7 @@ def test_parity_counts_what_differs():
     logits = torch.tensor([[[1.0, 3.0]], [[2.0, 1.0]], [[4.0, 0.0]]])
     moved = torch.tensor([[[1.0, 3.0]], [[2.0, 1.001]], [[0.0, 4.0]]])
     numbers = torch.arange(3.0)[:, None]
-    found = compare(lambda: lambda x: moved[x[:, 0].long()], lambda x: logits[x[:, 0].long()], numbers)
+    found = compare_outputs(lambda: lambda x: moved[x[:, 0].long()], lambda x: logits[x[:, 0].long()], numbers)
     assert (found.clips, found.labels, found.beyond) == (3, 2, 2)
     assert found.difference == 1.0
     assert found.median == pytest.approx(5e-4, rel=1e-3)
@@ -308,16 +308,15 @@ def test_parity_counts_what_differs():
 
 
 def test_logits_that_are_no_numbers_never_agree():
-    found = compare(lambda: lambda x: torch.full((1, 1, 2), torch.nan), lambda x: torch.ones(1, 1, 2), torch.ones(2, 1))
+    found = compare_outputs(
+        lambda: lambda x: torch.full((1, 1, 2), torch.nan), lambda x: torch.ones(1, 1, 2), torch.ones(2, 1)
+    )
     assert found.difference == float("inf")
     assert not found.agrees
-    assert not Parity(3, float("inf"), 0.0, 1, 3, 0, 0, 0, 0).agrees
+    assert not ParityResult(3, float("inf"), 0.0, 1, 3, 0, 0, 0, 0).agrees
 
 
-def test_a_disagreement_is_a_sentence():
+def test_a_disagreement_raises():
     with pytest.raises(VerificationError) as error:
-        check(Parity(10, 0.5, 2e-3, 10, 9, 0, 0, 0, 0), "the clip graph in onnx")
-    assert str(error.value) == (
-        "the clip graph in onnx does not agree with the network: 9 of 10 labels are the same and half of the clips "
-        "differ by more than 2.0e-03; all labels and at most 1e-04 are wanted"
-    )
+        require_parity(ParityResult(10, 0.5, 2e-3, 10, 9, 0, 0, 0, 0), "the clip graph in onnx")
+    assert all(word in str(error.value) for word in ("the clip graph in onnx", "9 of 10", "2.0e-03", "1e-04"))

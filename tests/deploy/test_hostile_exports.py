@@ -11,9 +11,10 @@ from hostile import SAMPLES, describe_again, members, rewrite, save_folder, save
 
 from ripe_mambaspike import write as write_recording
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.export import aoti, executorch_file
-from ripe_mambaspike.deploy.export.exported import load_exported
+from ripe_mambaspike.deploy.export.formats import aoti
+from ripe_mambaspike.deploy.export.formats import executorch as executorch_file
 from ripe_mambaspike.deploy.export.manifest import MANIFEST, MAX_GRAPH
+from ripe_mambaspike.deploy.export.run import load_exported
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
 
@@ -219,7 +220,7 @@ def onnx_graph(tmp_path, monkeypatch):
     """Make a small ONNX file as this package would, after a change to it."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from ripe_mambaspike.deploy.export import onnx_file
+    from ripe_mambaspike.deploy.export.formats import onnx as onnx_file
 
     def make(change=lambda model: None):
         shapes = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
@@ -302,7 +303,7 @@ def test_a_graph_that_the_runtime_refuses(onnx_graph, capfd):
 def test_nir_files_that_lead_elsewhere(tmp_path):
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("nir")
-    from ripe_mambaspike.deploy.export import nir_file
+    from ripe_mambaspike.deploy.export.formats import nir as nir_file
 
     path, secret = tmp_path / "front.nir", tmp_path / "secret.h5"
     with h5py.File(secret, "w") as file:

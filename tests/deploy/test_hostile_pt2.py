@@ -8,7 +8,8 @@ import pytest
 import torch
 from hostile import CONSTANTS, MODEL, SAMPLES, WEIGHTS, changed, members, pickled, save_small, saved, write
 
-from ripe_mambaspike.deploy.export import pt2_expression, torch_export
+from ripe_mambaspike.deploy.export import pt2_expression
+from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.pt2_archive import TENSORS, rebuilt
 from ripe_mambaspike.errors import InputError
 

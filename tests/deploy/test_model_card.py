@@ -11,13 +11,13 @@ import torch
 import yaml
 
 from ripe_mambaspike import create_model, write
-from ripe_mambaspike.deploy.export.card import CardFacts, Parity, card_text, safe, write_card
-from ripe_mambaspike.deploy.export.card_result import RunResult, read_result, result_of
-from ripe_mambaspike.deploy.export.exported import format_module
+from ripe_mambaspike.deploy.export.card import CardFacts, CheckedGraph, card_text, safe, write_card
+from ripe_mambaspike.deploy.export.card_result import RunResult, parse_run_result, read_run_result
 from ripe_mambaspike.deploy.export.manifest import FORMATS, RUNNABLE
+from ripe_mambaspike.deploy.export.run import format_module
 from ripe_mambaspike.deploy.quantize.convert import (
     AccuracyChange,
-    Calibration,
+    CalibrationReport,
     LayerError,
     apply_stored,
     save_stored,
@@ -175,9 +175,9 @@ def test_checks_costs_and_limits(network):
         weights="int8",
         labels=LABELS,
         result=RESULT._replace(fold=2, folds=5, extra=("my set",)),
-        parity=(Parity("onnx, clip", 3.2e-6, 99, 100), Parity("onnx, step", float("nan"), 0, 100)),
+        parity=(CheckedGraph("onnx, clip", 3.2e-6, 99, 100), CheckedGraph("onnx, step", float("nan"), 0, 100)),
         accuracy=AccuracyChange(200, 190, 189, 198),
-        calibration=Calibration(32, "compensated", (LayerError("a_b", 0.01, 0.02),), {}),
+        calibration=CalibrationReport(32, "compensated", (LayerError("a_b", 0.01, 0.02),), {}),
         cost=(("energy at 45 nm", "0.4 mJ"),),
         limits=("attention is not expressed",),
     )
@@ -217,19 +217,19 @@ def run(network, tmp_path):
 
 def test_the_result_of_a_run_is_found(run, network, tmp_path):
     expected = RunResult("mine", "synthgesture", "people", "val", 3, 0.875, 40)
-    assert result_of(run) == result_of(run / "best") == expected
-    assert result_of(network.save_pretrained(tmp_path / "alone")) is None
+    assert read_run_result(run) == read_run_result(run / "best") == expected
+    assert read_run_result(network.save_pretrained(tmp_path / "alone")) is None
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "folds": 5, "fold": 2}))
-    assert result_of(run) == expected._replace(fold=2, folds=5)
+    assert read_run_result(run) == expected._replace(fold=2, folds=5)
     recipe = load_recipe("synthgesture")
     object.__setattr__(recipe.data, "extra", ("nmnist=somewhere/else",))
     save_recipe(recipe, run / "recipe.yaml")
-    assert result_of(run).extra == ("nmnist",)
+    assert read_run_result(run).extra == ("nmnist",)
 
 
 def test_a_result_of_another_network_is_not_claimed(run):
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "epoch": 9}))
-    assert result_of(run) is None
+    assert read_run_result(run) is None
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_result_of_another_network_is_not_claimed(run):
 def test_a_damaged_result_is_told_in_a_sentence(run, text):
     (run / "result.json").write_text(text)
     with pytest.raises(DataError, match=r"result\.json is not a run's result \(.+\); the file written by ripe train"):
-        result_of(run)
+        read_run_result(run)
 
 
 def test_what_cannot_be_written(network, tmp_path):
@@ -250,7 +250,7 @@ def test_what_cannot_be_written(network, tmp_path):
     with pytest.raises(ConfigError, match="weights is 'int4'; one of fp32, fp16, int8 is wanted"):
         write_card(tmp_path, network, CardFacts(weights="int4"))
     with pytest.raises(DataError, match="cannot be read"):
-        read_result(tmp_path / "absent.json")
+        parse_run_result(tmp_path / "absent.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -259,4 +259,4 @@ def test_a_result_without_end_is_refused(tmp_path):
     path.touch()
     os.truncate(path, 1 << 42)
     with pytest.raises(DataError):
-        read_result(path)
+        parse_run_result(path)

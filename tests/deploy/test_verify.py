@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy import fuse as fusing
-from ripe_mambaspike.deploy.fuse.verify import compare, probe, verify
+from ripe_mambaspike.deploy.fuse import convert as fusing
+from ripe_mambaspike.deploy.fuse.verify import compare_forms, probe, verify
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.nn import repconv
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
@@ -68,7 +68,7 @@ def corrupt_tensor(monkeypatch, pattern, change):
         "bridge.mixture.mix",
         "bridge.norm.weight",
         "bridge.attention.weight",
-        "hierarchy.blocks.1.behind.a_log",
+        "hierarchy.blocks.1.backward_mamba.A_log",
         "head.bias",
     ],
 )
@@ -121,10 +121,10 @@ def test_statistics_that_are_no_numbers(loud):
 def test_comparing_a_network_with_itself_and_with_another(loud):
     model, other = loud(), loud(seed=1)
     x = probe(model, 21, samples=2)
-    same = compare(model, model, x)
+    same = compare_forms(model, model, x)
     assert (same.error, same.flips) == (0, 0)
     assert same.spikes > 100
-    apart = compare(model, other, x)
+    apart = compare_forms(model, other, x)
     assert apart.error > 0.01
     assert apart.flips > 0
     with pytest.raises(VerificationError, match="spikes differ"):
@@ -139,7 +139,7 @@ def test_the_comparison_counts_flips(loud):
     assert lost > 0
     with torch.no_grad():
         other.stages[2].second_neuron.threshold[channel] = 1e6
-    assert compare(model, other, x).flips == lost
+    assert compare_forms(model, other, x).flips == lost
 
 
 def test_the_probe_is_wide_enough_for_the_tokens(loud):

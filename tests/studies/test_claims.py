@@ -10,7 +10,7 @@ from ripe_mambaspike.nn.repconv import AveragePool
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
 from ripe_mambaspike.studies.claims import GROUPS, Claim, run_claims
 from ripe_mambaspike.studies.claims import tdm as tdm_checks
-from ripe_mambaspike.studies.claims.verdict import UNEXPLAINED, Source, printed_value, rounds_to
+from ripe_mambaspike.studies.claims.verdict import UNEXPLAINED, ClaimSource, printed_value, rounds_to
 
 # Integers that a right implementation must give, by the claim that shows them.
 INTEGERS = {
@@ -133,7 +133,7 @@ def test_groups_can_be_chosen_and_heard():
         run_claims(["nonsense"])
 
 
-PLACE = Source("group", "place")
+PLACE = ClaimSource("group", "place")
 
 
 def test_printed_value_is_read():

@@ -56,7 +56,7 @@ def fan_out(height: int, width: int, stride: int, side: int = 3) -> Tensor:
 
 
 @torch.no_grad()
-def measure(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]:
+def measure_activity(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]:
     """Run the network on binned events [B, T, 2, H, W] and count what the convolutions of its spiking part did."""
     if isinstance(model, MambaSpike):
         return _measure_baseline(model, x)
@@ -90,7 +90,7 @@ def backbone_macs(config: RipeConfig) -> dict[str, int]:
 def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: str) -> dict[str, Any]:
     """Everything `ripe account` says about energy, for one sample; x sets steps and resolution."""
     config = model.config.replace(in_size=tuple(x.shape[3:]), time_steps=x.shape[1])
-    return energy_of(measure(model, x), config, measured_on)
+    return energy_of(measure_activity(model, x), config, measured_on)
 
 
 def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Parameters:
         return {kind: size * self.deployed for kind, size in BYTES.items()}
 
 
-def skeleton(config: ModelConfig, form: str | None = None) -> Model:
+def meta_model(config: ModelConfig, form: str | None = None) -> Model:
     """The network without its numbers: counted and walked through, never run."""
     with torch.device("meta"):
         return build(config.replace(form=form) if form else config, config.architecture)
@@ -34,11 +34,11 @@ def skeleton(config: ModelConfig, form: str | None = None) -> Model:
 def count_parameters(config: ModelConfig) -> Parameters:
     """Of the network in its training and its deployed form, whatever form the config names."""
     if not isinstance(config, RipeConfig):
-        model = skeleton(config)
+        model = meta_model(config)
         parts = _by_part(model)
         return Parameters(model.parameter_count(), model.parameter_count(), parts, parts, None)
-    training, deployed = skeleton(config, "training"), skeleton(config, "deployed")
-    dual = skeleton(config, "dual-kernel").parameter_count() if config.tdm else None
+    training, deployed = meta_model(config, "training"), meta_model(config, "deployed")
+    dual = meta_model(config, "dual-kernel").parameter_count() if config.tdm else None
     return Parameters(
         training.parameter_count(), deployed.parameter_count(), _by_part(deployed), _by_part(training), dual
     )

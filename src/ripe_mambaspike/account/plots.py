@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ripe_mambaspike.account.sweeps import Row, Sweep
+from ripe_mambaspike.account.sweeps import Sweep, SweepRow
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import atomic_write
 
@@ -58,7 +58,7 @@ def _save(figure: Any, path: Path) -> None:
         raise InputError(f"--plot was given {path}, which cannot be written ({error.strerror or error})") from error
 
 
-def _line(axes: Any, rows: list[Row], column: str, label: str, color: str, style: str = "-") -> None:
+def _line(axes: Any, rows: list[SweepRow], column: str, label: str, color: str, style: str = "-") -> None:
     """Our values as a line with their numbers, the paper's as crosses."""
     where = [row.position for row in rows]
     values = [row.ours[column] for row in rows]

@@ -14,7 +14,7 @@ SweepName = Literal["resolution", "steps", "width", "tokens"]
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     setting: str
     position: float  # of the setting on an axis
     paper: dict[str, float | None]  # as printed
@@ -26,7 +26,7 @@ class Sweep:
     name: str
     title: str
     units: dict[str, str]  # column → unit
-    rows: list[Row]
+    rows: list[SweepRow]
     remarks: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def sweep(name: SweepName, config: ModelConfig) -> Sweep:
         raise ConfigError(f"a sweep over {name} was asked of Mamba-Spike; a RIPE-MambaSpike network is wanted")
     made = SWEEPS[name](config)
     if config != model_config("dvsgesture"):
-        rows = [Row(row.setting, row.position, dict.fromkeys(row.paper), row.ours) for row in made.rows]
+        rows = [SweepRow(row.setting, row.position, dict.fromkeys(row.paper), row.ours) for row in made.rows]
         return Sweep(made.name, made.title, made.units, rows, ["The paper gives these tables for dvsgesture alone."])
     return made
 
@@ -80,7 +80,7 @@ def _resolution(config: RipeConfig) -> Sweep:
             "projection_share": 100 * join / baseline.deployed,
         }
         theirs = (deployed, gflops, None, None, total, projection, share)
-        rows.append(Row(f"{side}×{side}", side, dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(SweepRow(f"{side}×{side}", side, dict(zip(ours, theirs, strict=True)), ours))
     units = {**COST_UNITS, "mamba_spike": "M", "its_projection": "M", "projection_share": "%"}
     odd = "At 34×34 the grid has 25 tokens; the odd one is kept here and was dropped in the paper's count (0.7756)."
     pruned = PRUNED.format(rows="224×224") + " (34×34 has 25 tokens and 48×48 has 36, all kept in it.)"
@@ -101,7 +101,7 @@ def _steps(config: RipeConfig) -> Sweep:
         cost = _cost(config.replace(time_steps=steps))
         ours = {**cost, "gmacs": cost["gflops"] / 2}
         theirs = (deployed, gflops, None, None, gmacs)
-        rows.append(Row(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(SweepRow(f"T {steps}", steps, dict(zip(ours, theirs, strict=True)), ours))
     fits_nothing = "The paper's T-sweep MACs fit no part of the network; they are linear in T, as ours are."
     units = {**COST_UNITS, "gmacs": "G"}
     pruned = PRUNED.format(rows="all rows but T 16")
@@ -114,7 +114,7 @@ def _width(config: RipeConfig) -> Sweep:
     for widths, (deployed, gflops) in paper.items():
         ours = _cost(config.replace(stage_channels=widths, embed_dims=widths))
         theirs = (deployed, gflops, None, None)
-        rows.append(Row(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(SweepRow(str(list(widths)), widths[0], dict(zip(ours, theirs, strict=True)), ours))
     pruned = PRUNED.format(rows="the two wider rows")
     return Sweep("width", "Cost against the stages' and levels' width", COST_UNITS, rows, [COUNTER, pruned])
 
@@ -130,7 +130,7 @@ def _tokens(config: RipeConfig) -> Sweep:
         ours = {name: value for name, value in cost.items() if name != "gflops_64_tokens"}
         setting = f"k {keep}" if keep else f"all {height * width}"
         theirs = (0.875 if gflops else None, gflops, None)
-        rows.append(Row(setting, keep or height * width, dict(zip(ours, theirs, strict=True)), ours))
+        rows.append(SweepRow(setting, keep or height * width, dict(zip(ours, theirs, strict=True)), ours))
     units = {name: unit for name, unit in COST_UNITS.items() if name != "gflops_64_tokens"}
     return Sweep("tokens", "Cost against the tokens kept a step", units, rows, [COUNTER])
 

@@ -1,11 +1,9 @@
-"""The deployed network: ours beside the plain-PyTorch reference path and beside Mamba-Spike."""
+"""Inference of the deployed network: our kernels, the plain-PyTorch reference path, and Mamba-Spike."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
+from torch import Tensor
 
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
@@ -13,53 +11,47 @@ from ripe_mambaspike.bench.machine import Product, describe, measure_memory_rate
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
+    Progress,
     baseline_network,
     captured,
     check_sizes,
     clips,
     deployed_network,
     direct,
+    precisions_of,
+    quiet,
+    repeats_of,
     ripe_config,
 )
+from ripe_mambaspike.bench.options import InferOptions
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.evaluation import choose_device
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is measured."""
-
-    model: str
-    batches: Sequence[int]
-    precisions: Sequence[str]
-    steps: int | None
-    side: int | None
-    baseline: str | None
-    repeats: int
-
-
-def bench_infer(
-    setting: Setting, device: torch.device, progress: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
-    """One row a precision and batch, each with every path's times and memory."""
-    check_sizes(batches=setting.batches, repeats=setting.repeats, batch_option="--batches")
-    config = ripe_config(setting.model, setting.steps, setting.side)
-    for batch in setting.batches:
+def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, Any]:
+    """One row per precision and batch size, with the times and memory of every path."""
+    device = choose_device(options.device)
+    batches = options.batches or ([1] if device.type == "cpu" else [1, 8, 64])
+    precisions, repeats = precisions_of(options.precision), repeats_of(options.repeats, device)
+    check_sizes(batches=batches, repeats=repeats, batch_option="--batches")
+    config = ripe_config(options.model, options.time_steps, options.side)
+    for batch in batches:
         expect_memory(batch * least_bytes(config, "bfloat16"), device, f"batch {batch}")
-    baseline = None if setting.baseline is None else baseline_network(setting.baseline, config, device)
+    baseline = None if options.baseline == "none" else baseline_network(options.baseline, config, device)
     progress("fusing the network …")
-    model = deployed_network(setting.model, config, device)
+    model = deployed_network(options.model, config, device)
     progress("measuring the machine …")
     memory_rate = measure_memory_rate(device)
-    products = {precision: measure_product(device, precision) for precision in setting.precisions}
+    products = {precision: measure_product(device, precision) for precision in precisions}
     rows = []
-    for precision in setting.precisions:
-        for batch in setting.batches:
+    for precision in precisions:
+        for batch in batches:
             progress(f"{precision}, batch {batch} …")
             with explain_out_of_memory(device, f"batch {batch}"):
-                row = _row(model, baseline, config, batch, precision, products[precision], memory_rate, setting.repeats)
-            rows.append(row)
+                x = clips(config, batch, device)
+                subjects = _Subjects(model, baseline, options.reference)
+                rows.append(_row(subjects, x, precision, products[precision], memory_rate, repeats))
     return {
         "bench": "infer",
         "machine": {
@@ -67,38 +59,36 @@ def bench_infer(
             "matrix_flops_per_second": {precision: round(p.rate) for precision, p in products.items()},
             "memory_bytes_per_second": round(memory_rate),
         },
-        "model": setting.model,
+        "model": options.model,
         "form": "deployed",
-        "steps": config.time_steps,
-        "resolution": list(config.in_size),
+        "time_steps": config.time_steps,
+        "in_size": list(config.in_size),
         "flops_per_sample": operations(config),
-        "least_bytes_per_sample": {precision: least_bytes(config, precision) for precision in setting.precisions},
+        "least_bytes_per_sample": {precision: least_bytes(config, precision) for precision in precisions},
         "rows": rows,
     }
 
 
+class _Subjects(NamedTuple):
+    """What a row measures."""
+
+    model: RipeMambaSpike
+    baseline: Model | None
+    reference: bool
+
+
 def _row(
-    model: RipeMambaSpike,
-    baseline: Model | None,
-    config: RipeConfig,
-    batch: int,
-    precision: str,
-    product: Product,
-    memory_rate: float,
-    repeats: int,
+    measured: _Subjects, x: Tensor, precision: str, product: Product, memory_rate: float, repeats: int
 ) -> dict[str, Any]:
-    x = clips(config, batch, next(model.parameters()).device)
-    device = x.device
+    model, baseline, _ = measured
+    config, device, batch = model.config, x.device, x.shape[0]
     graph, x = captured(model, x, precision)
     agreement = compare_inference(model, x, precision, graph)
     held = bytes_of(model, x)
     ours = partial(direct(model, device, precision, "auto"), x)
-    reference = partial(direct(model, device, precision, "off"), x)
-    subjects = {
-        "captured": Subject(partial(graph, x), held, memory_of=ours),
-        "ours": Subject(ours, held),
-        "reference": Subject(reference, held),
-    }
+    subjects = {"captured": Subject(partial(graph, x), held, memory_of=ours), "ours": Subject(ours, held)}
+    if measured.reference:
+        subjects["reference"] = Subject(partial(direct(model, device, precision, "off"), x), held)
     if baseline is not None:
         call = direct(baseline, device, precision, "auto")
         subjects[baseline.name] = Subject(partial(call, x), bytes_of(baseline, x))
@@ -107,15 +97,20 @@ def _row(
     rate = product.rate
     if "product" in beside_times:  # measured in turns with the network
         rate = 1e3 * product.operations / beside_times["product"].median
-    row: dict[str, Any] = {"precision": precision, "batch": batch, "agreement": agreement.to_dict()}
-    row["says"] = agreement.sentence
-    row["speedup"] = ratio(found["reference"], found["captured"]) if agreement.agrees else None
-    row["matrix_flops_per_second"] = round(rate)
-    for name, measured in found.items():
-        row[name] = measured.to_dict()
-        if isinstance(measured, Measured):
+    row: dict[str, Any] = {
+        "precision": precision,
+        "batch": batch,
+        "agreement": agreement.to_dict(),
+        "summary": agreement.sentence,
+        "speedup": ratio(found.get("reference"), found["captured"]) if agreement.agrees else None,
+        "plain_over_captured": ratio(found["ours"], found["captured"]),
+        "matrix_flops_per_second": round(rate),
+    }
+    for name, result in found.items():
+        row[name] = result.to_dict()
+        if isinstance(result, Measured):
             other = baseline is not None and name == baseline.name
             flops = operations(baseline.config if other and baseline is not None else config)
             traffic = None if other else least_bytes(config, precision)
-            row[name] |= shares(measured.times, batch, flops, rate, traffic, memory_rate)
+            row[name] |= shares(result.times, batch, flops, rate, traffic, memory_rate)
     return row

@@ -13,44 +13,61 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.ops.backend import kernels
 
 SEED = 0
 CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
-SMALLEST_SIDE, LARGEST_SIDE, MOST_STEPS, LARGEST_BATCH = 8, 4096, 4096, 65536
+MIN_SIDE, MAX_SIDE, MAX_TIME_STEPS, MAX_BATCH, MAX_REPEATS = 8, 4096, 4096, 65536, 10_000
+REPEATS = {"cpu": 5, "cuda": 50}
 
 Network = Callable[[Tensor], Tensor]
+Progress = Callable[[str], None]
+
+
+def quiet(_: str) -> None:
+    """Report no progress."""
+
+
+def precisions_of(choice: str) -> tuple[str, ...]:
+    return ("float32", "bfloat16") if choice == "both" else (choice,)
+
+
+def repeats_of(choice: int | None, device: torch.device) -> int:
+    return REPEATS[device.type] if choice is None else choice
 
 
 def check_sizes(
     *,
     sides: Sequence[int] = (),
-    steps: Sequence[int] = (),
+    time_steps: Sequence[int] = (),
     batches: Sequence[int] = (),
     repeats: int = 1,
     batch_option: str = "--batch",
 ) -> None:
-    """Raise when a size makes no sense, naming its option."""
-    limits = (("--side", sides, SMALLEST_SIDE, LARGEST_SIDE), ("--steps", steps, 1, MOST_STEPS))
-    for option, values, least, most in (*limits, (batch_option, batches, 1, LARGEST_BATCH)):
+    """Raise ConfigError for a size outside its limits; its field is the option."""
+    limits = (
+        ("--side", sides, MIN_SIDE, MAX_SIDE),
+        ("--time-steps", time_steps, 1, MAX_TIME_STEPS),
+        (batch_option, batches, 1, MAX_BATCH),
+        ("--repeats", (repeats,), 1, MAX_REPEATS),
+    )
+    for option, values, least, most in limits:
         for value in values:
             if not least <= value <= most:
-                raise ConfigError(f"{option} is {value}; a whole number from {least} to {most} is wanted")
-    if not 1 <= repeats <= 10_000:
-        raise ConfigError(f"--repeats is {repeats}; a whole number from 1 to 10000 is wanted")
+                raise ConfigError(f"{option}: expected an int from {least} to {most}, got {value}", field=option)
 
 
-def ripe_config(name: str, steps: int | None, side: int | None) -> RipeConfig:
+def ripe_config(name: str, time_steps: int | None, side: int | None) -> RipeConfig:
     """The config of a registered RIPE-MambaSpike, at its own size unless another is given."""
     config = model_config(name)
     if not isinstance(config, RipeConfig):
-        raise ConfigError(f"--model is {name}, a baseline; a RIPE-MambaSpike such as dvsgesture is wanted")
-    check_sizes(sides=() if side is None else (side,), steps=() if steps is None else (steps,))
-    return config.replace(time_steps=steps or config.time_steps, in_size=side or config.in_size)
+        raise ConfigError(f"--model: expected a RIPE-MambaSpike such as dvsgesture, got {name}", field="--model")
+    check_sizes(sides=() if side is None else (side,), time_steps=() if time_steps is None else (time_steps,))
+    return config.replace(time_steps=time_steps or config.time_steps, in_size=side or config.in_size)
 
 
 def training_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
@@ -63,7 +80,7 @@ def training_network(name: str, config: RipeConfig, device: torch.device) -> Rip
 def deployed_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
     """The same, its statistics measured on a synthetic clip (so that it fires), then fused."""
     model = training_network(name, config, torch.device("cpu"))
-    clip = probe_events(config.time_steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
+    clip = synthetic_clip(config.time_steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
     with kernels("off"):
         recalibrate(model, [clip], run=model.front_end)
         return fuse(model, quiet=True).to(device).eval()
@@ -72,7 +89,7 @@ def deployed_network(name: str, config: RipeConfig, device: torch.device) -> Rip
 def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Model:
     """Mamba-Spike for the same clips and classes."""
     if not isinstance(model_config(name), MambaSpikeConfig):
-        raise ConfigError(f"--baseline is {name}; a Mamba-Spike such as mamba-spike is wanted")
+        raise ConfigError(f"--baseline: expected a Mamba-Spike such as mamba-spike, got {name}", field="--baseline")
     fields: dict[str, Any] = {
         "num_classes": config.num_classes,
         "time_steps": config.time_steps,
@@ -83,7 +100,7 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
 
 def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:
     """Synthetic events [B, T, 2, H, W]; a few different ones, repeated."""
-    few = probe_events(config.time_steps, *config.in_size, samples=min(batch, 8))
+    few = synthetic_clip(config.time_steps, *config.in_size, samples=min(batch, 8))
     return few.repeat(-(-batch // few.shape[0]), 1, 1, 1, 1)[:batch].contiguous().to(device)
 
 

@@ -87,23 +87,25 @@ def _grids(side: int) -> list[int]:
 
 
 def cases(
-    device: torch.device, precision: str, batch: int, steps: int, side: int, relaxed: bool = False
+    device: torch.device, precision: str, batch: int, time_steps: int, side: int, relaxed: bool = False
 ) -> Iterator[Case]:
     """All of them, one at a time: what the last one held can go. Relaxed, nothing flips: so they are compared."""
     make = Maker(device, precision)
-    yield enter_fire_case(make, batch, steps, side, relaxed)
+    yield enter_fire_case(make, batch, time_steps, side, relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
         size = f"stage {stage}"
-        yield norm_fire_case(make, size, (batch, steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed)
-        yield from attention_cases(make, size, (batch, steps, grid * grid, channels), relaxed)
+        yield norm_fire_case(
+            make, size, (batch, time_steps, grid * grid, channels), rotating=stage == 1, relaxed=relaxed
+        )
+        yield from attention_cases(make, size, (batch, time_steps, grid * grid, channels), relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
-        yield step_moments_case(make, f"stage {stage}", (batch, steps, grid * grid, channels))
-        yield patch_moments_case(make, f"stage {stage}", (batch, steps, grid, grid, channels))
-    yield pooled_rates_case(make, batch, steps, _grids(side))
+        yield step_moments_case(make, f"stage {stage}", (batch, time_steps, grid * grid, channels))
+        yield patch_moments_case(make, f"stage {stage}", (batch, time_steps, grid, grid, channels))
+    yield pooled_rates_case(make, batch, time_steps, _grids(side))
     tokens = _grids(side)[-1] ** 2
     for level, width in enumerate(CHANNELS, 1):
-        yield mamba_case(make, f"level {level}", batch, steps * tokens, width)
-        yield row_norm_case(make, f"level {level}", batch, steps * tokens, width)
+        yield mamba_case(make, f"level {level}", batch, time_steps * tokens, width)
+        yield row_norm_case(make, f"level {level}", batch, time_steps * tokens, width)
         tokens = -(-tokens // 2)
 
 

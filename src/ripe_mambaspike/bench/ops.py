@@ -1,7 +1,6 @@
-"""Every fused operator, forward and forward with backward, against its reference at the same size."""
+"""Every fused operator, forward and with backward, against its reference at the same size."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,11 @@ from ripe_mambaspike.bench.agreement import Agreement, Check, relative
 from ripe_mambaspike.bench.machine import describe
 from ripe_mambaspike.bench.measure import Subject, measure, ratio
 from ripe_mambaspike.bench.memory import explain_out_of_memory
-from ripe_mambaspike.bench.network import autocast, check_sizes
+from ripe_mambaspike.bench.network import Progress, autocast, check_sizes, precisions_of, quiet, repeats_of
 from ripe_mambaspike.bench.operators import Call, Case, cases
+from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.ops.backend import backend, implementation, kernels
 
 NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
@@ -32,37 +33,27 @@ HOMES = {  # the folder that holds an operator's kernels
 }
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is measured."""
-
-    batch: int
-    steps: int
-    side: int
-    precisions: Sequence[str]
-    only: Sequence[str]
-    repeats: int
-
-
-def bench_ops(
-    setting: Setting, device: torch.device, progress: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
-    """One row an operator, size and precision; what this machine has no kernel for says so."""
-    check_sizes(sides=(setting.side,), steps=(setting.steps,), batches=(setting.batch,), repeats=setting.repeats)
-    for name in setting.only:
+def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str, Any]:
+    """One row per operator, size and precision; a row without a kernel on this machine says why."""
+    device = choose_device(options.device)
+    on_cpu = device.type == "cpu"
+    batch = options.batch if options.batch is not None else 1 if on_cpu else 32
+    repeats = repeats_of(options.repeats, device)
+    check_sizes(sides=(options.side,), time_steps=(options.time_steps,), batches=(batch,), repeats=repeats)
+    for name in options.only:
         if name not in HOMES:
-            raise ConfigError(f"--only is '{name}'; one of {', '.join(HOMES)} is wanted")
+            raise ConfigError(f"--only: expected one of {', '.join(HOMES)}, got '{name}'", field="--only")
     rows = []
-    size = (setting.batch, setting.steps, setting.side)
-    for precision in setting.precisions:
+    size = (batch, options.time_steps, options.side)
+    for precision in precisions_of(options.precision or ("float32" if on_cpu else "both")):
         both = (cases(device, precision, *size, relaxed=relaxed) for relaxed in (True, False))
         for smooth, hard in zip(*both, strict=True):
-            if setting.only and hard.operator not in setting.only:
+            if options.only and hard.operator not in options.only:
                 continue
             progress(f"{hard.name}, {precision} …")
             with explain_out_of_memory(device, hard.name):
-                rows.append({"precision": precision, **bench_case(smooth, hard, device, precision, setting.repeats)})
-    names = ("batch", "steps", "side")
+                rows.append({"precision": precision, **bench_case(smooth, hard, device, precision, repeats)})
+    names = ("batch", "time_steps", "side")
     return {"bench": "ops", "machine": describe(device), **dict(zip(names, size, strict=True)), "rows": rows}
 
 
@@ -72,7 +63,7 @@ def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, r
     if reason := missing(hard, device, precision):
         return {**row, "unavailable": reason}
     agreement = compare_case(smooth, hard, precision)
-    row |= {"agreement": agreement.to_dict(), "says": agreement.sentence}
+    row |= {"agreement": agreement.to_dict(), "summary": agreement.sentence}
     held = sum(tensor.nbytes for tensor in hard.tensors.values())
     for part, make in (("forward", _forward), ("backward", _backward)):
         if part == "backward" and not hard.learned:

@@ -1,8 +1,6 @@
-"""One step of training: ours beside the plain-PyTorch reference path."""
+"""One training step: our kernels and the plain-PyTorch reference path."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -13,86 +11,88 @@ from torch.optim import Optimizer
 from ripe_mambaspike.bench.agreement import Agreement, compare_training
 from ripe_mambaspike.bench.bounds import least_bytes
 from ripe_mambaspike.bench.machine import describe
-from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
+from ripe_mambaspike.bench.measure import Job, Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
-from ripe_mambaspike.bench.network import check_sizes, clips, ripe_config, training_network
-from ripe_mambaspike.bench.timing import Job
+from ripe_mambaspike.bench.network import (
+    Progress,
+    check_sizes,
+    clips,
+    quiet,
+    repeats_of,
+    ripe_config,
+    training_network,
+)
+from ripe_mambaspike.bench.options import TrainOptions
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.memory import is_memory_error
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
 from ripe_mambaspike.train.objective import LossWeights
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
 
-class Recipe(NamedTuple):
-    """What of a data set's recipe one step depends on."""
+class StepRecipe(NamedTuple):
+    """The fields of a data set's recipe that one training step depends on."""
 
     batch: int
     passes: Literal[1, 2]
     weights: LossWeights
-    lr: float
+    learning_rate: float
     weight_decay: float
 
 
 RECIPES = {
-    "dvsgesture": Recipe(32, 2, LossWeights(), 1e-3, 0.05),
-    "nmnist": Recipe(64, 2, LossWeights(label_smoothing=0.05), 1e-3, 0.05),
-    "dailydvs200": Recipe(32, 1, LossWeights(consistency=0.0), 5e-4, 0.02),
+    "dvsgesture": StepRecipe(32, 2, LossWeights(), 1e-3, 0.05),
+    "nmnist": StepRecipe(64, 2, LossWeights(label_smoothing=0.05), 1e-3, 0.05),
+    "dailydvs200": StepRecipe(32, 1, LossWeights(consistency=0.0), 5e-4, 0.02),
 }
+CPU_BATCH = 16  # of the default benchmark on a CPU
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is measured; None for the recipe's own."""
-
-    recipe: str
-    batch: int | None
-    passes: Literal[1, 2] | None
-    precision: str
-    steps: int | None
-    side: int | None
-    repeats: int
-
-
-def bench_train(
-    setting: Setting, device: torch.device, progress: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
-    """Times and memory of one step on every path, after its loss and gradients were compared."""
-    recipe = RECIPES[setting.recipe]
-    batch = recipe.batch if setting.batch is None else setting.batch
-    check_sizes(batches=(batch,), repeats=setting.repeats)
-    config = ripe_config(setting.recipe, setting.steps, setting.side)
-    passes = setting.passes or recipe.passes
-    settings = StepSettings(weights=recipe.weights, passes=passes, autocast=setting.precision == "bfloat16")
-    expect_memory(passes * batch * least_bytes(config, setting.precision), device, f"batch {batch}")
+def bench_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, Any]:
+    """Times and memory of one step on every path, after loss and gradients were compared."""
+    device = choose_device(options.device)
+    on_cpu = device.type == "cpu"
+    name = options.recipe or ("nmnist" if on_cpu else "dvsgesture")
+    recipe = RECIPES[name]
+    batch = recipe.batch if options.batch is None else options.batch
+    if on_cpu and options.recipe is None and options.batch is None:
+        batch = CPU_BATCH
+    precision = options.precision or ("float32" if on_cpu else "bfloat16")
+    repeats = repeats_of(options.repeats, device)
+    check_sizes(batches=(batch,), repeats=repeats)
+    config = ripe_config(name, options.time_steps, options.side)
+    passes = options.passes or recipe.passes
+    settings = StepSettings(weights=recipe.weights, passes=passes, autocast=precision == "bfloat16")
+    expect_memory(passes * batch * least_bytes(config, precision), device, f"batch {batch}")
     with explain_out_of_memory(device, f"a training step of batch {batch}"):
-        model = training_network(setting.recipe, config, device).train()
+        model = training_network(name, config, device).train()
         x = clips(config, batch, device)
         targets = torch.arange(batch, device=device) % config.num_classes
         progress("comparing loss and gradients …")
-        agreement = _compare(model, x, targets, settings, setting.precision)
+        agreement = _compare(model, x, targets, settings, precision)
         progress("timing the step …")
-        found = _measure(model, x, targets, settings, recipe, setting.repeats)
+        found = _measure(model, x, targets, settings, recipe, repeats, options.reference)
     fastest = found.get("captured", found["ours"])
     document: dict[str, Any] = {
         "bench": "train",
         "machine": describe(device),
-        "recipe": setting.recipe,
-        "precision": setting.precision,
+        "recipe": name,
+        "precision": precision,
         "batch": batch,
         "passes": passes,
-        "steps": config.time_steps,
-        "resolution": list(config.in_size),
+        "time_steps": config.time_steps,
+        "in_size": list(config.in_size),
         "agreement": agreement.to_dict(),
-        "says": agreement.sentence,
-        "speedup": ratio(found["reference"], fastest) if agreement.agrees else None,
+        "summary": agreement.sentence,
+        "speedup": ratio(found.get("reference"), fastest) if agreement.agrees else None,
     }
-    for name, measured in found.items():
-        document[name] = measured.to_dict()
+    for path, measured in found.items():
+        document[path] = measured.to_dict()
         if isinstance(measured, Measured):
-            document[name]["samples_per_second"] = round(1e3 * batch / measured.times.median, 2)
+            document[path]["samples_per_second"] = round(1e3 * batch / measured.times.median, 2)
     return document
 
 
@@ -111,18 +111,26 @@ def _compare(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSe
 
 
 def _measure(
-    model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, recipe: Recipe, repeats: int
+    model: RipeMambaSpike,
+    x: Tensor,
+    targets: Tensor,
+    settings: StepSettings,
+    recipe: StepRecipe,
+    repeats: int,
+    with_reference: bool,
 ) -> dict[str, Any]:
-    held = 3 * bytes_of(model) + x.nbytes  # the optimizer remembers two numbers a weight
+    held = 3 * bytes_of(model) + x.nbytes  # the optimizer keeps two numbers per weight
 
     def fresh() -> tuple[RipeMambaSpike, Optimizer]:
-        mine = copy.deepcopy(model)
-        return mine, make_optimizer(mine, recipe.lr, recipe.weight_decay)
+        copied = copy.deepcopy(model)
+        return copied, make_optimizer(copied, recipe.learning_rate, recipe.weight_decay)
 
-    ours, reference = (partial(_step, choice, *fresh(), x, targets, settings) for choice in ("auto", "off"))
-    subjects = {"ours": Subject(ours, held), "reference": Subject(reference, held)}
+    ours = partial(_step, "auto", *fresh(), x, targets, settings)
+    subjects = {"ours": Subject(ours, held)}
     if (replay := _captured(*fresh(), x, targets, settings)) is not None:
         subjects = {"captured": Subject(replay, held, memory_of=ours), **subjects}
+    if with_reference:
+        subjects["reference"] = Subject(partial(_step, "off", *fresh(), x, targets, settings), held)
     return measure(subjects, x.device, repeats)[0]
 
 

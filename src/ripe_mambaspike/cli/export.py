@@ -14,13 +14,13 @@ from ripe_mambaspike.errors import DataError, InputError, WeightsError
 if TYPE_CHECKING:
     from ripe_mambaspike.deploy.export.sample_clips import SampleClips
     from ripe_mambaspike.deploy.quantize.convert import AccuracyChange
-    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.classifier import Classifier
     from ripe_mambaspike.models.labels import Labels
     from ripe_mambaspike.models.ripe import RipeMambaSpike
     from ripe_mambaspike.models.stored import Stored
 
 CALIBRATION_CLIPS = 64
-HOMES = ("best", "fused")  # a run's folders with a network
+NETWORK_FOLDERS = ("best", "fused")  # a run's folders with a network
 Files = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE …")]
 
 
@@ -62,23 +62,23 @@ class ExportCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.export.folder import ExportOptions, check_place, deployed, export
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.deploy.export.write import ExportOptions, check_output_folder, export, to_deployed
+        from ripe_mambaspike.inference.classifier import load_network
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
         self._check_words()
         wish = ExportOptions(self.to, self.weights, self.graphs, self.static, self.opset)
         folder = find_checkpoint(self.checkpoint)
-        home = folder.parent / "export" if folder.name in HOMES else folder.with_name(f"{folder.name}-export")
+        home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
-        check_place(out)
-        classifier = load(folder)
+        check_output_folder(out)
+        classifier = load_network(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)
         try:
             job.look()
             progress("fusing …")
-            job.model = deployed(classifier.model)
+            job.model = to_deployed(classifier.model)
             job.make_small()
             export(job.model, wish, out, labels, job.stored, job.finish, lambda what: progress(f"{what} …"))
         finally:
@@ -120,10 +120,10 @@ class _Job:
     def look(self) -> None:
         """Read the recordings that are needed: what is wrong with them is said before anything is computed."""
         from ripe_mambaspike.deploy.export.card import CardFacts
-        from ripe_mambaspike.deploy.export.card_result import result_of
+        from ripe_mambaspike.deploy.export.card_result import read_run_result
 
         asked = self.asked
-        self.facts: CardFacts = CardFacts(asked.to, asked.weights, self.labels, result_of(self.folder))
+        self.facts: CardFacts = CardFacts(asked.to, asked.weights, self.labels, read_run_result(self.folder))
         if asked.check:
             self.seen = self._clips("test", asked.recordings, asked.clips, "recordings", "to check on")
         if asked.weights == "int8":
@@ -176,7 +176,7 @@ class _Job:
             progress("checking …")
             self.document["check"] = {"on": self.seen.what, "ways": self._check(made, self.seen)}
         config = self.model.config
-        at = config.replace(time_steps=self.classifier.steps, in_size=self.classifier.grid)
+        at = config.replace(time_steps=self.classifier.time_steps, in_size=self.classifier.grid)
         cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 
@@ -209,8 +209,8 @@ class _Job:
         return compare_accuracy(self.model, self.stored, EvalBatches(part, BATCH, torch.device("cpu")))
 
     def _check(self, made: Path, seen: "SampleClips") -> dict[str, Any]:
-        from ripe_mambaspike.deploy.export.card import Parity
-        from ripe_mambaspike.deploy.export.checking import check_export, check_front
+        from ripe_mambaspike.deploy.export.card import ParityResult
+        from ripe_mambaspike.deploy.export.check import check_export, check_front
         from ripe_mambaspike.deploy.quantize.convert import apply_stored
 
         to = self.asked.to
@@ -219,6 +219,6 @@ class _Job:
             return {"front-end": front.to_dict()}
         network = apply_stored(self.model, self.stored) if self.stored else self.model
         found = check_export(made, to, network, seen.clips)
-        said = [Parity(f"{to}, {how}", one.difference, one.labels, one.clips) for how, one in found.items()]
+        said = [ParityResult(f"{to}, {how}", one.difference, one.labels, one.clips) for how, one in found.items()]
         self.facts = replace(self.facts, parity=tuple(said))
         return {how: one.to_dict() for how, one in found.items()}

@@ -36,7 +36,7 @@ class RecipesCommand:
             return
         out = console()
         columns = ["recipe", "what", "T", "input", "epochs", "batch"]
-        print_table(out, "RecipesCommand", columns, [_cells(row) for row in rows], left=2)
+        print_table(out, "Recipes", columns, [_cells(row) for row in rows], left=2)
         out.print(
             "Next: ripe recipes synthgesture · ripe train synthgesture · for recordings of your own, ripe train folder"
         )

@@ -53,12 +53,12 @@ class MakeCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.data.simulated import make_set
+        from ripe_mambaspike.data.simulated import simulate_dataset
         from ripe_mambaspike.data.store import current_key
 
         before = current_key(store_root(self.out, None) / self.name)
         with progress_bar(self.name) as report:
-            made = make_set(
+            made = simulate_dataset(
                 self.name,
                 self.out,
                 images=self.images,
@@ -78,9 +78,6 @@ class MakeCommand:
         document = {**store_document(made), "simulated": True, "recipe": made.index["recipe"]}
         print_json(document) if self.json else show_store(document)
         return 0
-
-
-COMMANDS = {"make": MakeCommand, "calibrate": CalibrateCommand}
 
 
 @dataclass

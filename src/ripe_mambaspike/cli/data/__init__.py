@@ -9,17 +9,6 @@ from ripe_mambaspike.cli.data.recordings import ConvertCommand, InfoCommand, Vie
 from ripe_mambaspike.cli.data.sets import DownloadCommand, PrepareCommand, SetsCommand, VerifyCommand
 from ripe_mambaspike.cli.data.stores import ListCommand
 
-COMMANDS = {
-    "info": InfoCommand,
-    "view": ViewCommand,
-    "convert": ConvertCommand,
-    "sets": SetsCommand,
-    "download": DownloadCommand,
-    "prepare": PrepareCommand,
-    "list": ListCommand,
-    "verify": VerifyCommand,
-}
-
 
 @dataclass
 class DataCommand:

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ripe_mambaspike.data.sets.registry import find_set
+from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.deploy.export.card_result import PICKED, RunResult
-from ripe_mambaspike.deploy.export.exported import format_module
 from ripe_mambaspike.deploy.export.manifest import RUNNABLE
-from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, Calibration
+from ripe_mambaspike.deploy.export.run import format_module
+from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
-from ripe_mambaspike.events.region import sides
-from ripe_mambaspike.events.view.words import LONGEST, clean
+from ripe_mambaspike.events.region import format_size
+from ripe_mambaspike.events.view.words import MAX_TITLE, clean
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CARD_FILE = "README.md"
-MOST_NAMES = 200
-LONGEST_SENTENCE = 2000
+MAX_LISTED_NAMES = 200
+MAX_SENTENCE = 2000
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 MARKUP = set(string.punctuation) - set("\"'(),-./%;=+!?") - set(ENTITIES)
 LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # would become one
@@ -38,7 +38,7 @@ WEIGHTS = {
 }
 
 
-class Parity(NamedTuple):
+class CheckedGraph(NamedTuple):
     """An exported graph beside PyTorch on the same clips."""
 
     what: str  # such as "onnx, clip"
@@ -55,9 +55,9 @@ class CardFacts:
     weights: str = "fp32"  # fp32, fp16 or int8
     labels: Labels | None = None
     result: RunResult | None = None
-    parity: tuple[Parity, ...] = ()
+    parity: tuple[CheckedGraph, ...] = ()
     accuracy: AccuracyChange | None = None  # of the smaller weights, on held-out clips
-    calibration: Calibration | None = None
+    calibration: CalibrationReport | None = None
     cost: tuple[tuple[str, str], ...] = ()  # what, and how much with its unit
     limits: tuple[str, ...] = ()  # sentences, such as what the format cannot express
 
@@ -99,7 +99,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
     return "\n".join(lines) + "\n"
 
 
-def safe(text: Any, longest: int = LONGEST) -> str:
+def safe(text: Any, longest: int = MAX_TITLE) -> str:
     """One line of plain text in Markdown, whatever it was: no markup, no HTML, no link, no end of a table's cell."""
     kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text), longest))
     kept = LINK.sub(r"\.", kept)
@@ -148,7 +148,7 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
         yield from ("from ripe_mambaspike import from_pretrained", "", 'network = from_pretrained(".")')
     else:
         trusted = ", trust=True" if _carries(facts) else ""
-        yield "from ripe_mambaspike.deploy.export.exported import load_exported"
+        yield "from ripe_mambaspike.deploy.export.run import load_exported"
         yield from ("", f'network = load_exported("."{trusted})')
     yield f"clips = torch.zeros({shape})  # events counted: clip, step, polarity (OFF, ON), row, column"
     yield f"logits = network(clips)  # [1, {steps}, {model.config.num_classes}]"
@@ -187,9 +187,9 @@ def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
         yield f"The outputs have no names: 0 to {model.config.num_classes - 1}."
         return
     yield from ("| output | class |", "|---|---|")
-    for number, name in enumerate(facts.labels.classes[:MOST_NAMES]):
+    for number, name in enumerate(facts.labels.classes[:MAX_LISTED_NAMES]):
         yield f"| {number} | {safe(name)} |"
-    if (left := len(facts.labels.classes) - MOST_NAMES) > 0:
+    if (left := len(facts.labels.classes) - MAX_LISTED_NAMES) > 0:
         yield from ("", f"The other {left} are in {LABELS_FILE}.")
 
 
@@ -217,7 +217,8 @@ def _training(facts: CardFacts) -> Iterator[str]:
         if labels.sensor_size is None:
             yield "- Sensor: not recorded; give `--sensor-size W H` for recordings that do not name theirs."
         else:
-            yield f"- Sensor: {sides(labels.sensor_size)} pixels{_crop(labels)}; recordings of others are refused."
+            size = format_size(labels.sensor_size)
+            yield f"- Sensor: {size} pixels{_crop(labels)}; recordings of others are refused."
         lasts = "not recorded" if labels.duration_us is None else f"{labels.duration_us / 1e3:,.0f} ms (median)"
         yield f"- Duration of a clip: {lasts}."
 
@@ -269,7 +270,7 @@ def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
     if facts.weights != "fp32":
         yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."
     for sentence in facts.limits:
-        yield f"- {safe(sentence, LONGEST_SENTENCE)}"
+        yield f"- {safe(sentence, MAX_SENTENCE)}"
 
 
 def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
@@ -278,6 +279,6 @@ def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
 
 def _simulated(name: str) -> bool:
     try:
-        return find_set(name).simulated
+        return dataset_info(name).simulated
     except RipeError:
         return False

@@ -11,7 +11,7 @@ from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint
 from ripe_mambaspike.train.recipes import load_recipe
 
 RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"  # as in train.run
-HOMES = ("best", "fused")  # a run's folders with the network that was tested
+NETWORK_FOLDERS = ("best", "fused")  # a run's folders with the network that was tested
 PICKED = {
     "val": "the epoch was picked on a validation part, and the test part was read once, at the end",
     "test": "the epoch was picked on the test part itself, as the paper did, so the number is too good",
@@ -34,13 +34,13 @@ class RunResult(NamedTuple):
     extra: tuple[str, ...] = ()  # sets whose training parts were learned from too
 
 
-def result_of(checkpoint: str | Path) -> RunResult | None:
+def read_run_result(checkpoint: str | Path) -> RunResult | None:
     """What the run of a checkpoint found with that network; None for a network outside a run, or before its end."""
     folder = find_checkpoint(checkpoint)
     path = folder.parent / RESULT_FILE
-    if folder.name not in HOMES or not path.is_file():
+    if folder.name not in NETWORK_FOLDERS or not path.is_file():
         return None
-    result = read_result(path)
+    result = parse_run_result(path)
     try:
         labels = json.loads(read_regular(folder / LABELS_FILE, MAX_JSON))
         if labels["epoch"] != result.epoch or labels["data"]["set"] != result.set:
@@ -54,7 +54,7 @@ def result_of(checkpoint: str | Path) -> RunResult | None:
     return result._replace(extra=tuple(one.partition("=")[0] for one in extra))
 
 
-def read_result(path: Path) -> RunResult:
+def parse_run_result(path: Path) -> RunResult:
     """The result.json of a run."""
     try:
         document = json.loads(read_regular(path, MAX_JSON))

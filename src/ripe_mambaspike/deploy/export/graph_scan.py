@@ -16,7 +16,7 @@ from ripe_mambaspike.deploy.export.graph_ops import packed
 
 CHUNK = 32  # K
 DOUBLINGS = 13  # where M is a symbol
-LONGEST = CHUNK * 2**DOUBLINGS  # tokens that a graph of any length can take: 262,144
+MAX_TOKENS = CHUNK * 2**DOUBLINGS  # tokens that a graph of any length can take: 262,144
 
 
 def scan(x: Tensor, delta: Tensor, decay: Tensor, input_weight: Tensor, output_weight: Tensor) -> Tensor:

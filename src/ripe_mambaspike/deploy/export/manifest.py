@@ -20,7 +20,7 @@ from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
 MANIFEST = "export.json"
 FORMAT, VERSION = "ripe-export", 1
 # A format's name and the module of `deploy.export` that writes and runs it.
-RUNNABLE = {"onnx": "onnx_file", "torch-export": "torch_export", "aoti": "aoti", "executorch": "executorch_file"}
+RUNNABLE = {"onnx": "onnx", "torch-export": "torch_export", "aoti": "aoti", "executorch": "executorch"}
 FORMATS = ("safetensors", *RUNNABLE, "nir")
 KINDS = ("clip", "step", "tail", "front")
 WANTED = "a folder written by ripe export is wanted"

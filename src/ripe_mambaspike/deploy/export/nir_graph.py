@@ -13,9 +13,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from ripe_mambaspike.deploy.export.nir_neurons import STEP, Edges, Grid, array, delayed, neuron_graph, nir, scaled
+from ripe_mambaspike.deploy.export.nir_neurons import (
+    STEP,
+    Edges,
+    Grid,
+    array,
+    delay_node,
+    neuron_graph,
+    nir,
+    scale_node,
+)
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import refuse_altered
+from ripe_mambaspike.models.base import require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import TimeAffine
@@ -57,7 +66,7 @@ def front_end_graph(model: RipeMambaSpike, height: int, width: int) -> tuple[Any
     return nir().NIRGraph(nodes, edges, metadata=metadata), missing
 
 
-def parameters(graph: Any) -> dict[str, Any]:
+def node_parameters(graph: Any) -> dict[str, Any]:
     """Every tensor of the network by its name, from the nodes and from the metadata."""
     found = dict(graph.metadata["parameters"])
     for node in graph.nodes.values():
@@ -82,7 +91,7 @@ def check_model(model: Any) -> None:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
     if model.config.causal:
         raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal")
-    refuse_altered(model, "export")
+    require_unmodified(model, "export")
     kind = str(model.dtype).removeprefix("torch.")
     if kind not in ("float32", "float64"):
         raise ConfigError(f"{wanted} in float32 or float64; '{model.name}' is in {kind}")
@@ -136,7 +145,7 @@ def _stage(
     last = join("first_neuron", _neuron(f"{module}first_neuron", stage.first_neuron, grid))
     last = _filtered(nodes, edges, last, f"{place}second", f"{module}second_conv", stage.second_conv, grid)
     last = join("second_norm", _norm(f"{module}second_norm", stage.second_norm))
-    attention = scaled(np.ones(channels), grid)
+    attention = scale_node(np.ones(channels), grid)
     attention.metadata = _held(f"{module}attention", stage.attention)
     last = join("attention", attention)
     last = join("second_neuron", _neuron(f"{module}second_neuron", stage.second_neuron, grid))
@@ -162,9 +171,9 @@ def _filtered(
     else:
         coefficient = array(conv.coefficient.double())
         held["coefficient"] = array(conv.coefficient)
-        nodes[f"{place}_now"] = scaled(1 + coefficient, grid)
-        nodes[f"{place}_delay"] = delayed(len(coefficient), grid)
-        nodes[f"{place}_before"] = scaled(-coefficient, grid)
+        nodes[f"{place}_now"] = scale_node(1 + coefficient, grid)
+        nodes[f"{place}_delay"] = delay_node(len(coefficient), grid)
+        nodes[f"{place}_before"] = scale_node(-coefficient, grid)
         edges += [(last, f"{place}_now"), (f"{place}_now", name), (last, f"{place}_delay")]
         edges += [(f"{place}_delay", f"{place}_before"), (f"{place}_before", name)]
     nodes[name] = nir().Conv2d(

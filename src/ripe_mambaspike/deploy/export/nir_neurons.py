@@ -38,12 +38,12 @@ def spread(values: Array, grid: Grid) -> Array:
     return np.broadcast_to(values[:, None, None], (*values.shape, *grid)).copy()
 
 
-def delayed(channels: int, grid: Grid) -> Any:
+def delay_node(channels: int, grid: Grid) -> Any:
     """One step later."""
     return nir().Delay(delay=np.full((channels, *grid), STEP))
 
 
-def scaled(values: Array, grid: Grid) -> Any:
+def scale_node(values: Array, grid: Grid) -> Any:
     """Each channel by its own number."""
     return nir().Scale(scale=spread(values, grid))
 
@@ -73,17 +73,17 @@ def _integrator(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, 
         r=spread(gain / (1 - decay), grid),
         v_leak=np.zeros((len(decay), *grid)),
     )
-    nodes["before"] = delayed(len(decay), grid)
-    nodes["reset"] = scaled(-decay * threshold / gain, grid)
+    nodes["before"] = delay_node(len(decay), grid)
+    nodes["reset"] = scale_node(-decay * threshold / gain, grid)
     edges += [("input", "potential"), ("fire", "before"), ("before", "reset"), ("reset", "potential")]
 
 
 def _sum(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, threshold: Array, grid: Grid) -> None:
     """The same neuron where β rounds to 0 or 1, which no time constant gives: `u ← g x + β (u − v s)` as sums."""
     ones = np.ones_like(decay)
-    nodes["current"], nodes["potential"] = scaled(gain, grid), scaled(ones, grid)
+    nodes["current"], nodes["potential"] = scale_node(gain, grid), scale_node(ones, grid)
     _remainder(nodes, edges, -threshold, grid)
-    nodes["leak"] = scaled(decay, grid)
+    nodes["leak"] = scale_node(decay, grid)
     edges += [("input", "current"), ("current", "potential"), ("potential", "left"), ("before", "leak")]
     edges += [("leak", "potential")]
 
@@ -91,17 +91,21 @@ def _sum(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, thresho
 def _resonator(nodes: dict[str, Any], edges: Edges, real: Array, imag: Array, gain: Array, grid: Grid) -> None:
     """`m ← α(m − s/2) + b x`, potential 2 Re m: two delayed sums that turn into each other."""
     ones = np.ones_like(real)
-    nodes["current"], nodes["real"], nodes["imag"] = scaled(gain, grid), scaled(ones, grid), scaled(ones, grid)
-    nodes["potential"] = scaled(2 * ones, grid)
+    nodes["current"], nodes["real"], nodes["imag"] = (
+        scale_node(gain, grid),
+        scale_node(ones, grid),
+        scale_node(ones, grid),
+    )
+    nodes["potential"] = scale_node(2 * ones, grid)
     _remainder(nodes, edges, -CSILIF_RESET * ones, grid)
-    nodes["imag_before"] = delayed(len(real), grid)
+    nodes["imag_before"] = delay_node(len(real), grid)
     for name, values, source, target in (
         ("real_to_real", real, "before", "real"),
         ("imag_to_real", -imag, "imag_before", "real"),
         ("real_to_imag", imag, "before", "imag"),
         ("imag_to_imag", real, "imag_before", "imag"),
     ):
-        nodes[name] = scaled(values, grid)
+        nodes[name] = scale_node(values, grid)
         edges += [(source, name), (name, target)]
     edges += [("input", "current"), ("current", "real"), ("real", "potential"), ("real", "left")]
     edges += [("imag", "imag_before")]
@@ -109,6 +113,6 @@ def _resonator(nodes: dict[str, Any], edges: Edges, real: Array, imag: Array, ga
 
 def _remainder(nodes: dict[str, Any], edges: Edges, reset: Array, grid: Grid) -> None:
     """What is `left` of the state after the reset, and that one step `before`."""
-    nodes["left"], nodes["reset"] = scaled(np.ones_like(reset), grid), scaled(reset, grid)
-    nodes["before"] = delayed(len(reset), grid)
+    nodes["left"], nodes["reset"] = scale_node(np.ones_like(reset), grid), scale_node(reset, grid)
+    nodes["before"] = delay_node(len(reset), grid)
     edges += [("fire", "reset"), ("reset", "left"), ("left", "before")]

@@ -15,12 +15,12 @@ from torch import Tensor
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.base import clip_logits
 
-BOUND = 1e-4  # of a clip's largest logit
-TIMED = 20  # calls of each
-WARM = 2  # before those
+MAX_DIFFERENCE = 1e-4  # of a clip's largest logit
+TIMED_CALLS = 20  # calls of each
+WARM_UP_CALLS = 2  # before those
 
 
-class Parity(NamedTuple):
+class ParityResult(NamedTuple):
     """Of one way to run an exported network, against PyTorch."""
 
     clips: int
@@ -36,14 +36,16 @@ class Parity(NamedTuple):
     @property
     def agrees(self) -> bool:
         """The same label for every clip, and rounding alone between the logits of most."""
-        return self.labels == self.clips and self.median <= BOUND and math.isfinite(self.difference)
+        return self.labels == self.clips and self.median <= MAX_DIFFERENCE and math.isfinite(self.difference)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self._asdict(), "bound": BOUND, "agrees": self.agrees}
+        return {**self._asdict(), "bound": MAX_DIFFERENCE, "agrees": self.agrees}
 
 
 @torch.inference_mode()
-def compare(load: Callable[[], Callable[[Tensor], Tensor]], model: Callable[[Tensor], Tensor], clips: Tensor) -> Parity:
+def compare_outputs(
+    load: Callable[[], Callable[[Tensor], Tensor]], model: Callable[[Tensor], Tensor], clips: Tensor
+) -> ParityResult:
     """`load` gives the exported network, clips [B, T, 2, H, W] → logits; `model` is PyTorch's with the same weights."""
     began = time.perf_counter()
     run = load()
@@ -57,11 +59,11 @@ def compare(load: Callable[[], Callable[[Tensor], Tensor]], model: Callable[[Ten
     apart = torch.where(apart.isnan(), torch.inf, apart)
     same = clip_logits(ours).argmax(-1) == clip_logits(theirs).argmax(-1)
     latency, reference = _median_ms(run, model, clips[:1])
-    return Parity(
+    return ParityResult(
         len(clips),
         float(apart.max()),
         float(apart.median()),
-        int((apart > BOUND).sum()),
+        int((apart > MAX_DIFFERENCE).sum()),
         int(same.sum()),
         loaded - began,
         first - loaded,
@@ -70,23 +72,23 @@ def compare(load: Callable[[], Callable[[Tensor], Tensor]], model: Callable[[Ten
     )
 
 
-def check(parity: Parity, what: str) -> None:
+def require_parity(parity: ParityResult, what: str) -> None:
     """Raise where an export does not say what the network says."""
     if not parity.agrees:
         raise VerificationError(
-            f"{what} does not agree with the network: {parity.labels} of {parity.clips} labels are the same and half "
-            f"of the clips differ by more than {parity.median:.1e}; all labels and at most {BOUND:.0e} are wanted"
+            f"{what}: expected all labels of the network and a median difference of at most {MAX_DIFFERENCE:.0e}, got "
+            f"{parity.labels} of {parity.clips} labels and {parity.median:.1e}"
         )
 
 
 def _median_ms(run: Callable[[Tensor], Tensor], model: Callable[[Tensor], Tensor], clip: Tensor) -> tuple[float, float]:
     """Both by turns, so that whatever else the machine does meets both."""
     spent: tuple[list[float], list[float]] = ([], [])
-    for turn in range(WARM + TIMED):
+    for turn in range(WARM_UP_CALLS + TIMED_CALLS):
         for call, seconds in zip((run, model), spent, strict=True):
             began = time.perf_counter()
             call(clip)
-            if turn >= WARM:
+            if turn >= WARM_UP_CALLS:
                 seconds.append(time.perf_counter() - began)
-    ours, theirs = (sorted(seconds)[TIMED // 2] * 1e3 for seconds in spent)
+    ours, theirs = (sorted(seconds)[TIMED_CALLS // 2] * 1e3 for seconds in spent)
     return ours, theirs

@@ -9,7 +9,7 @@ from typing import Any
 
 Check = Callable[[Any, str], Any]
 MAX_ENTRIES = 1_000_000  # of one list or mapping
-LARGEST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 NO_NUMBERS = ("Infinity", "-Infinity", "NaN")  # as JSON has none
 
 
@@ -103,7 +103,7 @@ def flag(value: Any, field: str) -> bool:
 
 
 def int64(value: Any, field: str) -> int:
-    if type(value) is not int or not -LARGEST <= value <= LARGEST:
+    if type(value) is not int or not -MAX_INT64 <= value <= MAX_INT64:
         raise UnknownPartError(field, "a whole number below 2^63", value)
     return value
 

@@ -17,7 +17,7 @@ MAX_CHARACTERS = 20_000
 MAX_PARTS = 2_000  # numbers, symbols and functions of one expression
 MAX_DEPTH = 40
 MAX_POWER = 4
-LARGEST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -84,7 +84,7 @@ def _check_power(base: ast.expr, exponent: ast.expr) -> None:
 def _whole(node: ast.expr) -> int:
     negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     value = node.operand if negative else node  # type: ignore[attr-defined]
-    if not isinstance(value, ast.Constant) or type(value.value) is not int or value.value > LARGEST:
+    if not isinstance(value, ast.Constant) or type(value.value) is not int or value.value > MAX_INT64:
         raise ValueError(f"expected a whole number below 2^63, got {_short(ast.unparse(node))}")
     return -value.value if negative else value.value
 

@@ -23,19 +23,19 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output, refuse_altered
+from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.ripe import FrontEndState, RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
 
 Sums = Literal["float64", "float32", "int8"]
-DIGITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
-LARGEST_BYTE = 127
-LEAST_EXPONENT = -100  # of a grid: what is smaller counts as nothing
+SUM_BITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
+MAX_INT8 = 127
+MIN_EXPONENT = -100  # of a grid: what is smaller counts as nothing
 
 
-class Heard(NamedTuple):
+class ConvState(NamedTuple):
     """What an accumulating convolution remembers between two pieces of a recording."""
 
     spikes: Tensor  # of the last step [B, H, W, Cin], bytes
@@ -73,7 +73,9 @@ class AccumulatingConv(nn.Module):
             self.register_buffer(name, value, persistent=False)
         self.table = prepared(now, before)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Heard | None = None) -> tuple[Tensor, Heard]:
+    def forward(
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: ConvState | None = None
+    ) -> tuple[Tensor, ConvState]:
         """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision."""
         if mode.relaxed:
             raise InputError("a relaxed pass has no spikes to add up; a hard one is wanted")
@@ -82,7 +84,7 @@ class AccumulatingConv(nn.Module):
         weights = (self.now, self.before, self.bias)
         out, additions = accumulate_conv(spikes, *weights, self.stride, earlier, self.table)
         out = out.to(x.dtype) if self.step is None else out.to(x.dtype) * self.step
-        return out.movedim(-1, 2).contiguous(), Heard(spikes[:, -1], before + additions)
+        return out.movedim(-1, 2).contiguous(), ConvState(spikes[:, -1], before + additions)
 
 
 class Accumulator:
@@ -93,8 +95,8 @@ class Accumulator:
     """
 
     def __init__(self, model: Model, sums: Sums = "float64", *, grid: bool = True) -> None:
-        if sums not in DIGITS:
-            raise ConfigError(f"sums is {sums!r}; one of {', '.join(DIGITS)} is wanted")
+        if sums not in SUM_BITS:
+            raise ConfigError(f"sums is {sums!r}; one of {', '.join(SUM_BITS)} is wanted")
         self.sums = sums
         self.dense = _dense_twin(model, torch.float64 if sums == "float64" else torch.float32)
         steps = _put_on_grid(self.dense, sums) if grid or sums == "int8" else {}
@@ -128,12 +130,12 @@ def differing_spikes(first: Accumulated, second: Accumulated) -> dict[str, int]:
 def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
     """The power of two [C], in float64, on whose multiples every sum of a channel's weights is exact."""
     terms = torch.cat([value.detach().double().flatten(1) for value in (now, before, bias[:, None])], 1).abs()
-    wanted = terms.sum(1) / (2 ** DIGITS[sums] - 2 * terms.shape[1])  # room for what rounding to the grid adds
+    wanted = terms.sum(1) / (2 ** SUM_BITS[sums] - 2 * terms.shape[1])  # room for what rounding to the grid adds
     if sums == "int8":
-        wanted = torch.maximum(wanted, terms[:, :-1].amax(1) / LARGEST_BYTE)
+        wanted = torch.maximum(wanted, terms[:, :-1].amax(1) / MAX_INT8)
     mantissa, exponent = torch.frexp(wanted)
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)  # a power of two is its own step
-    return torch.ldexp(torch.ones_like(wanted), exponent.clamp(min=LEAST_EXPONENT))
+    return torch.ldexp(torch.ones_like(wanted), exponent.clamp(min=MIN_EXPONENT))
 
 
 @torch.no_grad()
@@ -159,14 +161,14 @@ def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accum
         for level, stage in enumerate(state.stages, 1)
         for which, memory in (("first", stage.first_input), ("second", stage.second_input))
     }
-    additions = {layer: memory.additions for layer, memory in kept.items() if isinstance(memory, Heard)}
+    additions = {layer: memory.additions for layer, memory in kept.items() if isinstance(memory, ConvState)}
     return Accumulated(Output(logits, rates, attention, indices), spikes, additions, state)
 
 
 def _dense_twin(model: Model, dtype: torch.dtype) -> RipeMambaSpike:
     """A copy in the dual-kernel form and the precision of the pass; what is coarser than float32 is widened first."""
     if isinstance(model, RipeMambaSpike):
-        refuse_altered(model, "Accumulator")
+        require_unmodified(model, "Accumulator")
     if isinstance(model, RipeMambaSpike) and model.dtype not in (torch.float32, torch.float64):
         model = copy.deepcopy(model).float()
     if isinstance(model, RipeMambaSpike) and model.config.form == "dual-kernel":

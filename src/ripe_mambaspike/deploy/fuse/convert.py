@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.fuse.verify import Agreement, verify, verify_rounding
+from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model, refuse_altered
-from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
+from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection
@@ -32,12 +32,12 @@ def dual_kernel(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
     return dual_kernel_with_report(model, quiet=quiet)[0]
 
 
-def fuse_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, Agreement]:
+def fuse_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, FormAgreement]:
     _expect(model, "fuse", "training")
     return _convert(model, "deployed", quiet)
 
 
-def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, Agreement]:
+def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, FormAgreement]:
     _expect(model, "dual_kernel", "training", "deployed")
     if model.config.form == "training":
         model = fuse(model, quiet=quiet)
@@ -51,16 +51,16 @@ def _expect(model: Any, what: str, *forms: str) -> None:
         raise ConfigError(f"{wanted}; {given} was given")
     if model.config.form not in forms:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
-    refuse_altered(model, what)
-    follow_head(model)
-    if (found := undescribed(model, skeleton(model))) is not None:
+    require_unmodified(model, what)
+    sync_num_classes(model)
+    if (found := difference_from_config(model, meta_copy(model))) is not None:
         raise ConfigError(f"{wanted}; {found} in '{model.name}'", field=found.name)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
         raise ConfigError(f"{wanted} and in one precision; '{model.name}' holds {' and '.join(sorted(kinds))}")
 
 
-def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, Agreement]:
+def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, FormAgreement]:
     """The other form and how well it agrees: the conversion in float64, then what is handed out, layer by layer."""
     assert isinstance(model, RipeMambaSpike)
     agreement = verify(model, _in_form(model, form, torch.float64))

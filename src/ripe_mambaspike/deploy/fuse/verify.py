@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import VerificationError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 TOLERANCE = 1e-12  # in float64
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 0.05, torch.bfloat16: 0.2}  # of single layers
 # A layer that gives less than this is compared to it: what rounding leaves of terms that cancel is no error.
-LEAST, LEAST_ROUNDED = 1e-3, 0.1
+MIN_SCALE, MIN_ROUNDED_SCALE = 1e-3, 0.1
 LITERAL = ForwardMode(literal=True)
 PROBE_SIDE = 18  # 18 → 9 → 5 → 3: odd sizes, many borders
 
 
-class Agreement(NamedTuple):
+class FormAgreement(NamedTuple):
     """How far two networks are apart on one input."""
 
     error: float  # largest difference of any layer's output or logit, relative to that layer's largest value
@@ -37,19 +37,19 @@ def probe(model: RipeMambaSpike, side: int | None = None, samples: int = 1, seed
     """Binned events for this network [samples, T, 2, side, side], float64; wide enough for its tokens."""
     if side is None:
         side = max(PROBE_SIDE, 8 * math.ceil(math.sqrt(model.config.num_tokens or 1)))
-    return probe_events(model.config.time_steps, side, side, samples, seed).double()
+    return synthetic_clip(model.config.time_steps, side, side, samples, seed).double()
 
 
 @torch.no_grad()
-def compare(first: RipeMambaSpike, second: RipeMambaSpike, x: Tensor) -> Agreement:
+def compare_forms(first: RipeMambaSpike, second: RipeMambaSpike, x: Tensor) -> FormAgreement:
     """Run both on x in x's precision, on copies; spikes, potentials' effects and logits are all looked at."""
     ours, theirs = (_trace(copy.deepcopy(model).to(x).eval(), x) for model in (first, second))
     return _agreement(ours, theirs)
 
 
-def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> Agreement:
+def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> FormAgreement:
     """Compare in float64 on the probe; raises when the two are not the same network."""
-    agreement = compare(first, second, probe(first).to(next(first.parameters()).device))
+    agreement = compare_forms(first, second, probe(first).to(next(first.parameters()).device))
     if not agreement.error <= TOLERANCE or agreement.flips:
         raise VerificationError(
             f"the {second.config.form} form of '{second.name}' does not agree with its {first.config.form} form: "
@@ -66,7 +66,7 @@ def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
     """
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         ours, theirs = (_trace_layers(copy.deepcopy(model).eval()) for model in (first, second))
-    agreement = _agreement(ours, theirs, LEAST_ROUNDED)
+    agreement = _agreement(ours, theirs, MIN_ROUNDED_SCALE)
     if not agreement.error <= ROUNDING[first.dtype]:
         raise VerificationError(
             f"the {second.config.form} form of '{second.name}' rounds too far from its {first.config.form} form: "
@@ -74,7 +74,7 @@ def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
         )
 
 
-def _agreement(ours: dict[str, Tensor], theirs: dict[str, Tensor], least: float = LEAST) -> Agreement:
+def _agreement(ours: dict[str, Tensor], theirs: dict[str, Tensor], least: float = MIN_SCALE) -> FormAgreement:
     worst, where, flips, fired = 0.0, "nowhere", 0, 0
     for name, expected in ours.items():
         given = theirs[name]
@@ -84,7 +84,7 @@ def _agreement(ours: dict[str, Tensor], theirs: dict[str, Tensor], least: float 
         error = float((expected - given).abs().max() / expected.abs().max().clamp(min=least))
         if not error <= worst and not math.isnan(worst):  # what is not a number stays the worst
             worst, where = error, name
-    return Agreement(worst, where, flips, fired)
+    return FormAgreement(worst, where, flips, fired)
 
 
 def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.deploy.quantize.moments import input_moments
-from ripe_mambaspike.deploy.quantize.rounding import ROUNDINGS, Rounded, damped, output_error, plain
+from ripe_mambaspike.deploy.quantize.rounding import ROUNDINGS, Rounded, damped, output_error, round_nearest
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, refuse_altered
-from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels
 from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -27,7 +27,7 @@ from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_s
 from ripe_mambaspike.nn.evaluation import evaluation
 
 Rounding = Literal["plain", "searched", "compensated"]
-FEWEST_CLIPS = 8
+MIN_CLIPS = 8
 TOGETHER = 4  # clips a pass
 SCALE_BYTES = 4
 FORMS = ("deployed", "dual-kernel")
@@ -38,11 +38,11 @@ class LayerError(NamedTuple):
 
     name: str
     error: float
-    plain: float  # had each weight been rounded to the nearest multiple of largest / 127
+    round_nearest: float  # had each weight been rounded to the nearest multiple of largest / 127
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationReport:
     """How int8 weights were found."""
 
     clips: int
@@ -101,7 +101,7 @@ def to_int8(
     *,
     rounding: Rounding = "compensated",
     float16_stages: int = 1,
-) -> tuple[dict[str, Stored], Calibration]:
+) -> tuple[dict[str, Stored], CalibrationReport]:
     """Weights calibrated on clips [N, T, 2, H, W], or on several of them [T, 2, H, W], of any sizes; at least 8.
 
     See `deploy.quantise_rounding` for the ways to round. The convolutions of the first `float16_stages` stages are
@@ -124,7 +124,7 @@ def to_int8(
             layers.append(error)
         elif (half := _in_float16(parameter)) is not None:
             stored[name] = half
-    return stored, Calibration(count, rounding, tuple(layers), _numbers(network, stored))
+    return stored, CalibrationReport(count, rounding, tuple(layers), _numbers(network, stored))
 
 
 def apply_stored(model: Model, stored: Mapping[str, Stored]) -> RipeMambaSpike:
@@ -182,7 +182,7 @@ def _expect(model: Any, what: str) -> RipeMambaSpike:
         raise ConfigError(
             f"{what} wants a RIPE-MambaSpike network in its deployed or dual-kernel form; {given} was given"
         )
-    refuse_altered(model, what)
+    require_unmodified(model, what)
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             raise ConfigError(f"{what} wants finite weights; '{model.name}' has a number in {name} that is not")
@@ -197,10 +197,10 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
         seen = part[part.flatten(1).any(1)]
         batches.extend(piece for piece in seen.split(TOGETHER) if len(piece))
     count = sum(map(len, batches))
-    if count < FEWEST_CLIPS:
+    if count < MIN_CLIPS:
         raise InputError(
             f"{count} calibration clip{'s' * (count != 1)} with events {'were' if count != 1 else 'was'} given; "
-            f"at least {FEWEST_CLIPS} are wanted, or the scales would follow single recordings"
+            f"at least {MIN_CLIPS} are wanted, or the scales would follow single recordings"
         )
     return batches, count
 
@@ -229,7 +229,7 @@ def _in_int8(name: str, parameter: Tensor, moments: Tensor, rounding: str) -> tu
     def relative(one: Rounded) -> float:
         return float((output_error(weight - one.restored(), moments).sum() / size).sqrt())
 
-    nearest = rounded if rounding == "plain" else plain(weight, moments, shared)
+    nearest = rounded if rounding == "plain" else round_nearest(weight, moments, shared)
     return Stored(values, scale), LayerError(name, relative(rounded), relative(nearest))
 
 

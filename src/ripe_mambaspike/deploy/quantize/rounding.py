@@ -42,7 +42,7 @@ def output_error(change: Tensor, moments: Tensor) -> Tensor:
     return ((change @ moments) * change).sum(-1)
 
 
-def plain(weight: Tensor, moments: Tensor, shared: bool = False) -> Rounded:
+def round_nearest(weight: Tensor, moments: Tensor, shared: bool = False) -> Rounded:
     """To the nearest multiple of largest / 127."""
     scale = _scale(_largest(weight, shared), 1.0)
     return Rounded(_nearest(weight, scale), scale)
@@ -78,7 +78,7 @@ def compensated(weight: Tensor, moments: Tensor, shared: bool = False) -> Rounde
 
 
 ROUNDINGS: dict[str, Callable[[Tensor, Tensor, bool], Rounded]] = {
-    "plain": plain,
+    "plain": round_nearest,
     "searched": searched,
     "compensated": compensated,
 }

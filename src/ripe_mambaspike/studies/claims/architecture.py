@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ripe_mambaspike.account.flops import token_counts
-from ripe_mambaspike.account.parameters import skeleton
+from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import create_model, model_config
@@ -15,17 +15,17 @@ from ripe_mambaspike.nn.bridge import pooled_rates
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.studies.claims.random_network import (
-    binary,
+    draw_binary,
+    draw_uniform,
     generator,
     random_network,
     relative_error,
-    uniform,
 )
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-STAGE = Source("architecture", "§4.1, Reparameterized Spiking Stage")
-BRIDGE = Source("architecture", "§4.4, MR-S3A Bridge")
-LEVELS = Source("architecture", "Table 10 (hierarchical Mamba)")
+STAGE = ClaimSource("architecture", "§4.1, Reparameterized Spiking Stage")
+BRIDGE = ClaimSource("architecture", "§4.4, MR-S3A Bridge")
+LEVELS = ClaimSource("architecture", "Table 10 (hierarchical Mamba)")
 
 
 def architecture_claims() -> list[Claim]:
@@ -33,7 +33,7 @@ def architecture_claims() -> list[Claim]:
 
 
 def _branches() -> list[Claim]:
-    model: Any = skeleton(model_config("dvsgesture"), "training")
+    model: Any = meta_model(model_config("dvsgesture"), "training")
     claims = []
     for level, stage in enumerate(model.stages, 1):
         for which, conv in ((1, stage.first_conv), (2, stage.second_conv)):
@@ -51,7 +51,7 @@ def _branches() -> list[Claim]:
     kernels = sum(len(branch.convs) for branch in equal.branches)
     return [
         *claims,
-        Source("architecture", "Appendix B, definitions and parameter algebra").count(
+        ClaimSource("architecture", "Appendix B, definitions and parameter algebra").count(
             "architecture.weighted-branches",
             "Branches that carry weights",
             6,
@@ -64,13 +64,13 @@ def _branches() -> list[Claim]:
 def _start() -> list[Claim]:
     model: Any = create_model("dvsgesture", seed=0)
     ones = all(bool((stage.attention.gain == 1).all()) for stage in model.stages)
-    out = model.stages[0](binary(generator(0), 1, 3, 2, 16, 16).float())
+    out = model.stages[0](draw_binary(generator(0), 1, 3, 2, 16, 16).float())
     first = float(out.attention[:, 0].detach().abs().max())
     return [
-        Source("architecture", "§4.3, Dual-Stream Membrane-Potential Attention").fact(
+        ClaimSource("architecture", "§4.3, Dual-Stream Membrane-Potential Attention").fact(
             "architecture.gain", "The gate γ starts at 1", "1", "1 in all channels" if ones else "not 1", ones
         ),
-        Source("architecture", "Appendix B, DS-MPA in full").fact(
+        ClaimSource("architecture", "Appendix B, DS-MPA in full").fact(
             "architecture.first-step",
             "Values are the spikes of the step before, so at the first step A = 0",
             "A = 0",
@@ -84,18 +84,18 @@ def _start() -> list[Claim]:
 def _bridge() -> list[Claim]:
     model = random_network(seed=5)
     mixture: Any = model.bridge.mixture
-    mixture.mix.copy_(uniform(generator(5), 3, low=-3, high=3))
+    mixture.mix.copy_(draw_uniform(generator(5), 3, low=-3, high=3))
     shares = mixture.shares(mixture.mix)
-    spikes = binary(generator(6), 1, 5, 4, 12, 12)
+    spikes = draw_binary(generator(6), 1, 5, 4, 12, 12)
     pooled_last = F.adaptive_avg_pool2d(cumulative_rates(spikes)[0].flatten(0, 1), 3).unflatten(0, (1, 5))
     return [
-        Source("architecture", "Appendix B, MR-S3A in full").exact(
+        ClaimSource("architecture", "Appendix B, MR-S3A in full").exact(
             "architecture.partition",
             "The softmax weights of the scales are a partition of unity",
             abs(float(shares.sum()) - 1) if bool((shares > 0).all()) else 1.0,
             paper="sum 1, all positive",
         ),
-        Source("architecture", "Appendix B, MR-S3A in full").exact(
+        ClaimSource("architecture", "Appendix B, MR-S3A in full").exact(
             "architecture.pool-first",
             "Rates pooled after summing, as printed, are those pooled before, as built",
             relative_error(pooled_rates(spikes, (3, 3))[0], pooled_last),
@@ -111,7 +111,7 @@ def _config(**overrides: Any) -> RipeConfig:
 
 @torch.no_grad()
 def _tokens() -> list[Claim]:
-    sweep = Source("architecture", "Table 13 (tokens)")
+    sweep = ClaimSource("architecture", "Table 13 (tokens)")
     claims = [
         sweep.count(
             f"architecture.tokens.{keep}",
@@ -122,7 +122,7 @@ def _tokens() -> list[Claim]:
         for keep, paper in ((32, 512), (64, 1024), (128, 2048), (256, 4096))
     ]
     model: Any = create_model("dvsgesture", seed=0, form="deployed", time_steps=2).eval()
-    features = model.front_end(binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
+    features = model.front_end(draw_binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
     return [
         *claims,
         BRIDGE.count(
@@ -146,8 +146,8 @@ def _levels() -> list[Claim]:
             LEVELS.count(f"architecture.level{level}.tokens", f"Tokens a step at level {level}", tokens, count),
             LEVELS.count(f"architecture.level{level}.width", f"Width of level {level}", dim, width),
         ]
-    model: Any = skeleton(config, "deployed")
-    states = {block.ahead.a_log.shape[1] for block in model.hierarchy.blocks}
+    model: Any = meta_model(config, "deployed")
+    states = {block.forward_mamba.A_log.shape[1] for block in model.hierarchy.blocks}
     scans = [count * STATES * width for count, width in zip(counts, widths, strict=True)]
     products = [count * width**2 for count, width in zip(counts, widths, strict=True)]
     growth = [after / before for before, after in itertools.pairwise(products)]
@@ -175,24 +175,24 @@ def _levels() -> list[Claim]:
 @torch.no_grad()
 def _outputs() -> list[Claim]:
     model = random_network(seed=6)
-    logits = model(binary(generator(7), 3, 4, 2, 16, 16))
-    predicted = model.predict(binary(generator(7), 3, 4, 2, 16, 16))
+    logits = model(draw_binary(generator(7), 3, 4, 2, 16, 16))
+    predicted = model.predict(draw_binary(generator(7), 3, 4, 2, 16, 16))
     same = bool((predicted == logits.mean(1).argmax(-1)).all()) and bool((clip_logits(logits) == logits.mean(1)).all())
-    daily: Any = skeleton(model_config("dailydvs200"), "deployed")
+    daily: Any = meta_model(model_config("dailydvs200"), "deployed")
     width, hidden = daily.head[0].in_features, daily.head[0].out_features
     needed = _simplex_dimension(200)
     return [
-        Source("architecture", "§4, Method").fact(
+        ClaimSource("architecture", "§4, Method").fact(
             "architecture.mean",
             "Logits are given for every step and averaged over T",
             "mean over T",
             f"logits {tuple(logits.shape)}, prediction from their mean" if same else "not the mean",
             same and logits.shape[1] == 4,
         ),
-        Source("architecture", "Table 9 (hyperparameters)").count(
+        ClaimSource("architecture", "Table 9 (hyperparameters)").count(
             "architecture.head-width", "Width of the DailyDVS-200 head", 1024, hidden
         ),
-        Source("architecture", "Table 9 (hyperparameters), note on the head").fact(
+        ClaimSource("architecture", "Table 9 (hyperparameters), note on the head").fact(
             "architecture.simplex",
             "A 384-dimensional feature cannot form the optimal simplex for 200 classes",
             f"more than {width} dimensions",

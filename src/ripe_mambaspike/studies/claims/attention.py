@@ -18,13 +18,13 @@ from ripe_mambaspike.ops.membrane_attention.reference import (
     sigmoid_attention,
 )
 from ripe_mambaspike.ops.tdm import shift
-from ripe_mambaspike.studies.claims.random_network import binary, generator, normal, relative_error
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.random_network import draw_binary, draw_normal, generator, relative_error
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-BOUND = Source("attention", "Proposition 2 (boundedness)")
-SECTION = Source("attention", "§4.3, Dual-Stream Membrane-Potential Attention")
-FAILURE = Source("attention", "Appendix B, failure mode of sigmoid-gated attention")
-COMPLEXITY = Source("attention", "Proposition 5 (DS-MPA complexity)")
+BOUND = ClaimSource("attention", "Proposition 2 (boundedness)")
+SECTION = ClaimSource("attention", "§4.3, Dual-Stream Membrane-Potential Attention")
+FAILURE = ClaimSource("attention", "Appendix B, failure mode of sigmoid-gated attention")
+COMPLEXITY = ClaimSource("attention", "Proposition 5 (DS-MPA complexity)")
 VARIANTS = {"ds-mpa": "full", "low-rank": "low-rank", "grouped": "grouped"}
 
 
@@ -48,7 +48,7 @@ def excess(attention: Tensor, value: Tensor) -> float:
 @torch.no_grad()
 def _bounds() -> list[Claim]:
     """Three parameterizations at the three stage widths, as in Table q6-lowrank."""
-    claims, place = [], Source("attention", "Table 18 (cheaper DS-MPA parameterizations)")
+    claims, place = [], ClaimSource("attention", "Table 18 (cheaper DS-MPA parameterizations)")
     passed = 0
     for kind, name in VARIANTS.items():
         for width in (32, 64, 128):
@@ -76,7 +76,7 @@ def _one_bound(kind: str, width: int) -> tuple[float, float]:
         module = ATTENTIONS[kind](width).double()
     assert isinstance(module, MembraneAttention)
     rng = generator(width)
-    potential, spikes = 4 * normal(rng, 1, 3, width, 8, 8), binary(rng, 1, 3, width, 8, 8)
+    potential, spikes = 4 * draw_normal(rng, 1, 3, width, 8, 8), draw_binary(rng, 1, 3, width, 8, 8)
     (_, attention), _ = module(potential, spikes, torch.ones_like(spikes))
     query, key, value = module.projections()
     values = project(shift(spikes.flatten(3))[0], value)
@@ -86,11 +86,11 @@ def _one_bound(kind: str, width: int) -> tuple[float, float]:
 
 def _raw_spikes() -> list[Claim]:
     rng = generator(1)
-    query, key = 5 * normal(rng, 2, 2, 16, 50), 5 * normal(rng, 2, 2, 16, 50)
-    spikes = binary(rng, 2, 2, 16, 50)
+    query, key = 5 * draw_normal(rng, 2, 2, 16, 50), 5 * draw_normal(rng, 2, 2, 16, 50)
+    spikes = draw_binary(rng, 2, 2, 16, 50)
     plain = plain_attention(query, key, spikes)
     low, high = (float(v) for v in plain.aminmax())
-    projected = plain_attention(query, key, normal(rng, 16, 16) @ spikes)
+    projected = plain_attention(query, key, draw_normal(rng, 16, 16) @ spikes)
     outside = float(projected.min()) < 0 or float(projected.max()) > 1
     unbounded = excess(sigmoid_attention(query, key, spikes), spikes)
     return [
@@ -101,7 +101,7 @@ def _raw_spikes() -> list[Claim]:
             f"[{low:.4f}, {high:.4f}]",
             low >= 0 and high <= 1,
         ),
-        Source("attention", "Appendix C, DS-MPA attention and per-class accuracy").fact(
+        ClaimSource("attention", "Appendix C, DS-MPA attention and per-class accuracy").fact(
             "attention.bound.projected",
             "With a learned projection of the spikes the bound is not [0, 1]",
             "not [0, 1]",
@@ -121,7 +121,7 @@ def _raw_spikes() -> list[Claim]:
 def _mixing() -> list[Claim]:
     """Which entries of A one entry of V reaches."""
     rng = generator(2)
-    query, key, value = (normal(rng, 1, 1, 6, 9) for _ in range(3))
+    query, key, value = (draw_normal(rng, 1, 1, 6, 9) for _ in range(3))
     touched = value.clone()
     touched[..., 2, 4] += 1
     moved = (convex_attention(query, key, touched) - convex_attention(query, key, value))[0, 0].abs() > 1e-12
@@ -244,7 +244,7 @@ def _complexity() -> list[Claim]:
     with _Largest() as seen:
         convex_attention(*(torch.zeros(1, 1, 32, 1024) for _ in range(3)))
     products = [n * c * c for n, c in ((4096, 32), (1024, 64), (256, 128))]
-    table = Source("attention", "Table 16 (DS-MPA cost, isolated)")
+    table = ClaimSource("attention", "Table 16 (DS-MPA cost, isolated)")
     return [
         COMPLEXITY.number("attention.linear", "Doubling N multiplies the cost by", "2 times", longer),
         COMPLEXITY.number("attention.quadratic", "Doubling C multiplies the cost by", "4 times", wider),

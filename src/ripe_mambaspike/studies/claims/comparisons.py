@@ -4,14 +4,24 @@ import statistics
 
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.studies.claims.printed import CALTECH, CIFAR, DAILY, GESTURE, LITE, MNIST, OURS, Row, row
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.printed import (
+    CALTECH,
+    CIFAR,
+    DAILY,
+    GESTURE,
+    LITE,
+    MNIST,
+    OURS,
+    PrintedRow,
+    printed_row,
+)
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-RESULTS = Source("comparisons", "§6, Results")
-TABLE = Source("comparisons", "Table 1 (state of the art)")
-FIGURE = Source("comparisons", "Figure 3 (accuracy and parameters)")
-RELATED = Source("comparisons", "§2, Related Work")
-ABSTRACT = Source("comparisons", "Abstract")
+RESULTS = ClaimSource("comparisons", "§6, Results")
+TABLE = ClaimSource("comparisons", "Table 1 (state of the art)")
+FIGURE = ClaimSource("comparisons", "Figure 3 (accuracy and parameters)")
+RELATED = ClaimSource("comparisons", "§2, Related Work")
+ABSTRACT = ClaimSource("comparisons", "Abstract")
 
 SPIKING = ("SDT", "SpikFormer")
 SPECIAL = "SpikMamba"  # the caption sets it apart as made for actions
@@ -28,15 +38,15 @@ def _leads() -> list[Claim]:
             f"comparisons.lead.{name}",
             f"Lead over the Mamba-Spike reproduction, {name}",
             paper,
-            row(table).accuracy - row(table, "Mamba-Spike").accuracy,
+            printed_row(table).accuracy - printed_row(table, "Mamba-Spike").accuracy,
         )
         for name, table, paper in rows
     ]
-    protocol = row(CIFAR, "Mamba-Spike").accuracy - row(CIFAR, "Mamba-Spike released").accuracy
-    swap = Source("comparisons", "Table 7 (interface swap)")
+    protocol = printed_row(CIFAR, "Mamba-Spike").accuracy - printed_row(CIFAR, "Mamba-Spike released").accuracy
+    swap = ClaimSource("comparisons", "Table 7 (interface swap)")
     return [
         *leads,
-        Source("comparisons", "§6, Baselines").number(
+        ClaimSource("comparisons", "§6, Baselines").number(
             "comparisons.protocol", "Our protocol improves it on CIFAR10-DVS by", "16.40 pp", protocol
         ),
         swap.number("comparisons.pooled", "Pooling the bridge gains", "4.40 pp", 53.30 - 48.90),
@@ -45,9 +55,9 @@ def _leads() -> list[Claim]:
 
 def _daily() -> list[Claim]:
     accuracies = sorted((entry.accuracy for entry in DAILY), reverse=True)
-    ours = row(DAILY).accuracy
+    ours = printed_row(DAILY).accuracy
     median = statistics.median(accuracies)
-    spiking = max(row(DAILY, name).accuracy for name in SPIKING)
+    spiking = max(printed_row(DAILY, name).accuracy for name in SPIKING)
     twice = f"The twelve entries count our own network twice; the median of the other ten is {_others_median():.2f}."
     return [
         RESULTS.number("comparisons.daily.median", "Median of the twelve entries", "41.95 %", median, remark=twice),
@@ -56,15 +66,15 @@ def _daily() -> list[Claim]:
         RESULTS.count("comparisons.daily.half", "Entries above 50 %", 1, sum(value > 50 for value in accuracies)),
         RESULTS.number("comparisons.daily.spiking", "Best spiking method by", "8.80 pp", ours - spiking),
         TABLE.number("comparisons.daily.best", "Behind the best result by", "6.25 pp", accuracies[0] - ours),
-        Source("comparisons", "Appendix C, binding constraint").number(
-            "comparisons.daily.evmamba", "Behind EvMamba by", "3.91 pp", row(DAILY, "EvMamba").accuracy - ours
+        ClaimSource("comparisons", "Appendix C, binding constraint").number(
+            "comparisons.daily.evmamba", "Behind EvMamba by", "3.91 pp", printed_row(DAILY, "EvMamba").accuracy - ours
         ),
         RESULTS.fact(
             "comparisons.daily.timesformer",
             "It beats TimeSformer outright",
             "higher accuracy",
-            f"{ours} against {row(DAILY, 'TimeSformer').accuracy}",
-            ours > row(DAILY, "TimeSformer").accuracy,
+            f"{ours} against {printed_row(DAILY, 'TimeSformer').accuracy}",
+            ours > printed_row(DAILY, "TimeSformer").accuracy,
         ),
         FIGURE.number(
             "comparisons.daily.ceiling",
@@ -80,7 +90,7 @@ def _others_median() -> float:
 
 
 def _times(method: str, deployed: float) -> float:
-    millions = row(DAILY, method).millions
+    millions = printed_row(DAILY, method).millions
     assert millions is not None
     return millions / deployed
 
@@ -117,7 +127,7 @@ def _ratios() -> list[Claim]:
             dense[most],
             reason=f"15.1 is TimeSformer's ratio; the largest dense network of the table is {most}.",
         ),
-        Source("comparisons", "§1, contribution C5").fact(
+        ClaimSource("comparisons", "§1, contribution C5").fact(
             "comparisons.order",
             "Within 6.25 pp of the best result at an order of magnitude fewer parameters",
             "≥ 10×",
@@ -128,7 +138,7 @@ def _ratios() -> list[Claim]:
     ]
 
 
-def dominated(entry: Row, table: tuple[Row, ...]) -> list[str]:
+def dominated(entry: PrintedRow, table: tuple[PrintedRow, ...]) -> list[str]:
     """Who is no larger and no less accurate, and better in one of the two."""
     assert entry.millions is not None
     return [
@@ -152,7 +162,7 @@ def _pareto() -> list[Claim]:
     )
     claims = []
     for name, table, method, optimal in wanted:
-        by = dominated(row(table, method), table)
+        by = dominated(printed_row(table, method), table)
         claims.append(
             FIGURE.fact(
                 f"comparisons.pareto.{name}",
@@ -163,7 +173,7 @@ def _pareto() -> list[Claim]:
             )
         )
     for width, millions, accuracy in ((64, 3.35, 82.80), (128, 13.14, 83.40)):
-        by = dominated(Row("widened", millions, accuracy), CIFAR)
+        by = dominated(PrintedRow("widened", millions, accuracy), CIFAR)
         claims.append(
             FIGURE.fact(
                 f"comparisons.pareto.width.{width}",
@@ -180,7 +190,7 @@ def _concessions() -> list[Claim]:
     tables = {"DVS-Gesture": GESTURE, "CIFAR10-DVS": CIFAR, "N-Caltech101": CALTECH, "DailyDVS-200": DAILY}
     ahead, sizes, smallest = [], [], []
     for name, table in tables.items():
-        ours = row(table)
+        ours = printed_row(table)
         assert ours.millions is not None
         counted = [entry for entry in table if entry.millions is not None and entry.method not in (OURS, LITE, SPECIAL)]
         smaller = [entry.method for entry in counted if entry.millions and entry.millions < ours.millions]
@@ -214,9 +224,11 @@ def _concessions() -> list[Claim]:
 
 def _related() -> list[Claim]:
     caltech, cifar = (count_parameters(model_config(name)).deployed / 1e6 for name in ("ncaltech101", "cifar10dvs"))
-    gap = row(CIFAR, "SpikePool").accuracy - row(CIFAR).accuracy
+    gap = printed_row(CIFAR, "SpikePool").accuracy - printed_row(CIFAR).accuracy
     beaten = [
-        entry.method for entry in CALTECH if "SpikePool" in entry.method and entry.accuracy < row(CALTECH).accuracy
+        entry.method
+        for entry in CALTECH
+        if "SpikePool" in entry.method and entry.accuracy < printed_row(CALTECH).accuracy
     ]
     return [
         RELATED.count("comparisons.spikepool.beats", "SpikePool models beaten on N-Caltech101", 2, len(beaten)),

@@ -14,11 +14,11 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.mamba import EXPAND, TAPS
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.studies.claims.random_network import binary, generator
-from ripe_mambaspike.studies.claims.verdict import Claim, Source, rounds_to
+from ripe_mambaspike.studies.claims.random_network import draw_binary, generator
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
 
-TABLE = Source("compute", "Table 20 (compute cost)")
-SWEEP = Source("compute", "Table 14 (time bins)")
+TABLE = ClaimSource("compute", "Table 20 (compute cost)")
+SWEEP = ClaimSource("compute", "Table 14 (time bins)")
 KEPT = 64  # tokens a step that the paper's T, width and resolution rows were counted with
 
 WIDE = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
@@ -185,7 +185,7 @@ def _counter() -> list[Claim]:
     here = config(time_steps=4, in_size=32)
     model = create_model("dvsgesture", seed=0, time_steps=4, in_size=32, form="deployed").eval()
     with kernels("off"), FlopCounterMode(display=False) as counter:  # it cannot look into operators of our own
-        model(binary(generator(0), 1, 4, 2, 32, 32).float())
+        model(draw_binary(generator(0), 1, 4, 2, 32, 32).float())
     seen, formula = int(counter.get_total_flops()), count_flops(here)
     scan = count_flops(config()).by_part["scan"]
     return [

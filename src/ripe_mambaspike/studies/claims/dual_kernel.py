@@ -7,23 +7,23 @@ from torch import Tensor
 from ripe_mambaspike.account.flops import conv_macs, count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
-from ripe_mambaspike.deploy.fuse.verify import compare, probe
+from ripe_mambaspike.deploy.fuse.verify import compare_forms, probe
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv
 from ripe_mambaspike.studies.claims.random_network import (
-    binary,
+    draw_binary,
+    draw_normal,
+    draw_uniform,
     generator,
-    normal,
     random_network,
     relative_error,
-    uniform,
 )
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-PROPOSITION = Source("dual-kernel", "Proposition 3 (dual-kernel AC inference)")
-SECTION = Source("dual-kernel", "§5, accumulate-only inference")
+PROPOSITION = ClaimSource("dual-kernel", "Proposition 3 (dual-kernel AC inference)")
+SECTION = ClaimSource("dual-kernel", "§5, accumulate-only inference")
 
 
 def dual_kernel_claims() -> list[Claim]:
@@ -34,12 +34,12 @@ def dual_kernel_claims() -> list[Claim]:
 def _unit() -> list[Claim]:
     rng = generator(0)
     fused, dual = FusedConv(6, 8, 2).double(), DualKernelConv(6, 8, 2).double()
-    weight, bias, coefficient = normal(rng, 8, 6, 3, 3), normal(rng, 8), uniform(rng, 6, low=-2, high=2)
+    weight, bias, coefficient = draw_normal(rng, 8, 6, 3, 3), draw_normal(rng, 8), draw_uniform(rng, 6, low=-2, high=2)
     scale = coefficient[:, None, None]
     fused.load_state_dict({"coefficient": coefficient, "weight": weight, "bias": bias})
     now, before = weight * (1 + scale), weight * scale
     dual.load_state_dict({"coefficient": coefficient, "weight_now": now, "weight_before": before, "bias": bias})
-    x = binary(rng, 2, 5, 6, 9, 9)
+    x = draw_binary(rng, 2, 5, 6, 9, 9)
     sequential, split = fused(x)[0], dual(x)[0]
     first = F.conv2d(x[:, 0], now, bias, 2, 1)
     return [
@@ -64,7 +64,7 @@ def _network() -> list[Claim]:
     except VerificationError as error:
         return [SECTION.fact("dual.network", exact, "exact", "verification failed", False, reason=str(error))]
     x = probe(fused, side=34)
-    agreement = compare(fused, dual, x)
+    agreement = compare_forms(fused, dual, x)
     operands = _operands(fused, x)
     convertible = sum(isinstance(part, DualKernelConv) for part in dual.modules())
     all_binary = [bool(((operand == 0) | (operand == 1)).all()) for operand in operands]

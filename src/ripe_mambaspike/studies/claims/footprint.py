@@ -1,17 +1,17 @@
 """Bytes and joules: arithmetic on counts that the paper prints."""
 
-from ripe_mambaspike.account.parameters import count_parameters, skeleton
+from ripe_mambaspike.account.parameters import count_parameters, meta_model
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.bridge import RateProjection
 from ripe_mambaspike.nn.norm import TimeBatchNorm
 from ripe_mambaspike.studies.claims.printed import DAILY
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-TABLE = Source("footprint", "Table 8 (weight storage)")
-LATENCY = Source("footprint", "Table 17 (deployment cost)")
-INTRO = Source("footprint", "§1, Introduction")
-ENERGY = Source("energy", "§5, accumulate-only inference")
+TABLE = ClaimSource("footprint", "Table 8 (weight storage)")
+LATENCY = ClaimSource("footprint", "Table 17 (deployment cost)")
+INTRO = ClaimSource("footprint", "§1, Introduction")
+ENERGY = ClaimSource("energy", "§5, accumulate-only inference")
 
 MAC, AC = 4.6, 0.9  # pJ at 45 nm
 RATES = (0.05, 0.2)  # of §5, measured
@@ -62,7 +62,7 @@ def _storage() -> list[Claim]:
 
 
 def _mebibytes(config: ModelConfig, form: str | None) -> float:
-    model = skeleton(config, form)
+    model = meta_model(config, form)
     return 4 * (model.parameter_count() + sum(buffer.numel() for buffer in model.buffers())) / 2**20
 
 
@@ -72,7 +72,7 @@ def _weights() -> list[Claim]:
     training, deployed = _mebibytes(gesture, "training"), _mebibytes(gesture, "deployed")
     kept = [
         buffer.numel()
-        for part in skeleton(gesture, "training").modules()
+        for part in meta_model(gesture, "training").modules()
         if isinstance(part, TimeBatchNorm | RateProjection)
         for buffer in part.buffers()
     ]
@@ -105,8 +105,8 @@ def _table() -> list[Claim]:
         )
         for name, weights, peak, activations in rows
     ]
-    resolution = Source("footprint", "§5 and Table 19 (cost of resolution)")
-    isolated = Source("footprint", "Table 16 (DS-MPA cost, isolated)")
+    resolution = ClaimSource("footprint", "§5 and Table 19 (cost of resolution)")
+    isolated = ClaimSource("footprint", "Table 16 (DS-MPA cost, isolated)")
     ratios = (3.30, 3.33, 3.31, 3.28)
     mean = sum(ratios) / len(ratios)
     return [

@@ -4,15 +4,15 @@ import torch
 
 from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.deploy.fuse.verify import LITERAL, compare, probe
+from ripe_mambaspike.deploy.fuse.verify import LITERAL, compare_forms, probe
 from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
-from ripe_mambaspike.studies.claims.random_network import generator, normal, random_network, relative_error
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.random_network import draw_normal, generator, random_network, relative_error
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-PROPOSITION = Source("fusion", "Proposition 1 (branch fusion)")
+PROPOSITION = ClaimSource("fusion", "Proposition 1 (branch fusion)")
 DOUBLE, SINGLE = 1e-12, 1e-6
 
 # The three stages' convolutions: level, which, in, out, stride.
@@ -52,7 +52,7 @@ def _unit_error(before: int, after: int, stride: int, dtype: torch.dtype, seed: 
     kernel, bias = conv.kernel_and_bias()
     assert conv.coefficient is not None
     fused.double().load_state_dict({"coefficient": conv.coefficient, "weight": kernel, "bias": bias})
-    x = normal(generator(seed), 2, 3, before, 9, 11).to(dtype)
+    x = draw_normal(generator(seed), 2, 3, before, 9, 11).to(dtype)
     return relative_error(fused.to(dtype)(x)[0], conv.to(dtype)(x, LITERAL)[0])
 
 
@@ -71,8 +71,8 @@ def _network() -> list[Claim]:
 
 
 def _compared(model: RipeMambaSpike, fused: RipeMambaSpike, statement: str) -> list[Claim]:
-    double = compare(model, fused, probe(model, side=34))
-    single = compare(model, fused, probe(model, side=16).float())
+    double = compare_forms(model, fused, probe(model, side=34))
+    single = compare_forms(model, fused, probe(model, side=16).float())
     flips, fired = double.flips + single.flips, double.spikes + single.spikes
     where = "Largest at {0.where}."
     return [
@@ -95,7 +95,7 @@ def _compared(model: RipeMambaSpike, fused: RipeMambaSpike, statement: str) -> l
 
 def _static() -> list[Claim]:
     """Fused kernels are the same for all steps, so their count does not grow with T."""
-    place = Source("fusion", "§4.1, Reparameterized Spiking Stage")
+    place = ClaimSource("fusion", "§4.1, Reparameterized Spiking Stage")
     sizes = []
     for steps in (4, 10, 16, 32):
         config = model_config("dvsgesture", time_steps=steps, form="deployed")

@@ -8,11 +8,11 @@ from ripe_mambaspike.nn.neurons import NEURONS, STEP
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.neurons import csilif, csilif_pole, lif
 from ripe_mambaspike.ops.spikes import fire
-from ripe_mambaspike.studies.claims.random_network import generator, normal, relative_error, uniform
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.random_network import draw_normal, draw_uniform, generator, relative_error
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-STABILITY = Source("neurons", "Proposition 6 (CSiLIF stability)")
-DERIVATION = Source("neurons", "Appendix B, derivation of the CSiLIF neuron")
+STABILITY = ClaimSource("neurons", "Proposition 6 (CSiLIF stability)")
+DERIVATION = ClaimSource("neurons", "Appendix B, derivation of the CSiLIF neuron")
 
 
 def neuron_claims() -> list[Claim]:
@@ -48,8 +48,8 @@ def _stability() -> list[Claim]:
 
 def _pole() -> list[Claim]:
     rng = generator(0)
-    log_damping, log_step = uniform(rng, 200, low=-3, high=4), uniform(rng, 200, low=-8, high=0)
-    frequency = uniform(rng, 200, low=-20, high=20)
+    log_damping, log_step = draw_uniform(rng, 200, low=-3, high=4), draw_uniform(rng, 200, low=-8, high=0)
+    frequency = draw_uniform(rng, 200, low=-20, high=20)
     real, imag = csilif_pole(log_damping, frequency, log_step)
     rho = torch.complex(-log_damping.exp(), frequency)
     error = float((torch.complex(real, imag) - torch.exp(rho * log_step.exp())).abs().max())
@@ -81,7 +81,7 @@ def _peak(log_damping: float, frequency: float) -> float:
 
 def _recurrences() -> list[Claim]:
     rng = generator(1)
-    x = 3 * normal(rng, 1, 12, 1)
+    x = 3 * draw_normal(rng, 1, 12, 1)
     (spikes, charged), _ = lif(x)
     assert charged is not None
     u = s = torch.zeros((), dtype=torch.float64)
@@ -104,7 +104,7 @@ def _recurrences() -> list[Claim]:
         expected.append(2 * m.real)
     after_reset = 0.8 - 1.0
     return [
-        Source("neurons", "§3, Preliminaries").exact(
+        ClaimSource("neurons", "§3, Preliminaries").exact(
             "neurons.lif",
             "LIF follows u_t = β(u_{t−1} − v s_{t−1}) + x_t",
             lif_error,
@@ -138,8 +138,8 @@ def _surrogate() -> list[Claim]:
     (soft,) = torch.autograd.grad(fire(distance, 4.0, relaxed=True).sum(), distance)
     sigma = torch.sigmoid(4 * distance.detach())
     return [
-        Source("neurons", "Eq. (atan)").exact("neurons.atan", "The spike's gradient is the ATan surrogate", worst),
-        Source("neurons", "§4.5, Training Objective").exact(
+        ClaimSource("neurons", "Eq. (atan)").exact("neurons.atan", "The spike's gradient is the ATan surrogate", worst),
+        ClaimSource("neurons", "§4.5, Training Objective").exact(
             "neurons.relaxed",
             "The soft spike σ(α(u − v)) has its exact gradient",
             relative_error(soft, 4 * sigma * (1 - sigma)),
@@ -169,7 +169,7 @@ def _scan() -> list[Claim]:
     ours = float(state.squeeze())
     exact = (math.exp(delta * decay) - 1) / decay * weight
     return [
-        Source("neurons", "Appendix B, Mamba discretization").fact(
+        ClaimSource("neurons", "Appendix B, Mamba discretization").fact(
             "scan.zoh-input",
             "The scan's input weight is discretized by zero-order hold",
             f"(ΔA)⁻¹(exp(ΔA) − I)ΔB = {exact:.4f}",

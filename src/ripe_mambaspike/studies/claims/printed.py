@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class PrintedRow(NamedTuple):
     """A line of Table 1 (state of the art)."""
 
     method: str
@@ -15,64 +15,64 @@ OURS = "RIPE-MambaSpike"
 LITE = "RIPE-MambaSpike lite"
 
 GESTURE = (
-    Row("TET", 3.66, 97.92),
-    Row("SpikFormer", 2.57, 98.30),
-    Row("SDT", 2.57, 99.30),
-    Row("MS-ResNet", 11.20, 98.61),
-    Row("RTFormer", None, 98.61),
-    Row("SPARTA", 13.80, 98.78),
-    Row("SpikMamba", 0.18, 99.01),
-    Row("Mamba-Spike published", None, 97.80),
-    Row("Mamba-Spike released", 36.25, 94.32),
-    Row("Mamba-Spike", 36.25, 95.83),
-    Row(OURS, 0.88, 98.48),
+    PrintedRow("TET", 3.66, 97.92),
+    PrintedRow("SpikFormer", 2.57, 98.30),
+    PrintedRow("SDT", 2.57, 99.30),
+    PrintedRow("MS-ResNet", 11.20, 98.61),
+    PrintedRow("RTFormer", None, 98.61),
+    PrintedRow("SPARTA", 13.80, 98.78),
+    PrintedRow("SpikMamba", 0.18, 99.01),
+    PrintedRow("Mamba-Spike published", None, 97.80),
+    PrintedRow("Mamba-Spike released", 36.25, 94.32),
+    PrintedRow("Mamba-Spike", 36.25, 95.83),
+    PrintedRow(OURS, 0.88, 98.48),
 )
 CIFAR = (
-    Row("TET", 3.66, 83.17),
-    Row("SpikFormer", 2.57, 80.90),
-    Row("SDT V2", 4.34, 82.00),
-    Row("SWformer", 2.05, 82.90),
-    Row("RTFormer", None, 83.60),
-    Row("QKFormer", 1.50, 84.00),
-    Row("SPARTA", 13.80, 83.06),
-    Row("STAtten", 2.57, 83.90),
-    Row("SpikePool small", 0.55, 80.20),
-    Row("SpikePool", 2.19, 82.70),
-    Row("Mamba-Spike published", None, 92.50),
-    Row("Mamba-Spike released", 36.25, 48.90),
-    Row("Mamba-Spike", 36.25, 65.30),
-    Row(OURS, 0.87, 81.40),
+    PrintedRow("TET", 3.66, 83.17),
+    PrintedRow("SpikFormer", 2.57, 80.90),
+    PrintedRow("SDT V2", 4.34, 82.00),
+    PrintedRow("SWformer", 2.05, 82.90),
+    PrintedRow("RTFormer", None, 83.60),
+    PrintedRow("QKFormer", 1.50, 84.00),
+    PrintedRow("SPARTA", 13.80, 83.06),
+    PrintedRow("STAtten", 2.57, 83.90),
+    PrintedRow("SpikePool small", 0.55, 80.20),
+    PrintedRow("SpikePool", 2.19, 82.70),
+    PrintedRow("Mamba-Spike published", None, 92.50),
+    PrintedRow("Mamba-Spike released", 36.25, 48.90),
+    PrintedRow("Mamba-Spike", 36.25, 65.30),
+    PrintedRow(OURS, 0.87, 81.40),
 )
 CALTECH = (
-    Row("SDT", 2.57, 82.50),
-    Row("SDT V2", 4.34, 83.70),
-    Row("STAtten", 2.57, 84.25),
-    Row("SWformer", 2.05, 88.45),
-    Row("SpikePool small", 0.55, 81.62),
-    Row("SpikePool", 2.19, 85.01),
-    Row(OURS, 0.88, 85.54),
+    PrintedRow("SDT", 2.57, 82.50),
+    PrintedRow("SDT V2", 4.34, 83.70),
+    PrintedRow("STAtten", 2.57, 84.25),
+    PrintedRow("SWformer", 2.05, 88.45),
+    PrintedRow("SpikePool small", 0.55, 81.62),
+    PrintedRow("SpikePool", 2.19, 85.01),
+    PrintedRow(OURS, 0.88, 85.54),
 )
 DAILY = (
-    Row("C3D", 147.2, 21.99),
-    Row("ESTF", 46.7, 24.68),
-    Row("SDT", None, 35.43),
-    Row("SpikFormer", None, 36.94),
-    Row("TSM", 24.3, 40.87),
-    Row("SlowFast", 33.6, 41.49),
-    Row("TimeSformer", 121.2, 44.25),
-    Row("Swin-T", 27.8, 48.06),
-    Row("EvMamba", 76.5, 49.65),
-    Row("DarkShake-DVS", None, 51.99),
-    Row(OURS, 8.04, 45.74),
-    Row(LITE, 3.82, 42.41),
+    PrintedRow("C3D", 147.2, 21.99),
+    PrintedRow("ESTF", 46.7, 24.68),
+    PrintedRow("SDT", None, 35.43),
+    PrintedRow("SpikFormer", None, 36.94),
+    PrintedRow("TSM", 24.3, 40.87),
+    PrintedRow("SlowFast", 33.6, 41.49),
+    PrintedRow("TimeSformer", 121.2, 44.25),
+    PrintedRow("Swin-T", 27.8, 48.06),
+    PrintedRow("EvMamba", 76.5, 49.65),
+    PrintedRow("DarkShake-DVS", None, 51.99),
+    PrintedRow(OURS, 8.04, 45.74),
+    PrintedRow(LITE, 3.82, 42.41),
 )
 MNIST = (
-    Row("PLIF", 0.87, 99.61),
-    Row("SpikFormer", 2.57, 99.61),
-    Row("SDT", 2.57, 99.55),
-    Row("Mamba-Spike released", 1.03, 99.36),
-    Row("Mamba-Spike", 1.03, 99.49),
-    Row(OURS, 0.87, 99.57),
+    PrintedRow("PLIF", 0.87, 99.61),
+    PrintedRow("SpikFormer", 2.57, 99.61),
+    PrintedRow("SDT", 2.57, 99.55),
+    PrintedRow("Mamba-Spike released", 1.03, 99.36),
+    PrintedRow("Mamba-Spike", 1.03, 99.49),
+    PrintedRow(OURS, 0.87, 99.57),
 )
 
 # Per-seed accuracies of the appendix.
@@ -92,5 +92,5 @@ ABLATION = {
 }
 
 
-def row(table: tuple[Row, ...], method: str = OURS) -> Row:
+def printed_row(table: tuple[PrintedRow, ...], method: str = OURS) -> PrintedRow:
     return next(entry for entry in table if entry.method == method)

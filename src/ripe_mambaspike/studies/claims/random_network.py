@@ -12,15 +12,15 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def uniform(rng: torch.Generator, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+def draw_uniform(rng: torch.Generator, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
     return torch.rand(shape, generator=rng, dtype=torch.float64) * (high - low) + low
 
 
-def normal(rng: torch.Generator, *shape: int) -> Tensor:
+def draw_normal(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 
-def binary(rng: torch.Generator, *shape: int, rate: float = 0.3) -> Tensor:
+def draw_binary(rng: torch.Generator, *shape: int, rate: float = 0.3) -> Tensor:
     return torch.rand(shape, generator=rng, dtype=torch.float64).lt(rate).double()
 
 

@@ -5,13 +5,13 @@ import torch
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.studies.claims.random_network import binary, generator
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.random_network import draw_binary, generator
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-TABLE = Source("resolution", "Table 6 (resolution sweep)")
-INTRO = Source("resolution", "§1, Introduction")
-FIGURE = Source("resolution", "Figure 2 (interface cost)")
-SWAP = Source("resolution", "Table 7 (interface swap)")
+TABLE = ClaimSource("resolution", "Table 6 (resolution sweep)")
+INTRO = ClaimSource("resolution", "§1, Introduction")
+FIGURE = ClaimSource("resolution", "Figure 2 (interface cost)")
+SWAP = ClaimSource("resolution", "Table 7 (interface swap)")
 
 SIDES = (34, 48, 128, 224)
 GRIDS = {34: (17, 9, 5), 48: (24, 12, 6), 128: (64, 32, 16), 224: (112, 56, 28)}
@@ -44,7 +44,7 @@ def _ours() -> list[Claim]:
 
 @torch.no_grad()
 def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
-    front = model.front_end(binary(generator(side), 1, 10, 2, side, side, rate=0.1).float())
+    front = model.front_end(draw_binary(generator(side), 1, 10, 2, side, side, rate=0.1).float())
     logits = model.classify(front.features, front.attention)
     finite = bool(logits.isfinite().all())
     grids = tuple(stage.spikes.shape[-1] for stage in front.stages)
@@ -56,7 +56,7 @@ def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
             f"logits {tuple(logits.shape)}, {'finite' if finite else 'not finite'}",
             tuple(logits.shape) == (1, 10, 10) and finite,
         ),
-        Source("resolution", "§4, Method (stride-2 downsampling)").fact(
+        ClaimSource("resolution", "§4, Method (stride-2 downsampling)").fact(
             f"resolution.grid.{side}",
             f"Three strides of two give these grids at {side}²",
             "→".join(map(str, GRIDS[side])),
@@ -101,7 +101,7 @@ def _growth() -> list[Claim]:
     gesture = count_parameters(model_config("mamba-spike", num_classes=11)).training
     nmnist = count_parameters(model_config("mamba-spike-nmnist")).training
     ours = {name: count_parameters(model_config(name)).deployed for name in ("dvsgesture", "cifar10dvs", "nmnist")}
-    results = Source("resolution", "§6, Results")
+    results = ClaimSource("resolution", "§6, Results")
     return [
         TABLE.number("resolution.growth.total", "Growth of Mamba-Spike from 34² to 224²", "22.0×", large / small),
         TABLE.number("resolution.growth.projection", "Growth of its projection", "49.0×", large_join / small_join),

@@ -5,14 +5,14 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from ripe_mambaspike.studies.claims.printed import ABLATION, CALTECH, CIFAR, DAILY, GESTURE, SEEDS, row
+from ripe_mambaspike.studies.claims.printed import ABLATION, CALTECH, CIFAR, DAILY, GESTURE, SEEDS, printed_row
 from ripe_mambaspike.studies.claims.variants import MIXES
-from ripe_mambaspike.studies.claims.verdict import Claim, Source, rounds_to
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
 
-SEED = Source("statistics", "Appendix C, per-seed values and noise floors")
-SIGMA = Source("statistics", "Table 11 (ablation effect sizes)")
-SEQUENCE = Source("statistics", "Table 3 (parameter-matched sequence modules)")
-ABLATIONS = Source("statistics", "§7, Ablations")
+SEED = ClaimSource("statistics", "Appendix C, per-seed values and noise floors")
+SIGMA = ClaimSource("statistics", "Table 11 (ablation effect sizes)")
+SEQUENCE = ClaimSource("statistics", "Table 3 (parameter-matched sequence modules)")
+ABLATIONS = ClaimSource("statistics", "§7, Ablations")
 
 GESTURE_CLIPS, CIFAR_SAMPLES, CALTECH_SAMPLES, MNIST_SAMPLES, DAILY_CLIPS = 264, 1000, 823, 10_000, 4093
 DATASETS = ("dvsgesture", "cifar10dvs", "ncaltech101")
@@ -39,13 +39,13 @@ def _means() -> list[Claim]:
                 f"statistics.deviation.{name}", f"Sample deviation, {name}", f"{deviation} pp", statistics.stdev(values)
             ),
         ]
-    quoted = Source("statistics", "§6, Setup")
+    quoted = ClaimSource("statistics", "§6, Setup")
     for name, table in (("dvsgesture", GESTURE), ("cifar10dvs", CIFAR), ("dailydvs200", DAILY)):
         claims.append(
             quoted.number(
                 f"statistics.best.{name}",
                 f"Tables quote the best run: {name}",
-                f"{row(table).accuracy:.2f} %",
+                f"{printed_row(table).accuracy:.2f} %",
                 max(SEEDS[name]),
                 reason="The table quotes the mean of the five seeds here, not the best.",
             )
@@ -112,10 +112,10 @@ def _caltech() -> list[Claim]:
             shown or "no such runs",
             bool(found),
         ),
-        Source("statistics", "§6, Setup").number(
+        ClaimSource("statistics", "§6, Setup").number(
             "statistics.best.ncaltech101",
             "Tables quote the best run: ncaltech101",
-            f"{row(CALTECH).accuracy:.2f} %",
+            f"{printed_row(CALTECH).accuracy:.2f} %",
             min(best, default=math.nan),
             reason="The quoted 85.54 is the median, and the printed mean and σ leave room only for a better best run.",
         ),
@@ -224,7 +224,7 @@ def _welch() -> list[Claim]:
     lite, lite_deviation, runs = 42.41, 0.34, 5
     spread = math.sqrt((statistics.variance(wide) + lite_deviation**2) / runs)
     from_printed = (45.74 - lite) / math.sqrt((0.40**2 + lite_deviation**2) / runs)
-    place = Source("statistics", "§6, Results")
+    place = ClaimSource("statistics", "§6, Results")
     return [
         place.number(
             "statistics.welch",
@@ -238,7 +238,7 @@ def _welch() -> list[Claim]:
 
 
 def _classes() -> list[Claim]:
-    place = Source("statistics", "Table 15 (per-class accuracy)")
+    place = ClaimSource("statistics", "Table 15 (per-class accuracy)")
     missed = 22 / 24
     return [
         place.number("statistics.class", "Two of twenty-four clips missed leaves", "91.67 %", 100 * missed),
@@ -252,12 +252,15 @@ def _classes() -> list[Claim]:
 
 def _sweeps() -> list[Claim]:
     clip = 100 / GESTURE_CLIPS
-    steps, tokens = Source("statistics", "Appendix C, time-step sweep"), Source("statistics", "Table 13 (tokens)")
+    steps, tokens = (
+        ClaimSource("statistics", "Appendix C, time-step sweep"),
+        ClaimSource("statistics", "Table 13 (tokens)"),
+    )
     gap = 99.01 - 98.48, 99.01 - 98.18
     return [
         steps.number("statistics.halving", "Halving T to 8 costs", "1.89 pp", 98.48 - 96.59),
         tokens.number("statistics.tokens", "Keeping 32 tokens costs, in clips", "2 clips", (98.48 - 97.73) / clip),
-        Source("statistics", "§6, Results").fact(
+        ClaimSource("statistics", "§6, Results").fact(
             "statistics.spikmamba",
             "SpikMamba is ahead by about 1–2 clips",
             "1–2 clips",

@@ -4,13 +4,13 @@ from typing import Any
 
 from torch import nn
 
-from ripe_mambaspike.account.parameters import skeleton
+from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.mixers import size
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-ACCOUNTING = Source("parameters", "Appendix B, stage-by-stage parameter accounting")
-ALGEBRA = Source("parameters", "Appendix B, definitions and parameter algebra")
+ACCOUNTING = ClaimSource("parameters", "Appendix B, stage-by-stage parameter accounting")
+ALGEBRA = ClaimSource("parameters", "Appendix B, definitions and parameter algebra")
 
 # RepConv 1 and 2 (training, fused), norms, neurons, DS-MPA, TDM, stage total (training, fused).
 STAGES = (
@@ -33,7 +33,7 @@ def stage_count_claims() -> list[Claim]:
 
 
 def _stages(name: str, form: str) -> list[Any]:
-    model: Any = skeleton(model_config(name), form)
+    model: Any = meta_model(model_config(name), form)
     return list(model.stages)
 
 

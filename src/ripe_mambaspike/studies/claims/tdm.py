@@ -5,17 +5,17 @@ import math
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.account.parameters import skeleton
+from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.ops.tdm import tdm
-from ripe_mambaspike.studies.claims.random_network import generator, normal, relative_error
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.random_network import draw_normal, generator, relative_error
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-SPECTRUM = Source("tdm", "Proposition 4 (TDM spectral shape)")
-SECTION = Source("tdm", "§4.2, Temporal Decoupled Modulation")
-LEMMA = Source("tdm", "Lemma 1 (TDM gradient decoupling)")
+SPECTRUM = ClaimSource("tdm", "Proposition 4 (TDM spectral shape)")
+SECTION = ClaimSource("tdm", "§4.2, Temporal Decoupled Modulation")
+LEMMA = ClaimSource("tdm", "Lemma 1 (TDM gradient decoupling)")
 LENGTH = 64
 
 
@@ -65,7 +65,7 @@ def _spectrum() -> list[Claim]:
 
 
 def _identity() -> list[Claim]:
-    x = normal(generator(0), 2, 5, 3, 4, 4)
+    x = draw_normal(generator(0), 2, 5, 3, 4, 4)
     same = bool((tdm(x, torch.zeros(3, dtype=torch.float64))[0] == x).all())
     fresh = create_model("dvsgesture", seed=0)
     coefficients = [part.coefficient for part in fresh.modules() if isinstance(part, RepConv)]
@@ -85,7 +85,7 @@ def _identity() -> list[Claim]:
             f"λ = 0 in {len(started)} of {len(coefficients)} convolutions",
             len(started) == len(coefficients) == 6,
         ),
-        Source("tdm", "§5, accumulate-only inference").exact(
+        ClaimSource("tdm", "§5, accumulate-only inference").exact(
             "tdm.emits",
             "From binary spikes TDM emits 0, 1, 1+λ and −λ",
             relative_error(emitted, expected),
@@ -138,7 +138,7 @@ def _gradient_parts(alpha: float, threshold: float = 0.25) -> tuple[float, float
 
 
 def _size() -> list[Claim]:
-    model = skeleton(model_config("dvsgesture"), "deployed")
+    model = meta_model(model_config("dvsgesture"), "deployed")
     parts = [part for part in model.modules() if isinstance(part, FusedConv)]
     scalars = sum(part.coefficient.numel() for part in parts if part.coefficient is not None)
     share = 100 * scalars / model.parameter_count()

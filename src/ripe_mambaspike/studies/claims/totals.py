@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from ripe_mambaspike.account.parameters import Parameters, count_parameters, skeleton
+from ripe_mambaspike.account.parameters import Parameters, count_parameters, meta_model
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.mixers import size
 from ripe_mambaspike.nn.repconv import FusedConv
 from ripe_mambaspike.studies.claims.stage_counts import conv_size
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-ACCOUNTING = Source("parameters", "Appendix B, stage-by-stage parameter accounting")
-SECTION = Source("parameters", "§5, Parameters")
-FUSION = Source("parameters", "Table 5 (train-time vs. inference-time parameters)")
-RESULTS = Source("parameters", "Table 1 (state of the art)")
+ACCOUNTING = ClaimSource("parameters", "Appendix B, stage-by-stage parameter accounting")
+SECTION = ClaimSource("parameters", "§5, Parameters")
+FUSION = ClaimSource("parameters", "Table 5 (train-time vs. inference-time parameters)")
+RESULTS = ClaimSource("parameters", "Table 1 (state of the art)")
 
 
 def total_claims() -> list[Claim]:
@@ -25,7 +25,7 @@ def stages_of(parts: dict[str, int]) -> int:
 
 
 def _backbone(ten: Parameters, sixteen: Parameters) -> list[Claim]:
-    model: Any = skeleton(model_config("cifar10dvs"), "deployed")
+    model: Any = meta_model(model_config("cifar10dvs"), "deployed")
     convs = [part for part in model.modules() if isinstance(part, FusedConv)]
     training, fused = stages_of(ten.training_by_part), stages_of(ten.by_part)
     return [
@@ -48,12 +48,12 @@ def _backbone(ten: Parameters, sixteen: Parameters) -> list[Claim]:
 
 
 def _norms(name: str) -> int:
-    model: Any = skeleton(model_config(name), "deployed")
+    model: Any = meta_model(model_config(name), "deployed")
     return sum(size(stage.first_norm) + size(stage.second_norm) for stage in model.stages)
 
 
 def _rest(ten: Parameters) -> list[Claim]:
-    model: Any = skeleton(model_config("cifar10dvs"), "deployed")
+    model: Any = meta_model(model_config("cifar10dvs"), "deployed")
     bridge, hierarchy = model.bridge, model.hierarchy
     scales = [size(scale) for scale in bridge.mixture.scales]
     claims = [
@@ -63,7 +63,7 @@ def _rest(ten: Parameters) -> list[Claim]:
     blocks = sum(size(block) for block in hierarchy.blocks)
     transitions = sum(size(transition) for transition in hierarchy.transitions)
     injected = size(bridge.attention)
-    section = Source("parameters", "Appendix B, MR-S3A bridge detail")
+    section = ClaimSource("parameters", "Appendix B, MR-S3A bridge detail")
     return [
         *claims,
         ACCOUNTING.count("params.bridge.mix", "Softmax fusion weights", 3, bridge.mixture.mix.numel()),
@@ -93,7 +93,7 @@ def _whole(ten: Parameters, sixteen: Parameters) -> list[Claim]:
         ACCOUNTING.count("params.deployed.dvsgesture", "Deployed, T = 16, eleven classes", 875_122, sixteen.deployed),
         SECTION.millions("params.deployed.abstract", "The deployed footprint", "0.870 M", ten.deployed),
         SECTION.millions("params.training.dvsgesture", "DVS-Gesture at training time", "1.522 M", sixteen.training),
-        Source("parameters", "Table 17 (latency)").number(
+        ClaimSource("parameters", "Table 17 (latency)").number(
             "params.cut", "Parameters cut by fusion", "1.74×", sixteen.training / sixteen.deployed
         ),
     ]
@@ -122,7 +122,7 @@ def _fusion(counted: Parameters) -> list[Claim]:
 
 
 def _per_unit() -> Claim:
-    models: list[Any] = [skeleton(model_config("cifar10dvs"), form) for form in ("training", "deployed")]
+    models: list[Any] = [meta_model(model_config("cifar10dvs"), form) for form in ("training", "deployed")]
     pairs = [
         conv_size(getattr(a, which)) / conv_size(getattr(b, which))
         for a, b in zip(models[0].stages, models[1].stages, strict=True)
@@ -143,8 +143,8 @@ def _others() -> list[Claim]:
     """The counts of the results table and of the widened networks."""
     wide = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
     widest = {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}
-    flops = Source("parameters", "Table 20 (compute cost)")
-    scaled = Source("parameters", "§6, Results")
+    flops = ClaimSource("parameters", "Table 20 (compute cost)")
+    scaled = ClaimSource("parameters", "§6, Results")
     gesture, cifar = "dvsgesture", "cifar10dvs"
 
     def deployed(name: str, **overrides: Any) -> int:

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from ripe_mambaspike.account.parameters import Parameters, count_parameters, skeleton
+from ripe_mambaspike.account.parameters import Parameters, count_parameters, meta_model
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.mixers import size
-from ripe_mambaspike.studies.claims.verdict import Claim, Source
+from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
-COST = Source("variants", "Table 16 (DS-MPA cost, isolated)")
-CHEAPER = Source("variants", "Table 18 (cheaper DS-MPA parameterizations)")
-SECTION = Source("variants", "§4.3, Dual-Stream Membrane-Potential Attention")
-NEURON_MIX = Source("variants", "Table 12 (neuron mix)")
-SEQUENCE = Source("variants", "Table 3 (parameter-matched sequence modules)")
+COST = ClaimSource("variants", "Table 16 (DS-MPA cost, isolated)")
+CHEAPER = ClaimSource("variants", "Table 18 (cheaper DS-MPA parameterizations)")
+SECTION = ClaimSource("variants", "§4.3, Dual-Stream Membrane-Potential Attention")
+NEURON_MIX = ClaimSource("variants", "Table 12 (neuron mix)")
+SEQUENCE = ClaimSource("variants", "Table 3 (parameter-matched sequence modules)")
 
 # Assignments and accuracies of Table 12, in its order.
 MIXES = (
@@ -35,7 +35,7 @@ def counted(name: str = "dvsgesture", **overrides: Any) -> Parameters:
 
 
 def attention_size(**overrides: Any) -> int:
-    model: Any = skeleton(model_config("dvsgesture", **overrides), "deployed")
+    model: Any = meta_model(model_config("dvsgesture", **overrides), "deployed")
     return sum(size(stage.attention) for stage in model.stages)
 
 
@@ -104,7 +104,7 @@ def _neuron_mixes() -> list[Claim]:
     with_lif = sum("lif" in mix for mix, _ in MIXES)
     accuracies = [accuracy for _, accuracy in MIXES]
     worst_two = [mix for mix, _ in sorted(MIXES, key=lambda row: row[1])[:2]]
-    text = Source("variants", "Appendix C, neuron-mix and pruning sweeps")
+    text = ClaimSource("variants", "Appendix C, neuron-mix and pruning sweeps")
     return [
         *claims,
         text.fact(
@@ -163,9 +163,9 @@ def _mixers() -> list[Claim]:
 
 
 def _flat() -> list[Claim]:
-    models: list[Any] = [skeleton(model_config("dvsgesture", mixer=mixer), "deployed") for mixer in ("mamba", "flat")]
+    models: list[Any] = [meta_model(model_config("dvsgesture", mixer=mixer), "deployed") for mixer in ("mamba", "flat")]
     hierarchy, flat = (sum(size(block) for block in model.hierarchy.blocks) for model in models)
-    section = Source("variants", "§5, Parameters")
+    section = ClaimSource("variants", "§5, Parameters")
     return [
         section.count("variants.flat.hierarchy", "Parameters of the hierarchy's three blocks", 361_760, hierarchy),
         section.number(

@@ -53,7 +53,7 @@ def with_more_digits(ours: float, paper: str, more: int = 2) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class ClaimSource:
     """A place in the paper, and the group its claims are shown in."""
 
     group: str

@@ -1,0 +1,177 @@
+"""The spiking front-end as a NIR file.
+
+    not_expressed = save(fuse(model), Path("front.nir"), 34, 34)
+    front = load(Path("front.nir"))
+    stage1, stage2, stage3 = front(clips)  # as any reader of NIR would run it
+    stage1, stage2, stage3 = front.restored(clips)  # with what the file carries beside the graph
+
+Convolutions, temporal filters and all three neurons are said exactly. At a node that cannot be said the graph holds
+the nearest thing, its metadata the exact numbers, and a sentence of the list tells. Nothing of the network is lost:
+`front.network` is built from the file.
+"""
+
+import copy
+import importlib
+import importlib.util
+import io
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.deploy.export.common import graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, node_parameters, text
+from ripe_mambaspike.deploy.export.nir_neurons import nir
+from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
+from ripe_mambaspike.errors import ConfigError, InputError, RipeError
+from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
+from ripe_mambaspike.models.input_checks import check_input
+from ripe_mambaspike.models.pretrained import load_weights
+from ripe_mambaspike.models.registry import build
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.forward_mode import HARD
+
+SUFFIX = ".nir"
+CARRIES = None  # numbers and names, no code
+WANTED = "one written by ripe export is wanted"
+MAX_TENSORS = 512 << 20  # bytes of all numbers in a file, unpacked
+MAX_LEVELS = 8
+
+
+def unavailable_reason() -> str | None:
+    """None when NIR files can be written and read here, else a sentence."""
+    if importlib.util.find_spec("nir") is None:
+        return 'a NIR file needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" brings it'
+    return None
+
+
+def save(model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
+    """Write the front-end of a deployed network for inputs of this size; returns what the graph does not express."""
+    if reason := unavailable_reason():
+        raise ConfigError(reason)
+    check_model(model)
+    most = MAX_SIDE
+    if not all(isinstance(side, int) and MIN_SIDE <= side <= most for side in (height, width)):
+        raise ConfigError(f"the size is {width}×{height}; a NIR graph wants sides from {MIN_SIDE} to {most}")
+    graph, missing = front_end_graph(model, height, width)
+    whole = io.BytesIO()
+    nir().write(whole, graph)
+    write_whole(path, whole.getvalue())
+    return missing
+
+
+class NirFrontEnd:
+    """A front-end from a file: clips [B, T, 2, H, W] → the spikes of the three stages, each [B, T, C, H', W']."""
+
+    def __init__(self, graph: Any, path: Path) -> None:
+        self.graph = graph
+        self.path = path
+        given = text(graph.metadata.get("format", "none")), int(graph.metadata.get("version", 0))
+        if given != (FORMAT, VERSION):
+            raise InputError(f"{path} says format {given[0]}, version {given[1]}; {FORMAT} {VERSION} is wanted")
+        self.step = float(graph.metadata["dt"])
+        self.not_expressed = [str(sentence) for sentence in json.loads(text(graph.metadata["not_expressed"]))]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """By NIR's nodes alone, without what they cannot express."""
+        self._check(x)
+        return self._run(x, {})
+
+    def restored(self, x: Tensor) -> tuple[Tensor, ...]:
+        """With every step's norms and the attention, which the metadata carries: the network's own spikes."""
+        self._check(x)
+        return self._run(x, _replacements(copy.deepcopy(self.network).to(x.dtype)))
+
+    @cached_property
+    def network(self) -> RipeMambaSpike:
+        """The whole network again, from the nodes and the metadata."""
+        config = RipeConfig.from_dict(json.loads(text(self.graph.metadata["config"])), str(self.path))
+        with torch.device("meta"):
+            model = build(config, text(self.graph.metadata["name"]))
+        assert isinstance(model, RipeMambaSpike)
+        tensors = {name: torch.as_tensor(values) for name, values in node_parameters(self.graph).items()}
+        load_weights(model, tensors, str(self.path))
+        return model.eval()
+
+    def _check(self, x: Tensor) -> None:
+        """It computes in the precision of the clips, whatever the network's was."""
+        wide = isinstance(x, Tensor) and x.dtype == torch.float64
+        check_input(x, self.network.config.time_steps, torch.float64 if wide else torch.float32)
+
+    @torch.no_grad()
+    def _run(self, x: Tensor, replaced: Mapping[str, Replacement]) -> tuple[Tensor, ...]:
+        outputs = run_graph(self.graph, x, self.step, replaced=replaced)
+        return tuple(outputs[name] for name in sorted(outputs))
+
+
+def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> NirFrontEnd:
+    """The front-end in a file that `save` wrote; `data` is its content where it was read before.
+
+    `trust` changes nothing, for there is no code in it.
+    """
+    if reason := unavailable_reason():
+        raise ConfigError(reason)
+    content = io.BytesIO(graph_bytes(path, WANTED) if data is None else data)
+    try:
+        _check_contained(content)
+        front = NirFrontEnd(nir().read(content), path)
+        _ = front.network  # says what is missing
+    except RipeError:
+        raise
+    except Exception as error:  # what is damaged can fail anywhere in h5py and nir
+        raise InputError(f"{path} is not a readable NIR file ({reason_of(error)}); {WANTED}", path=path) from error
+    return front
+
+
+def _check_contained(content: io.BytesIO) -> None:
+    """Refuse what leads out of the file, which HDF5 would follow, and more numbers than a front-end has."""
+    h5py: Any = importlib.import_module("h5py")
+    left = MAX_TENSORS
+
+    def look(group: Any, level: int) -> None:
+        nonlocal left
+        for name in group:
+            if level > MAX_LEVELS or not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise ValueError(f"{str(name)[:60]!r} leads elsewhere")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                look(item, level + 1)
+                continue
+            if item.is_virtual or item.external:
+                raise ValueError(f"{str(name)[:60]!r} lies in another file")
+            left -= item.nbytes
+            if left < 0:
+                raise ValueError(f"it has more than {MAX_TENSORS:,} bytes of numbers")
+
+    with h5py.File(content, "r") as file:
+        look(file, 1)
+
+
+def _replacements(model: RipeMambaSpike) -> dict[str, Replacement]:
+    """The nodes that stand for something NIR cannot say, each with the thing itself."""
+    found = {"entry": _norm(model.entry)}
+    for level, stage in enumerate(model.stages, 1):
+        for half in ("first", "second"):
+            found[f"stage{level}.{half}_norm"] = _norm(getattr(stage, f"{half}_norm"))
+        found[f"stage{level}.attention"] = _attention(stage.attention, f"stage{level}.first_neuron")
+    return found
+
+
+def _norm(norm: Any) -> Replacement:
+    def step(x: Tensor, index: int, signals: Signals, state: Any) -> tuple[Tensor, Any]:
+        return norm(x.unsqueeze(1), HARD, index).squeeze(1), None
+
+    return step
+
+
+def _attention(attention: Any, neuron: str) -> Replacement:
+    def step(x: Tensor, index: int, signals: Signals, state: Any) -> tuple[Tensor, Any]:
+        potential, spikes = (signals[f"{neuron}/{name}"].unsqueeze(1) for name in ("potential", "output"))
+        (out, _), state = attention(potential, spikes, x.unsqueeze(1), state)
+        return out.squeeze(1), state
+
+    return step

@@ -1,0 +1,222 @@
+"""ONNX: a graph as one file, and onnxruntime to run it.
+
+Stored weights stay int8 or float16 in the file and are widened by a Cast and a Mul. The file carries what it is (kind,
+steps, classes) and a checksum of its nodes and weights.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import logging
+import string
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.deploy.export.common import failed_run, graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
+from ripe_mambaspike.errors import ConfigError, InputError
+
+SUFFIX = ".onnx"
+CARRIES = None  # a graph of known operators, no code
+WANTED = "an ONNX file written by this package is wanted"
+OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxruntime allowed here reads
+OPSET = 20
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
+MAX_FOLDED_BYTES = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
+MARK = "ripe-mambaspike"
+OWN_DOMAINS = ("", "ai.onnx")
+LETTERS = string.ascii_letters + string.digits
+
+
+def unavailable_reason() -> str | None:
+    """What is missing here, None when nothing is."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if not missing:
+        return None
+    return f'ONNX needs the package {missing[0]}, which is not installed; pip install "ripe-mambaspike[export]" adds it'
+
+
+def check_opset(opset: int) -> None:
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
+        raise ConfigError(f"opset is {opset!r}; a whole number from {OPSETS[0]} to {OPSETS[1]} is wanted")
+
+
+def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) -> None:
+    """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+    check_opset(opset)
+    if (reason := unavailable_reason()) is not None:
+        raise ConfigError(reason)
+    onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
+
+    program = trace_graph(graph, dynamic=dynamic)
+    with _quietly():
+        try:
+            translated = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=opset,
+                input_names=list(graph.input_names),
+                output_names=list(graph.output_names),
+                optimize=False,
+                verbose=False,
+            )
+        except Exception as error:  # the translator has a class of its own for each reason
+            raise ConfigError(f"the {graph.kind} graph cannot be said in ONNX ({reason_of(error)})") from error
+        assert translated is not None
+        optimizer.optimize(
+            translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES
+        )
+    model = translated.model_proto
+    _slim(model, graph, dynamic)
+    facts = {"format": MARK, "kind": graph.kind, "dynamic": str(dynamic).lower(), **_facts(graph)}
+    onnx.helper.set_model_props(model, {**facts, "sha256": _checksum(model)})
+    onnx.checker.check_model(model)
+    write_whole(path, model.SerializeToString())
+
+
+def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has.
+
+    `data` is the file's content where it was read before; `trust` changes nothing, for there is no code in it.
+    """
+    if (reason := unavailable_reason()) is not None:
+        raise ConfigError(reason)
+    onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
+
+    data = graph_bytes(path, WANTED) if data is None else data
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's own, whose class is not public
+        raise InputError(f"{path} is damaged or no ONNX file; {WANTED}", path=path) from error
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    if facts.get("format") != MARK:
+        raise InputError(f"{path} does not say that it is a {MARK} graph; {WANTED}", path=path)
+    if facts.get("sha256") != _checksum(model):
+        raise InputError(f"{path} is damaged: its checksum differs from the one it was saved with; {WANTED}", path=path)
+    _check_contained(model, path)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
+    options.log_severity_level = 4  # what fails is raised, and told here
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception as error:  # onnxruntime has a class of its own for each reason
+        raise InputError(f"{path} cannot be run by onnxruntime ({reason_of(error)}); {WANTED}", path=path) from error
+    names = [one.name for one in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        if len(inputs) != len(names):
+            raise InputError(f"{len(inputs)} inputs were given; {path} wants {len(names)}: {', '.join(names)}")
+        if facts.get("dynamic") == "true":
+            check_length(facts.get("kind", ""), inputs)
+        arrays = {name: value.detach().cpu().numpy() for name, value in zip(names, inputs, strict=True)}
+        try:
+            return tuple(map(torch.from_numpy, session.run(None, arrays)))
+        except Exception as error:
+            raise failed_run(path, inputs, error) from error
+
+    return run
+
+
+def _check_contained(model: Any, path: Path) -> None:
+    """All of the graph is in its file, in ONNX's own operators: no tensor is in another file, which onnxruntime would
+    look for in the working directory, and nothing comes from a library or a function of its own."""
+    for message in _messages(model):
+        kind, domain = message.DESCRIPTOR.name, getattr(message, "domain", "")
+        if kind == "TensorProto" and (message.data_location or len(message.external_data)):
+            where, expected, given = "external_data", "all tensors in the file itself", message.name
+        elif kind in ("FunctionProto", "TrainingInfoProto") or (kind != "ModelProto" and domain not in OWN_DOMAINS):
+            where, expected, given = "domain", "ONNX's own operators alone", domain or kind
+        else:
+            continue
+        raise InputError(f"{path}: {where}: expected {expected}, got {given[:60]!r}", field=where, path=path)
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """A message and all in it, at any depth: a node's attribute may hold a tensor, or a graph with nodes of its own."""
+    waiting = [message]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for field, value in one.ListFields():
+            if field.message_type is not None:
+                waiting.extend(value if hasattr(value, "__len__") else [value])
+
+
+def _package(name: str) -> Any:
+    """Imported when first needed; not every installation has it."""
+    return importlib.import_module(name)
+
+
+def _facts(graph: Graph) -> dict[str, str]:
+    module: Any = graph.module
+    return {name: str(value) for name, value in module.facts.items()}
+
+
+def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
+    """Leave out what only a debugger reads, and give dimensions the names that the graph has for them."""
+    names: dict[str, str] = {}
+
+    def short(name: str) -> str:
+        return names.setdefault(name, f"_{_letters(len(names))}") if name else name
+
+    body = model.graph
+    names.update((value.name, value.name) for value in (*body.input, *body.output, *body.initializer))
+    for node in body.node:
+        node.ClearField("name")
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+        node.input[:], node.output[:] = map(short, node.input), map(short, node.output)
+    for value in (*body.input, *body.output, *body.initializer):
+        value.ClearField("metadata_props")
+        value.ClearField("doc_string")
+    body.ClearField("value_info")
+    body.ClearField("metadata_props")
+    model.ClearField("metadata_props")
+    for value in body.input if dynamic else ():
+        for position, name in graph.dynamic.get(value.name, {}).items():
+            value.type.tensor_type.shape.dim[position].dim_param = name
+    for value in body.output if dynamic else ():
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.HasField("dim_param"):  # an expression of symbols that have other names now
+                dimension.ClearField("dim_param")
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+
+
+def _letters(number: int) -> str:
+    """A number in as few letters as can be: they stand in the file some ten thousand times."""
+    kept = ""
+    while number or not kept:
+        number, place = divmod(number, len(LETTERS))
+        kept += LETTERS[place]
+    return kept
+
+
+def _checksum(model: Any) -> str:
+    """Of the nodes and the weights, whatever order a file keeps its fields in."""
+    digest = hashlib.sha256()
+    for part in (*model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
+        digest.update(part.SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the exporter's remarks on packages that nothing here needs."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

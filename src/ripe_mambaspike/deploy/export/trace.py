@@ -1,0 +1,55 @@
+"""A graph traced by torch.export, for every format that starts from such a program."""
+
+import importlib
+from typing import Any
+
+import torch
+
+from ripe_mambaspike.deploy.export.graph import Graph, resized
+from ripe_mambaspike.deploy.export.graph_scan import MAX_TOKENS
+from ripe_mambaspike.errors import ConfigError, InputError
+
+MIN_TRACED_SIZE = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
+
+
+def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedProgram:
+    """The graph's operations and constants; sizes that `graph.dynamic` names are symbols unless `dynamic` is False.
+
+    Sizes of 0 and 1 are not treated apart, so one program serves every batch and every size from 8×8 on.
+    """
+    try:
+        with torch.no_grad():
+            return _traced(graph, dynamic)
+    except Exception as error:  # torch.export has many ways to say that it cannot
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        hint = "; --static may help" if dynamic else ""
+        raise ConfigError(f"the {graph.kind} graph cannot be traced by torch.export ({first}){hint}") from error
+
+
+def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:
+    if not dynamic:
+        return torch.export.export(graph.module, graph.example, strict=False)
+    settings: Any = importlib.import_module("torch.fx.experimental._config")
+
+    shapes = tuple(dict.fromkeys(graph.dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in graph.input_names)
+    gathered: tuple[Any, ...] = shapes if len(shapes) <= 2 else (*shapes[:2], shapes[2:])  # the rest is *states
+    with settings.patch(backed_size_oblivious=True):
+        return torch.export.export(graph.module, _generic(graph), dynamic_shapes=gathered, strict=False)
+
+
+def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Refuse clips that are longer than a program for any size was made for; only its inputs tell."""
+    if kind == "step":
+        return
+    shape = inputs[0].shape
+    tokens = shape[1] * shape[2] if kind == "tail" else shape[1] * -(-shape[-2] // 8) * -(-shape[-1] // 8)
+    if tokens > MAX_TOKENS:
+        raise InputError(f"the clips give {tokens} tokens each; a graph of free size takes at most {MAX_TOKENS}")
+
+
+def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:
+    """An example whose sizes stand for any others; at least the graph's own, which its tokens fit."""
+    module: Any = graph.module
+    batch, *sides = MIN_TRACED_SIZE
+    height, width = (max(side, own) for side, own in zip(sides, module.size, strict=True))
+    return resized(graph, batch, height, width + 8 * (width == height)).example

@@ -1,0 +1,176 @@
+"""Reading with a package written in another language, in a process of its own.
+
+Such a decoder can abort on a damaged file, ask for any amount of memory or never come back, and no `except` helps. The
+process it runs in has bounds on memory and on time; what it does to itself is a `ReadError` here. One process reads
+file after file, so that the time to start it is paid once.
+"""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.recording import EVENT, Events
+from ripe_mambaspike.events.source import EventSource, Options
+
+MAX_WAIT = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
+MAX_FACTS = 1 << 22  # bytes of one answer, without the events
+MAX_EVENTS = 1 << 20  # of one answer
+PIPE_BYTES = 1 << 20
+ROOT = Path(__file__).parents[2]
+
+
+class ReaderProcess:
+    """The process, and the pipes to it."""
+
+    def __init__(self) -> None:
+        searched = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.owner = os.getpid()
+        self.process = subprocess.Popen(
+            # -P: what lies in the working folder is not imported
+            [sys.executable, "-P", "-W", "ignore", "-m", "ripe_mambaspike.events.isolated_reader"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, **one_thread, "PYTHONPATH": searched, "RUST_BACKTRACE": "0"},
+        )  # fmt: skip
+        with suppress(ImportError, AttributeError, OSError):  # a block of events in one go, where that is allowed
+            import fcntl
+
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
+
+    def ask(self, request: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self, path: Path) -> tuple[dict[str, Any], Events]:
+        """What it says next, and the events that come with it."""
+        watch = threading.Timer(MAX_WAIT, self.process.kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            length = int.from_bytes(self._read(4, path), "little")
+            facts = json.loads(self._read(min(length, MAX_FACTS), path))
+            events = np.empty(min(facts.get("events", 0), MAX_EVENTS), EVENT)
+            if len(events):
+                self._read_into(memoryview(events.view(np.uint8)), path)  # type: ignore[arg-type]
+        finally:
+            watch.cancel()
+        if "error" in facts:
+            said = facts["error"].replace(os.path.abspath(path), str(path))  # noqa: PTH100
+            raise ReadError(said, field=facts["field"], path=path)
+        return facts, events
+
+    def _read(self, count: int, path: Path) -> bytes:
+        data = bytearray(count)
+        self._read_into(memoryview(data), path)
+        return bytes(data)
+
+    def _read_into(self, view: memoryview, path: Path) -> None:
+        assert self.process.stdout is not None
+        if self.process.stdout.readinto(view) != len(view):  # type: ignore[attr-defined]
+            self.process.kill()
+            code = self.process.wait()
+            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            raise ReadError(
+                f"{path}: expected a whole recording, got one that its decoder gave up on: it used too much time or "
+                f"memory, or is damaged (the process that reads it ended {how})",
+                path=path,
+            )
+
+    def usable(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def close(self) -> None:
+        """End it; one that another process started, before this one was forked from it, is left alone."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        if self.owner != os.getpid():
+            self.process.returncode = 0  # not ours to wait for
+            return
+        self.process.kill()
+        self.process.wait()
+
+
+_idle: list[ReaderProcess] = []  # at most one; list.pop and list.append are atomic
+
+
+@contextmanager
+def lease_reader(path: Path) -> Iterator[ReaderProcess]:
+    """A process to read one file with. It is kept for the next file, unless this one did not end well."""
+    try:
+        taken = _idle.pop()
+    except IndexError:
+        taken = None
+    if taken is not None and not taken.usable():
+        taken.close()
+        taken = None
+    try:
+        taken = taken or ReaderProcess()
+    except (OSError, TypeError) as error:
+        raise ReadError(f"{path} cannot be read: no process could be started for it ({error})", path=path) from error
+    kept = False
+    try:
+        yield taken
+        kept = True
+    except ReadError:
+        kept = True  # the decoder refused the file, in order
+        raise
+    except OSError as error:
+        raise ReadError(f"{path} cannot be read: the process for it ended ({error})", path=path) from error
+    finally:
+        if kept and taken.usable() and not _idle:
+            _idle.append(taken)
+        else:
+            taken.close()
+
+
+def open_source(name: str, path: Path, options: Options) -> EventSource:
+    """The source that `open_here` of the format's module gives, opened and read there."""
+    request = {
+        "format": name,
+        "path": os.path.abspath(path),  # noqa: PTH100  (a link stays one)
+        "sensor_size": options.sensor_size and [int(side) for side in options.sensor_size],
+        "time_unit": options.time_unit,
+        "read": False,
+    }
+    with lease_reader(path) as process:
+        process.ask(request)
+        facts, _ = process.answer(path)
+    source = EventSource(name, lambda: iter(()))
+    source.sensor_size = facts["sensor_size"] and (facts["sensor_size"][0], facts["sensor_size"][1])
+    source.metadata = facts["metadata"]
+
+    def pieces() -> Iterator[Events]:
+        with lease_reader(path) as process:
+            process.ask({**request, "read": True})
+            while True:
+                facts, events = process.answer(path)
+                source.metadata, source.left_out = facts["metadata"], facts["left_out"]
+                if facts["ended"]:
+                    return
+                yield events
+
+    source.pieces = pieces
+    return source
+
+
+@atexit.register
+def close_idle() -> None:
+    while _idle:
+        _idle.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=close_idle)

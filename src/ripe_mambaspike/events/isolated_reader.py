@@ -1,0 +1,128 @@
+"""The process of `isolated.py`: `python -m ripe_mambaspike.events.isolated_reader`.
+
+A line of JSON asks for a file; each answer is the length of a JSON text, the text, and the events it counts.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ripe_mambaspike.errors import ReadError, RipeError
+from ripe_mambaspike.events.formats import aedat4, hdf5
+from ripe_mambaspike.events.recording import Events
+from ripe_mambaspike.events.source import BLOCK, EventSource, Options, empty_events
+
+FORMATS = {module.FORMAT: module for module in (aedat4, hdf5)}
+MAX_MEMORY = 3 << 28  # bytes of address space on top of what it has when a file is opened
+MAX_SILENCE = 5.0  # seconds, while there is something to say
+MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many more as it has megabytes
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked decides
+    out = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)  # what a package prints is no answer
+    with suppress(BrokenPipeError):
+        for line in sys.stdin.buffer:
+            serve(json.loads(line), out)
+
+
+def serve(request: dict[str, Any], out: IO[bytes]) -> None:
+    path = Path(request["path"])
+    size = request["sensor_size"]
+    try:
+        module = FORMATS[request["format"]]
+        module.load(path)
+        bound_memory()
+        until = time.process_time() + MAX_SECONDS + path.stat().st_size / 1e6
+        bound_seconds(until)
+        source = module.open_here(path, Options(size and (size[0], size[1]), request["time_unit"]))
+        if request["read"]:
+            _say_pieces(out, source, until)
+        _say(out, source, ended=True)
+        return
+    except RipeError as error:
+        said, field = str(error), error.field
+    except OSError as error:
+        said, field = f"{path} cannot be read ({error.strerror or error})", None
+    except MemoryError:
+        said, field = f"{path} needs more than {MAX_MEMORY >> 20} MiB to be read", None
+    except Exception as error:  # a decoder that stumbled over damage it did not foresee
+        said, field = f"{path} is damaged ({type(error).__name__}: {error})", None
+    _write(out, {"error": str(ReadError(said)), "field": field})
+
+
+def _say_pieces(out: IO[bytes], source: EventSource, until: float) -> None:
+    """A block of events at a time; what there is at least every few seconds, and before an error."""
+    waiting: list[Events] = [empty_events()]
+    said, count = time.monotonic(), 0
+    try:
+        for piece in source.pieces():
+            waiting.append(piece)
+            count += len(piece)
+            bound_seconds(until)
+            if count >= BLOCK or time.monotonic() - said > MAX_SILENCE:
+                _say_waiting(out, source, waiting)
+                said, count = time.monotonic(), 0
+    finally:
+        _say_waiting(out, source, waiting)
+
+
+def _say_waiting(out: IO[bytes], source: EventSource, waiting: list[Events]) -> None:
+    events = np.concatenate(waiting)
+    waiting[:] = [empty_events()]
+    for at in range(0, max(1, len(events)), BLOCK):
+        _say(out, source, events[at : at + BLOCK])
+
+
+def _say(out: IO[bytes], source: EventSource, events: Events | None = None, ended: bool = False) -> None:
+    facts = {
+        "sensor_size": source.sensor_size,
+        "metadata": source.metadata,
+        "left_out": source.left_out,
+        "events": 0 if events is None else len(events),
+        "ended": ended,
+    }
+    _write(out, facts, b"" if events is None else events.tobytes())
+
+
+def _write(out: IO[bytes], facts: dict[str, Any], data: bytes = b"") -> None:
+    text = json.dumps(facts).encode()
+    out.write(len(text).to_bytes(4, "little") + text)
+    out.write(data)
+    out.flush()
+
+
+def bound_memory(size: int = MAX_MEMORY) -> None:
+    """Let this process have so many bytes more than it has, where the system knows such bounds."""
+    try:
+        import resource
+
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        return
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = now + size if hard == resource.RLIM_INFINITY else min(now + size, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def bound_seconds(until: float) -> None:
+    """End this process when it computes for longer than an answer may take, or the file: no handler is needed."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, max(0.001, min(MAX_SECONDS, until - time.process_time())))
+
+
+if __name__ == "__main__":
+    main()

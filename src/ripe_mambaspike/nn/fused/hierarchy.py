@@ -1,0 +1,99 @@
+"""The hierarchy and the head with the scan's inside fused: residuals and norms in float32, products in `dtype`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ripe_mambaspike.nn.fused.bridge import UnnormedTokens
+from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan, CausalMamba
+from ripe_mambaspike.ops.mamba_inner import mamba_inner
+from ripe_mambaspike.ops.row_norm import row_norm
+from ripe_mambaspike.ops.shapes import at_least_float32
+
+Affine = tuple[Tensor, Tensor]
+
+
+class LevelPlan(NamedTuple):
+    ratio: int  # tokens averaged into one before it
+    widen: tuple[Tensor, Tensor | None] | None  # Linear, then
+    norm: Affine | None  # LayerNorm
+    block: Callable[[Tensor], Tensor] | None
+    drop_rate: float
+
+
+class HierarchyPlan(NamedTuple):
+    norm: Affine
+    levels: tuple[LevelPlan, ...]
+    head: tuple[Callable[[Tensor], Tensor], ...]
+
+
+def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> HierarchyPlan:
+    levels = []
+    rates = hierarchy.drop_rates if hierarchy.training else [0.0] * len(hierarchy.drop_rates)
+    for level, transition in enumerate(hierarchy.transitions):
+        ratio = hierarchy.first_ratio if level == 0 else 1
+        widen = norm = None
+        if not isinstance(transition, nn.Identity):
+            step: Any = transition
+            ratio *= step.ratio
+            widen, norm = _linear(step.widen, dtype), _norm(step.norm)
+        block = _block(hierarchy.blocks[level], dtype) if hierarchy.blocks else None
+        levels.append(LevelPlan(ratio, widen, norm, block, rates[level]))
+    parts = head if isinstance(head, nn.Sequential) else (head,)
+    return HierarchyPlan(_norm(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
+
+
+def classify(plan: HierarchyPlan, given: Tensor | UnnormedTokens) -> Tensor:
+    """Tokens [B, T, k, d] → per-step logits [B, T, classes], float32."""
+    if isinstance(given, UnnormedTokens):
+        tokens = given.normed(plan.norm)
+    else:
+        tokens = row_norm(given, *plan.norm, plan.norm[0].dtype)
+    for level in plan.levels:
+        tokens = pool_tokens(tokens, level.ratio)
+        if level.widen is not None and level.norm is not None:
+            widened = F.linear(tokens.to(level.widen[0].dtype), *level.widen)
+            tokens = row_norm(widened, *level.norm, level.norm[0].dtype)
+        if level.block is not None:
+            sequence = tokens.flatten(1, 2)
+            mixed = drop_path(level.block(sequence), level.drop_rate, level.drop_rate > 0)
+            tokens = (sequence + mixed).view_as(tokens)
+    logits = tokens.mean(2)
+    for part in plan.head:
+        logits = part(logits)
+    return logits
+
+
+def run_block(plan: BlockPlan, x: Tensor) -> Tensor:
+    """`Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)]`, or `Mamba_f(LN x)` alone: x [B, L, d] → [B, L, d]."""
+    normed = row_norm(x, *plan.norm, plan.in_proj.dtype)
+    inputs = F.linear(normed, plan.in_proj).unflatten(-1, (plan.inner.conv.shape[0], -1))
+    return F.linear(mamba_inner(inputs, plan.inner).flatten(2), plan.out_proj, plan.out_bias)
+
+
+def _block(block: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    if isinstance(block, BidirectionalMamba | CausalMamba):
+        plan = block.plan(dtype)
+        return lambda x: run_block(plan, x)
+    return _apply(block, dtype)
+
+
+def _apply(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """A module as it is, its input in the precision of its weights, its products in `dtype` where it is a Linear."""
+    if isinstance(module, nn.Linear):
+        weight, bias = _linear(module, dtype)
+        return lambda x: at_least_float32(F.linear(x.to(dtype), weight, bias))
+    own = next((p.dtype for p in module.parameters()), None)
+    return lambda x: at_least_float32(module(x if own is None else x.to(own)))
+
+
+def _linear(module: nn.Linear, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    return module.weight.to(dtype), None if module.bias is None else module.bias.to(dtype)
+
+
+def _norm(module: nn.LayerNorm) -> Affine:
+    return at_least_float32(module.weight), at_least_float32(module.bias)

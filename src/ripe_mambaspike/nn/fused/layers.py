@@ -1,0 +1,133 @@
+"""A convolution and the norm over time behind it, as a kernel without bias and an affine per step.
+
+The norm takes away whatever constant a bias adds, so the bias never enters the convolution: it goes into the affine,
+or, with batch statistics, into the running mean alone.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ripe_mambaspike.nn.forward_mode import ForwardMode
+from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
+from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread
+from ripe_mambaspike.ops.backend import backend
+from ripe_mambaspike.ops.patch_moments import patch_moments
+from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.step_moments import step_moments
+from ripe_mambaspike.ops.winograd import tile_conv, tile_weights
+
+FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
+
+
+class Currents(NamedTuple):
+    """What drives a neuron: `scale_t · values_t + shift_t`."""
+
+    values: Tensor  # [B, T, H, W, C]
+    scale: Tensor  # [T, C], float32
+    shift: Tensor  # [T, C], float32
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution and its norm with everything fixed."""
+
+    kernel: Tensor  # [C, C_in, 3, 3], channels together
+    scale: Tensor  # [T, C], float32
+    shift: Tensor  # [T, C], float32
+    stride: int
+    tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
+
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
+        steps = operand.shape[1]
+        values = convolve(operand, self.kernel, self.stride, tiled=self.tiled)
+        return Currents(values, self.scale[:steps], self.shift[:steps])
+
+
+def convolve(
+    x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None, tiled: Tensor | None = None
+) -> Tensor:
+    """A 3×3 kernel over every step: [B, T, H, W, C_in] → [B, T, H', W', C]."""
+    if tiled is not None and not torch.is_grad_enabled() and backend(x) == "native":
+        return tile_conv(x.flatten(0, 1), tiled, kernel.shape[0], bias).unflatten(0, x.shape[:2])
+    flat = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias, stride, 1)
+    return flat.permute(0, 2, 3, 1).contiguous().unflatten(0, x.shape[:2])
+
+
+def channels_together(kernel: Tensor, dtype: torch.dtype) -> Tensor:
+    return kernel.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def affine_of(norm: Any) -> tuple[Tensor, Tensor]:
+    """Scale and shift [T, C] of a norm whose statistics are fixed, float32."""
+    if isinstance(norm, TimeAffine):
+        return at_least_float32(norm.scale), at_least_float32(norm.shift)
+    scale, shift = (value.to(norm.weight.dtype) for value in norm.scale_and_shift())
+    return at_least_float32(scale), at_least_float32(shift)
+
+
+def coefficient_of(conv: Any) -> Tensor | None:
+    """λ [C] of a convolution's temporal filter, float32; None without a filter."""
+    return None if conv.coefficient is None else at_least_float32(conv.coefficient)
+
+
+def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
+    """Of a deployed convolution, or of a training one as it would be deployed."""
+    if isinstance(conv, FusedConv):
+        kernel, bias = conv.weight, conv.bias
+    else:
+        kernel, bias = (value.to(conv.branches[0].norm.weight.dtype) for value in conv.kernel_and_bias())
+    scale, shift = affine_of(norm)
+    together = channels_together(kernel, dtype)
+    tiled = tile_weights(together) if conv.stride == 1 else None
+    return Layer(together, scale, shift + scale * at_least_float32(bias), conv.stride, tiled)
+
+
+class BatchLayer:
+    """With batch statistics: the branches' from the moments of the operand's patches, the norm's from the output.
+
+    One convolution runs instead of seven. The branches' weights are read once, however many passes follow. On a CPU a
+    handful of patches is cheaper to run through every branch than to take moments of.
+    """
+
+    def __init__(self, conv: RepConv, norm: TimeBatchNorm) -> None:
+        self.conv, self.norm = conv, norm
+        self.native = backend(norm.weight) == "native"
+        self._branches: Branches | None = None
+
+    def branches(self) -> Branches:
+        if self._branches is None:  # a GPU has float64 to spare for these small products; a CPU has not
+            self._branches = self.conv.stacked(torch.float32 if self.native else torch.float64)
+        return self._branches
+
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
+        conv = self.conv
+        height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
+        count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
+        if self.native and operand.dtype == self.norm.weight.dtype and count < FEW * 9 * conv.in_channels:
+            values = conv.each_branch(operand.flatten(0, 1).permute(0, 3, 1, 2), mode, shifted=False)
+            values = values.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
+            bias = torch.stack([branch.norm.bias for branch in conv.branches]).sum(0)
+            return batch_affine(self.norm, values, bias, mode)
+        mean, second = joint_moments(*patch_moments(operand, conv.stride))
+        kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
+        values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
+        return batch_affine(self.norm, values, bias, mode)
+
+
+def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: ForwardMode) -> Currents:
+    """The affine that normalizes these values by their own statistics; running statistics follow when tracked."""
+    steps = values.shape[1]
+    count = joint_count(values.shape[0] * values.shape[2] * values.shape[3])
+    check_statistics(count)
+    mean, variance = joint_spread(*step_moments(values.flatten(2, 3)))
+    weight, beta = (at_least_float32(p[:steps]) for p in (norm.weight, norm.bias))
+    scale = weight * torch.rsqrt(variance + EPSILON)
+    bias = bias.to(mean.dtype)
+    shift = beta - (mean + bias) * scale + bias * scale  # the bias's gradient cancels to exactly zero, as in the norm
+    norm.track(mean + bias, variance, count, mode)
+    return Currents(values, scale, shift)

@@ -1,0 +1,97 @@
+"""Has somebody hooked, subclassed or replaced a module?
+
+Whatever computes with the weights of modules instead of calling them asks first. A table says which modules it stands
+in for, each with the `forward` it knows and, where that matters, a test of the settings and children it takes for
+granted. A module that is altered is called as PyTorch calls modules.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+Fits = Callable[[Any], bool]
+
+
+class Known(NamedTuple):
+    forward: Any  # the class's own, when this was written down
+    fits: Fits | None = None
+
+
+Table = Mapping[type[nn.Module], Known]
+
+
+class Modification(NamedTuple):
+    """What is not as the package made it."""
+
+    name: str  # of the module; empty for the network itself
+    what: str  # "has a hook", …
+
+    def __str__(self) -> str:
+        return f"{self.name or 'the network'} {self.what}"
+
+
+def known(kinds: Iterable[type[nn.Module]], fits: Mapping[type[nn.Module], Fits] | None = None) -> dict[Any, Known]:
+    """A table of these modules."""
+    return {kind: Known(kind.forward, (fits or {}).get(kind)) for kind in kinds}
+
+
+def find_modification(root: nn.Module, parts: Iterable[nn.Module], table: Table) -> Modification | None:
+    """The first alteration at or below these parts of a network, named from its root; None when there is none."""
+    if _has_any_global_hook():
+        return Modification("", "has a hook of all modules")
+    stack = list(parts)
+    seen = set()
+    for module in stack:  # which grows; this is run before every pass, and is quick
+        held = module.__dict__
+        kind = type(module)
+        if (
+            kind not in table
+            or held["_forward_hooks"]
+            or held["_forward_pre_hooks"]
+            or held["_backward_hooks"]
+            or held["_backward_pre_hooks"]
+            or "forward" in held
+            or ((fits := table[kind].fits) is not None and not _fits(fits, module))
+        ):
+            return _described(root, table, module)
+        seen.add(kind)
+        if children := held["_modules"]:
+            stack.extend(child for child in children.values() if child is not None)
+    for kind in seen:
+        if kind.forward is not table[kind].forward:
+            return _described(root, table, next(module for module in stack if type(module) is kind))
+    return None
+
+
+def module_modification(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
+    """What is altered about a module itself, whose methods of these names are to be these very functions."""
+    return "has a hook" if any(module.__dict__[hooks] for hooks in HOOKS) else overridden_method(module, methods)
+
+
+def overridden_method(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
+    """The same without hooks, which PyTorch calls around `forward` whatever that does."""
+    for name, method in methods.items():
+        if getattr(type(module), name) is not method or name in module.__dict__:
+            return f"has a {name} of its own"
+    return None
+
+
+def _fits(fits: Fits, module: nn.Module) -> bool:
+    try:
+        return fits(module)
+    except (AttributeError, KeyError, TypeError, IndexError):  # a child of another kind
+        return False
+
+
+def _described(root: nn.Module, table: Table, module: nn.Module) -> Modification:
+    """Rather a child that is no known module than the parent that it does not fit."""
+    found = next((one for one in module.modules() if type(one) not in table), module)
+    name = next((name for name, one in root.named_modules() if one is found), "")
+    entry = table.get(type(found))
+    if entry is None:
+        return Modification(name, f"is a {type(found).__name__}")
+    own = module_modification(found, {"forward": entry.forward})
+    return Modification(name, own or "has settings or parts of another kind")

@@ -1,0 +1,63 @@
+"""Event frames and attention maps as small PNG files inside the page."""
+
+import base64
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ripe_mambaspike.events.view.frames import PALETTE, robust_scale, shade
+
+GLOW = (150, 255, 130)  # attention's light, apart from both lights of the events
+STRONGEST = 0.55  # opacity of the highest attention
+FINEST = 128  # pixels a side of a frame; larger ones are added up
+LEVELS = 255
+
+
+def png(image: NDArray[np.uint8]) -> bytes:
+    """An image [H, W, 3 or 4] as a PNG file."""
+    height, width, channels = image.shape
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, {3: 2, 4: 6}[channels], 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    body = (struct.pack(">I", len(d)) + kind + d + struct.pack(">I", zlib.crc32(kind + d)) for kind, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+
+
+def data_uri(image: NDArray[np.uint8]) -> str:
+    return "data:image/png;base64," + base64.b64encode(png(image)).decode()
+
+
+def event_images(frames: NDArray[np.float32]) -> list[NDArray[np.uint8]]:
+    """Counts [T, 2, H, W], OFF before ON → colours [H', W', 3] each, on one scale for the whole clip."""
+    counts = np.nan_to_num(frames, posinf=0, neginf=0).clip(min=0)
+    shrink = -(-max(counts.shape[2:]) // FINEST)
+    if shrink > 1:
+        pads = [(0, 0), (0, 0), *((0, -side % shrink) for side in counts.shape[2:])]
+        counts = np.pad(counts, pads)
+        steps, signs, height, width = counts.shape
+        counts = counts.reshape(steps, signs, height // shrink, shrink, width // shrink, shrink).sum((3, 5))
+    largest = float(counts.max(initial=0))
+    if largest > 0:  # whole numbers in a bounded range, also where counts are scaled to fractions or huge
+        counts = np.ceil(counts * (LEVELS / largest)) if largest > LEVELS or (counts % 1).any() else counts
+    whole = counts.astype(np.int64)
+    scale = max(1, robust_scale(whole))
+    return [PALETTE[shade(frame, scale)] for frame in whole]
+
+
+def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] | None:
+    """Maps [T, h, w] from 0 up → see-through colours [h, w, 4] each, on one scale for the whole clip, where zero is
+    blank; None where all is zero."""
+    maps = finite_maps(attention)
+    most = float(maps.max(initial=0))
+    if most <= 0:
+        return None
+    alpha = (maps / most * STRONGEST * 255).round().astype(np.uint8)
+    color = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
+    return list(np.concatenate([color, alpha[..., None]], axis=-1))
+
+
+def finite_maps(attention: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The maps with zero for what cannot be drawn."""
+    return np.nan_to_num(attention.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(min=0)
