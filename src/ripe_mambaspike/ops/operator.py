@@ -7,8 +7,8 @@
     Operator("scale", ScaleInputs, ("out",), fake=lambda i: torch.empty_like(i.x), gradients=("x", "weight"))
 
 registers `torch.ops.ripe.scale(x, weight)`. Its implementations are functions of the same name beside it, in
-`reference.py` (plain PyTorch), `cpu.py` (C++) and `triton.py`, that take the NamedTuple: `scale(i)` and, for an operator
-with gradients, `scale_backward(i, grads)`, which returns one tensor for each name in `gradients` (an empty one where
+`reference.py` (plain PyTorch), `cpu.py` (C++) and `triton.py`, that take the NamedTuple: `scale(i)` and, where there
+are gradients, `scale_backward(i, grads)`, which returns one tensor for each name in `gradients` (an empty one where
 that input is None). The reference has no backward: it is differentiated. Where `cpu.py` or `triton.py` is missing, the
 reference computes instead, with one line in the log.
 
@@ -40,6 +40,9 @@ SCHEMA_TYPES: dict[Any, str] = {
 }
 
 
+OPERATORS: dict[str, "Operator"] = {}  # by name
+
+
 class Operator:
     """`torch.ops.ripe.<name>`, its shapes and its gradient.
 
@@ -62,6 +65,7 @@ class Operator:
         self.name, self.inputs, self.outputs, self.fake = name, inputs, outputs, fake
         self.gradients, self.saved, self.state = gradients, saved, state
         self.folder: str = inputs.__module__
+        OPERATORS[name] = self
         types = {field: SCHEMA_TYPES[hint] for field, hint in get_type_hints(inputs).items()}
         self.tensors = [field for field, kind in types.items() if kind in ("Tensor", "Tensor?")]
         arguments = [f"{kind} {field}" for field, kind in types.items()]

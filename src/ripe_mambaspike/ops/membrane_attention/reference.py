@@ -83,6 +83,31 @@ def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tens
     return gate * features, gate
 
 
+def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
+    """The fused operator in plain PyTorch, differentiable: (X + γ A X, A), both [B, T, P, C]."""
+    tensors = (i.potential, spikes_as(i.spikes, i.grad_proxy), affine(i.features, i.scale, i.shift))
+    before = None if i.input_spikes is None else i.input_spikes.to(i.potential.dtype).transpose(1, 2)
+    (out, attention), _ = ds_mpa(
+        *(t.transpose(2, 3) for t in tensors), (i.query,), (i.key,), (i.value,), i.gain, initial_state=before
+    )
+    return out.transpose(2, 3), attention.transpose(2, 3)
+
+
+def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
+    """(spikes, operand, A, final membrane, its imaginary part, final spikes), spikes as numbers."""
+    weights = (i.query, i.key, i.value, i.attention_gain)
+    norm = (i.scale, i.shift)
+    out, attention = attend(
+        AttendInputs(i.potential, i.spikes, i.potential, i.features, *norm, *weights, True, i.input_spikes)
+    )
+    neuron = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient)
+    state = (i.membrane, i.membrane_imag, i.last_spikes)
+    spikes, _, _, operand, *finals = norm_fire(
+        NormFireInputs(out, None, None, *neuron, i.relaxed, i.sharpness, False, *state)
+    )
+    return spikes, operand, attention, *finals
+
+
 def _normalizer(query: Tensor, key_sum: Tensor) -> Tensor:
     return (query * key_sum).sum(-2, keepdim=True) + EPSILON
 
