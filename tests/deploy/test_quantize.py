@@ -13,8 +13,8 @@ from ripe_mambaspike.deploy.quantize.moments import input_moments
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, read_labels
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 
@@ -176,7 +176,7 @@ def test_files_of_the_whole_networks_are_small(tmp_path, name):
     model = create_model(name, seed=0, form="deployed")
     assert model.parameter_count() == {"nmnist": 869_593, "dvsgesture": 875_122}[name]
     halves = to_float16(model)
-    small = to_int8(model, probe_events(2, 8, 8, 8), rounding="plain")[0]
+    small = to_int8(model, synthetic_clip(2, 8, 8, 8), rounding="plain")[0]
     two_stages = small | {name: one for name, one in halves.items() if name.startswith("stages.1.")}
     for stored, limit in ((halves, 1_800_000), (small, 980_000), (two_stages, 1_050_000)):
         save_stored(model, stored, tmp_path)
@@ -192,7 +192,7 @@ def test_files_of_the_whole_networks_are_small(tmp_path, name):
 )
 def test_every_variant_stays_near(loud, fields):
     model = fuse(loud(time_steps=3, **fields), quiet=True)
-    stored, report = to_int8(model, probe_events(3, 12, 12, 8), rounding="searched")
+    stored, report = to_int8(model, synthetic_clip(3, 12, 12, 8), rounding="searched")
     restored = apply_stored(model, stored)
     for layer_error in report.layers:
         ours, theirs = model.get_parameter(layer_error.name), restored.get_parameter(layer_error.name)
@@ -205,16 +205,16 @@ def test_every_variant_stays_near(loud, fields):
 
 def test_two_kernels_are_rounded_too(loud):
     model = dual_kernel(loud(time_steps=3), quiet=True)
-    stored, _ = to_int8(model, probe_events(3, 12, 12, 8))
+    stored, _ = to_int8(model, synthetic_clip(3, 12, 12, 8))
     for name in ("weight_now", "weight_before"):
         assert stored[f"stages.1.second_conv.{name}"].values.dtype == torch.int8
     with torch.no_grad():
-        logits = clip_logits(apply_stored(model, stored)(probe_events(3, 12, 12, 2)))
+        logits = clip_logits(apply_stored(model, stored)(synthetic_clip(3, 12, 12, 2)))
     assert torch.isfinite(logits).all()
 
 
 def test_clips_of_several_sizes_and_shapes(trained):
-    clips = [*bars(4, 7)[0], bars(3, 8)[0], probe_events(3, 16, 20, 2).double()]
+    clips = [*bars(4, 7)[0], bars(3, 8)[0], synthetic_clip(3, 16, 20, 2).double()]
     assert to_int8(trained, iter(clips), rounding="plain")[1].clips == 9
 
 

@@ -9,7 +9,7 @@ from ripe_mambaspike import create_model, from_pretrained
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm
 from ripe_mambaspike.ops.backend import kernels
@@ -43,7 +43,7 @@ def network(**fields):
 
 
 def clip(steps=7, samples=2, height=19, width=15):
-    return probe_events(steps, height, width, samples).double()
+    return synthetic_clip(steps, height, width, samples).double()
 
 
 def in_pieces(model, x, sizes):
@@ -91,7 +91,7 @@ def test_every_step_on_its_own_equals_one_call(fields):
 )
 def test_chunking_changes_nothing(sizes, side, seed, form):
     model = network(form=form)
-    x = probe_events(sum(sizes), side, 9, 1, seed).double()
+    x = synthetic_clip(sum(sizes), side, 9, 1, seed).double()
     whole = model.run_causal(x)
     runs, state = in_pieces(model, x, sizes)
     logits = torch.cat([run.logits for run in runs], 1)
@@ -153,7 +153,7 @@ def test_a_state_can_be_used_twice():
 def test_a_long_stream_stays_finite():
     """A hundred training clips long, and a silent camera at the end."""
     model = network(form="deployed").float()
-    x = probe_events(300, 9, 9).float()
+    x = synthetic_clip(300, 9, 9).float()
     _, state = in_pieces(model, x, [50] * 6)
     loud = [scale.total / scale.weight for scale in state.front.bridge]
     quiet = model.run_causal(torch.zeros(1, 100, 2, 9, 9), state)

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from ripe_mambaspike import from_pretrained, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.samples import held_out
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 
 FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}"
@@ -55,7 +56,7 @@ def test_fuses_and_predicts(run, tiny, tmp_path, capsys):
 
 def test_recalibration_averages_the_shared_statistics(run):
     model = from_pretrained(run / "best")
-    batches = [probe_events(4, 16, 16, 3, seed) for seed in range(2)]
+    batches = [synthetic_clip(4, 16, 16, 3, seed) for seed in range(2)]
     assert recalibrate(model, batches) == 2
     wanted = torch.stack([x.mean((0, 1, 3, 4)) for x in batches]).mean(0)
     torch.testing.assert_close(model.entry.running_mean[0], wanted, rtol=1e-5, atol=1e-6)
@@ -68,9 +69,9 @@ def test_a_recording_in_more_steps_than_it_was_trained_on(tmp_path):
     random = np.random.default_rng(0)
     x, y, p = random.integers(0, 16, 400), random.integers(0, 16, 400), random.integers(0, 2, 400)
     recording = Recording(make_events(x, y, np.sort(random.integers(0, 90_000, 400)), p), (16, 16))
-    found = predict(load(tmp_path / "True", steps=9), recording)
+    found = predict(load(tmp_path / "True", time_steps=9), recording)
     assert len(found.timeline) == 9
     with pytest.raises(InputError, match="takes from 1 to 4096"):
-        load(tmp_path / "True", steps=4097)
+        load(tmp_path / "True", time_steps=4097)
     with pytest.raises(InputError, match=r"takes from 1 to 4$"):
-        load(tmp_path / "False", steps=9)
+        load(tmp_path / "False", time_steps=9)

@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Output
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.objective import LossWeights, consistency, objective, rate_penalty, relaxed_weight, tet
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, split_by_decay, training_step
@@ -127,7 +127,7 @@ def test_targets_of_another_shape(targets):
 
 def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_statistics():
     model, twin = small().train(), small().train()
-    x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
+    x, y = synthetic_clip(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     settings = StepSettings(clip=1e-3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -142,7 +142,7 @@ def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_
 
 
 def test_gradients_of_an_earlier_step_are_forgotten():
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     grads = []
     for stale in (False, True):
         model = small().train()
@@ -156,7 +156,7 @@ def test_gradients_of_an_earlier_step_are_forgotten():
 
 
 def test_one_pass_or_two():
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     one, two = (
         training_step(m := small().train(), make_optimizer(m, 1e-3, 0.05), x, y, StepSettings(passes=passes))
         for passes in (1, 2)
@@ -179,7 +179,7 @@ def test_the_relaxed_pass_keeps_the_hard_tokens():
         return outputs
 
     model.run_passes = spy
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     training_step(model, torch.optim.SGD(model.parameters(), 0.1), x, y, StepSettings(sharpness=3.0))
     (hard, of_hard), (relaxed, of_relaxed) = seen
     assert (hard.relaxed, hard.sharpness, hard.track_statistics) == (False, 3.0, True)
@@ -191,7 +191,7 @@ def test_the_relaxed_pass_keeps_the_hard_tokens():
 def test_training_lowers_the_loss():
     model = small().train()
     optimizer = make_optimizer(model, 5e-3, 0.05)
-    x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
+    x, y = synthetic_clip(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     losses = [training_step(model, optimizer, x, y, StepSettings()).loss.item() for _ in range(8)]
     assert losses[-1] < losses[0] - 0.1
 

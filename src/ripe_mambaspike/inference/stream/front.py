@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.models.fast import Plan, kernels_cover, plan
+from ripe_mambaspike.models.fused import Plan, kernels_cover, plan
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.fast.hierarchy import classify
-from ripe_mambaspike.nn.fast.layers import Layer
-from ripe_mambaspike.nn.fast.stage import StagePlan
+from ripe_mambaspike.nn.fused.hierarchy import classify
+from ripe_mambaspike.nn.fused.layers import Layer
+from ripe_mambaspike.nn.fused.stage import StagePlan
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.cpp.onward import neuron_state, onward_fire, onward_rates, rate_state
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights
@@ -41,7 +41,7 @@ class WindowFront(Protocol):
     def advance(self, slots: list[int], steps: list[int], bins: list[Tensor]) -> None:
         """One more bin [2, H, W] for each of the windows, which have done so many steps before."""
 
-    def look(self, slot: int, steps: int) -> WindowOutput: ...
+    def output(self, slot: int, steps: int) -> WindowOutput: ...
 
 
 @torch.no_grad()
@@ -71,7 +71,7 @@ class ClipFront:
             self._bins[slot].append(one)
 
     @torch.no_grad()
-    def look(self, slot: int, steps: int) -> WindowOutput:
+    def output(self, slot: int, steps: int) -> WindowOutput:
         device = next(self.model.parameters()).device
         clip = torch.stack(self._bins[slot][:steps]).unsqueeze(0).to(device, self.model.dtype)
         out = self.model.run(clip)
@@ -183,7 +183,7 @@ class StepFront:
         self._attention[where, when] = attention
 
     @torch.no_grad()
-    def look(self, slot: int, steps: int) -> WindowOutput:
+    def output(self, slot: int, steps: int) -> WindowOutput:
         attention = self._attention[slot : slot + 1, :steps]
         tokens = self._features[slot : slot + 1, :steps] + F.linear(attention, *self.plan.bridge.attention)
         logits = classify(self.plan.hierarchy, tokens)

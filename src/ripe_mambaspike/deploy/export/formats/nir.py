@@ -28,8 +28,8 @@ from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model
 from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError
-from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
+from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike

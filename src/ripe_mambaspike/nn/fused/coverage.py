@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import nn
 
-from ripe_mambaspike.nn.altered import known
 from ripe_mambaspike.nn.attention import MembraneAttention, NoAttention, SigmoidGate
 from ripe_mambaspike.nn.bridge import (
     PROJECTIONS,
@@ -16,6 +15,7 @@ from ripe_mambaspike.nn.bridge import (
 from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalConv1d, CausalMamba, Mamba
 from ripe_mambaspike.nn.mixers import ConvBlock, GRUBlock, TransformerBlock
+from ripe_mambaspike.nn.modified import known
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import EPSILON, SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import BRANCHES, DualKernelConv, FusedConv, RepConv
