@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
+
 TILE = 512  # numbers a program holds at once
 POOL_WARPS = 2
 
@@ -45,6 +47,9 @@ def pool_kernel(
     BLOCK: tl.constexpr,
     PACKED: tl.constexpr,  # how many channels are read as one number: 4 or 1
     EVEN: tl.constexpr,  # all cells are alike, and what is taken together divides all there is: nothing to mask
+    count_ptr=None,  # spikes before the first step, averaged over the cells [B, rows, columns, C], float32
+    first_step_ptr=None,  # the index of the first step [B], int64
+    final_ptr=None,  # where to write the counts after the last step; None to leave it out
 ):
     """A block of one sample's cells and channels over all steps.
 
@@ -63,8 +68,13 @@ def pool_kernel(
     read = EVEN | ((cell < ROWS * COLUMNS)[:, None] & (word < CHANNELS // PACKED)[None, :])
     corner = ((top * WIDTH + left) * (CHANNELS // PACKED))[:, None] + word[None, :]
     written = cell[:, None] * ALL + OFFSET + channel[None, :]
-    total = tl.zeros([CELLS, BLOCK], tl.float32)
+    owned = sample * (ROWS * COLUMNS * CHANNELS) + cell[:, None] * CHANNELS + channel[None, :]
+    total = initial(count_ptr, owned, wanted)
     before = tl.zeros([CELLS, BLOCK], tl.float32)
+    first = 0
+    if first_step_ptr is not None:
+        first = tl.load(first_step_ptr + sample)
+        before = tl.where(first > 0, total * tl.div_rn(1.0, tl.maximum(first, 1).to(tl.float32)), 0.0)
     for step in range(STEPS):
         moment = sample * STEPS + step
         image = spikes_ptr + moment * (HEIGHT * WIDTH * (CHANNELS // PACKED)) + corner
@@ -80,11 +90,12 @@ def pool_kernel(
             counts = (found[:, :, None] >> (8 * tl.arange(0, PACKED))[None, None, :]) & 255
             found = tl.reshape(counts, [CELLS, BLOCK]).to(tl.float32)
         total += found * share
-        rate = total * (1.0 / (step + 1))
+        rate = total * tl.div_rn(1.0, (first + step + 1) * 1.0)
         place = moment * (ROWS * COLUMNS * ALL) + written
         tl.store(out_ptr + place, rate.to(out_ptr.dtype.element_ty), mask=wanted)
         tl.store(out_ptr + place + CHANNELS, (rate - before).to(out_ptr.dtype.element_ty), mask=wanted)
         before = rate
+    store_final(final_ptr, owned, total, wanted)
 
 
 @triton.jit
