@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.prepare import prepare

@@ -8,7 +8,7 @@ import pytest
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.account.document import account
 from ripe_mambaspike.account.energy import backbone_macs, energy_report, measure_activity
-from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.account.measured import account_recordings, accumulator_of, measure_clip
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError

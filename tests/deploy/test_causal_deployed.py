@@ -7,7 +7,7 @@ import torch
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.account.energy import measure_activity
-from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.deploy.export.graph import clip_graph, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.nir_graph import check_model
 from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ripe_mambaspike.account.document import document_of
 from ripe_mambaspike.account.energy import ConvActivity, backbone_macs, energy_of
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 ENTRY = "stage1.first_conv"  # reads event counts: multiply-adds in any form

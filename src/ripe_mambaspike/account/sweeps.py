@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import model_config
 
 SweepName = Literal["resolution", "steps", "width", "tokens"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ripe_mambaspike.account.flops import count_flops, token_counts
+from ripe_mambaspike.models.flops import count_flops, token_counts
 from ripe_mambaspike.bench.measure import Times
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 

@@ -162,7 +162,7 @@ class _Job:
 
     def finish(self, made: Path) -> None:
         """Look at what was written, check it where that was asked for, and write its card."""
-        from ripe_mambaspike.account.flops import count_flops
+        from ripe_mambaspike.models.flops import count_flops
         from ripe_mambaspike.deploy.export.card import write_card
 
         self.document["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}

@@ -44,7 +44,7 @@ class ModelsCommand:
 
 
 def _row(name: str, verify: bool) -> dict[str, Any]:
-    from ripe_mambaspike.account.flops import count_flops
+    from ripe_mambaspike.models.flops import count_flops
     from ripe_mambaspike.account.parameters import count_parameters
     from ripe_mambaspike.models.registry import model_config
 
