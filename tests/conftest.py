@@ -35,7 +35,7 @@ def seed() -> None:
 def poisoned_empty(monkeypatch):
     """From here to the end of the test, uninitialized floating memory is NaN."""
 
-    def poisoned(allocate):
+    def nan_where_not_finite(allocate):
         def allocate_nan(*args, **kwargs):
             tensor = allocate(*args, **kwargs)
             return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
@@ -43,4 +43,4 @@ def poisoned_empty(monkeypatch):
         return allocate_nan
 
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
-        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
+        monkeypatch.setattr(owner, name, nan_where_not_finite(getattr(owner, name)))

@@ -9,8 +9,8 @@ from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.account.document import account
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import list_models, model_config
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 5}
 
@@ -51,7 +51,7 @@ def test_without_the_filter_there_is_no_dual_kernel():
 @pytest.mark.parametrize("form", ["training", "deployed"])
 def test_the_account_of_a_clip(form):
     model = create_model("nmnist", seed=0, **SMALL, form=form).train()
-    document = account(model, probe_events(3, 20, 30), "a clip")
+    document = account(model, synthetic_clip(3, 20, 30), "a clip")
     parameters, flops = (
         count_parameters(model.config),
         count_flops(model.config.replace(time_steps=3, in_size=(20, 30))),
@@ -69,7 +69,7 @@ def test_the_account_of_a_clip(form):
 
 def test_the_accounts_spikes_are_those_of_the_evaluated_network():
     model = create_model("nmnist", seed=0, **SMALL)
-    x = probe_events(5, 18, 18)
+    x = synthetic_clip(5, 18, 18)
     rates = [layer["rate"] for layer in account(model, x, "x")["energy"]["layers"]]
     with torch.no_grad():
         expected = model.eval().run(x).rates
@@ -80,6 +80,6 @@ def test_the_accounts_spikes_are_those_of_the_evaluated_network():
 def test_accounting_leaves_the_network_as_it_was():
     model = create_model("nmnist", seed=0, **SMALL).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    account(model, probe_events(5, 18, 18), "x")
+    account(model, synthetic_clip(5, 18, 18), "x")
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.training

@@ -6,7 +6,7 @@ import torch
 from ripe_mambaspike import create_model
 from ripe_mambaspike.account.energy import energy_report, fan_out, measure_activity
 from ripe_mambaspike.models.flops import count_flops
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SIZES = pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (6, 7), (9, 9)])
 CHANNELS = (3, 4, 5)
@@ -77,7 +77,7 @@ def operands(model, x):
 
 
 def test_accumulates_event_by_event(network):
-    x = probe_events(3, 11, 9, samples=2)
+    x = synthetic_clip(3, 11, 9, samples=2)
     layers = measure_activity(network, x)
     given = operands(network, x)
     outs = [c for c in CHANNELS for _ in range(2)]
@@ -92,7 +92,7 @@ def test_accumulates_event_by_event(network):
 
 
 def test_multiply_adds_leave_out_the_border(network):
-    x = probe_events(3, 11, 9)
+    x = synthetic_clip(3, 11, 9)
     sizes = [(11, 9), (6, 5), (6, 5), (3, 3), (3, 3), (2, 2)]
     widths = [(2, 3), (3, 3), (3, 4), (4, 4), (4, 5), (5, 5)]
     for layer, size, (before, after), stride in zip(
@@ -103,7 +103,7 @@ def test_multiply_adds_leave_out_the_border(network):
 
 
 def test_the_report_follows_from_the_layers(network):
-    x = probe_events(3, 11, 9)
+    x = synthetic_clip(3, 11, 9)
     report, layers = energy_report(network, x, "a test"), measure_activity(network, x)
     flops = count_flops(network.config.replace(in_size=(11, 9)))
     rest = (flops.total - flops.by_part["backbone"]) / 2 * 4.6e-6
@@ -133,7 +133,7 @@ def test_silence_costs_nothing_but_the_first_layer(network):
 
 
 def test_a_single_step_reads_every_spike_once(network):
-    x = probe_events(1, 11, 9)
+    x = synthetic_clip(1, 11, 9)
     for layer, (operand, stride) in list(zip(measure_activity(network, x), operands(network, x), strict=True))[1:]:
         fan = fan_out(*operand.shape[-2:], stride)
         channels = CHANNELS[int(layer.layer[5]) - 1]
@@ -142,7 +142,7 @@ def test_a_single_step_reads_every_spike_once(network):
 
 def test_without_the_filter_every_spike_is_read_once():
     plain = create_model("nmnist", seed=0, **{**TINY, "tdm": False}).eval()
-    x = probe_events(3, 11, 9)
+    x = synthetic_clip(3, 11, 9)
     for stage in plain.stages:
         torch.nn.init.constant_(stage.first_norm.weight, 6)
         torch.nn.init.constant_(stage.second_norm.weight, 6)
@@ -158,7 +158,7 @@ def test_the_baselines_encoder():
     with torch.no_grad():
         for layer in model.encoder:
             layer.conv.weight.mul_(5)
-    x = probe_events(4, 13, 18)
+    x = synthetic_clip(4, 13, 18)
     layers = measure_activity(model, x)
     assert [layer.binary for layer in layers] == [False, True, True, True, True, True]
     operand = x

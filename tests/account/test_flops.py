@@ -7,8 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.models.flops import count_flops, token_counts
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import list_models, model_config
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.mixers import matched_sizes
 from ripe_mambaspike.ops.backend import kernels
 
@@ -74,7 +74,7 @@ def test_the_scan_is_nine_operations_a_token_channel_and_state(overrides):
 
 
 def counted_by_pytorch(model, height, width):
-    x = probe_events(model.config.time_steps, height, width)
+    x = synthetic_clip(model.config.time_steps, height, width)
     # PyTorch counts its own operators and cannot look into ours: the reference path it is.
     with kernels("off"), FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model.eval()(x)

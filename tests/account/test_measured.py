@@ -12,7 +12,7 @@ from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.account.measured import account_recordings, accumulator_of, measure_clip
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": (18, 22)}
 CONVS = [f"stage{stage}.{which}_conv" for stage in (1, 2, 3) for which in ("first", "second")]
@@ -27,7 +27,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def clips():
-    return [(1 + 2 * seed) * probe_events(4, 18, 22, seed=seed) for seed in range(3)]
+    return [(1 + 2 * seed) * synthetic_clip(4, 18, 22, seed=seed) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_what_one_clip_did(model, clips, activities):
 @pytest.mark.parametrize("resolution", [(18, 22), (34, 34), (11, 9)], ids=str)
 def test_multiply_adds_without_running(model, resolution):
     config = model.config.replace(in_size=resolution, time_steps=2)
-    ran = {layer.layer: layer.macs for layer in measure_activity(model, probe_events(2, *resolution))}
+    ran = {layer.layer: layer.macs for layer in measure_activity(model, synthetic_clip(2, *resolution))}
     assert backbone_macs(config) == ran
 
 
@@ -146,6 +146,6 @@ def test_networks_without_a_dual_kernel_form():
 
 
 def test_clips_of_two_sizes_have_no_common_account(model, activities):
-    other = measure_clip(accumulator_of(model), "small", probe_events(4, 10, 10))
+    other = measure_clip(accumulator_of(model), "small", synthetic_clip(4, 10, 10))
     with pytest.raises(InputError, match="binned to 2 sizes"):
         account_recordings(model, [*activities, other], "x")

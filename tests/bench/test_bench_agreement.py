@@ -14,8 +14,8 @@ from ripe_mambaspike.bench.agreement import (
     share_of_flips,
 )
 from ripe_mambaspike.bench.network import captured, clips, deployed_network, ripe_config
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.ops import backend, plain
 from ripe_mambaspike.train.step import StepSettings
 
@@ -117,7 +117,7 @@ def test_a_graph_that_gives_something_else(deployed, clip):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training(monkeypatch, precision):
     model = create_model("nmnist", seed=0, time_steps=3, in_size=16).train()  # with drop-path
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     before = [p.detach().clone() for p in (*model.parameters(), *model.buffers())]
     assert compare_training(model, x, y, StepSettings(), precision).agrees
     assert all(map(torch.equal, before, (*model.parameters(), *model.buffers())))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SWEEPS = ("resolution", "steps", "width", "tokens")
 
@@ -114,7 +114,7 @@ def test_saved_in_another_form_or_precision(ripe, tmp_path, form):
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "batch", "uint8"])
 def test_measured_on_a_file(ripe, saved, tmp_path, kind):
-    clip = probe_events(3, 20, 26)[0].numpy()
+    clip = synthetic_clip(3, 20, 26)[0].numpy()
     path = tmp_path / ("clip.npz" if kind == "npz" else "clip.npy")
     clip = clip[None] if kind == "batch" else clip.astype(np.uint8) if kind == "uint8" else clip
     np.savez(path, clip) if kind == "npz" else np.save(path, clip)
@@ -126,7 +126,7 @@ def test_measured_on_a_file(ripe, saved, tmp_path, kind):
 
 
 def test_a_file_for_a_registered_network(ripe, tmp_path):
-    np.save(tmp_path / "clip.npy", probe_events(3, 18, 18)[0].numpy())
+    np.save(tmp_path / "clip.npy", synthetic_clip(3, 18, 18)[0].numpy())
     document = read(ripe("account", "nmnist", "--input", tmp_path / "clip.npy", "--json"))
     assert document["energy"]["layers"][1]["macs"] > 0
 

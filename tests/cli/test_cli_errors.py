@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_input_of_another_kind(refused, saved, tmp_path, array, named, network):
 
 
 def test_two_arrays_in_one_file(refused, saved, tmp_path):
-    clip = probe_events(3, 18, 18)[0].numpy()
+    clip = synthetic_clip(3, 18, 18)[0].numpy()
     np.savez(tmp_path / "clips.npz", a=clip, b=clip)
     refused(("account", saved, "--input", tmp_path / "clips.npz"), "clips.npz", "2")
 
 
 def test_options_that_exclude_each_other(refused, saved, tmp_path):
-    np.save(tmp_path / "clip.npy", probe_events(3, 18, 18)[0].numpy())
+    np.save(tmp_path / "clip.npy", synthetic_clip(3, 18, 18)[0].numpy())
     refused(("account", saved, "--input", tmp_path / "clip.npy", "--steps", "2"), "--input", "--steps")
     refused(("account", "--sweep", "steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import load_set
-from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_calibration
+from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
@@ -17,7 +17,7 @@ COMMANDS = ("make", "calibrate")
 @pytest.fixture
 def quick(tmp_path):
     saccades = Saccades(((-2.0, 0.0), (2.0, 1.0), (0.0, -1.0)), 10_000, 20_000)
-    return save_calibration(Calibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
+    return save_calibration(CameraCalibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike.data.augment import (
     NDA,
     OPERATIONS,
-    affine,
+    affine_transform,
     apply_draw,
     cutout,
     draws_for,
@@ -109,9 +109,9 @@ def test_each_sample_gets_its_own_operation_and_no_other():
         name = OPERATIONS[draw.operation[sample]]
         expected = {
             "identity": lambda one=one: one,
-            "shear_x": lambda one=one, at=at: affine(one, shears(-draw.matrices[at, 0, 1], torch.zeros(1))),
-            "shear_y": lambda one=one, at=at: affine(one, shears(torch.zeros(1), -draw.matrices[at, 1, 0])),
-            "rotate": lambda one=one, at=at: affine(one, rotations(draw.matrices[at, 0, 1].asin().rad2deg())),
+            "shear_x": lambda one=one, at=at: affine_transform(one, shears(-draw.matrices[at, 0, 1], torch.zeros(1))),
+            "shear_y": lambda one=one, at=at: affine_transform(one, shears(torch.zeros(1), -draw.matrices[at, 1, 0])),
+            "rotate": lambda one=one, at=at: affine_transform(one, rotations(draw.matrices[at, 0, 1].asin().rad2deg())),
             "roll_x": lambda one=one, at=at: roll(one, torch.tensor([0]), draw.shift_x[at]),
             "roll_y": lambda one=one, at=at: roll(one, draw.shift_y[at], torch.tensor([0])),
             "cutout": lambda one=one, at=at: cutout(one, draw.top[at], draw.left[at], draw.side[at]),

@@ -15,7 +15,7 @@ from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.loading import BinnedSet, load_set
 from ripe_mambaspike.data.simulated import make_set
 from ripe_mambaspike.data.store import EventStore, current_key
-from ripe_mambaspike.data.store_index import LETTERS, index_checksum
+from ripe_mambaspike.data.store_index import PART_LETTERS, index_checksum
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.gesture_classes import CLASSES
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
@@ -54,7 +54,7 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     path = home / other / "index.json"
     said = {**json.loads(path.read_text()), **index}
     for cut in said["cuts"].values():
-        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in LETTERS.items()}
+        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in PART_LETTERS.items()}
     path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
     return folder
 

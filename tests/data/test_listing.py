@@ -12,7 +12,7 @@ from ripe_mambaspike.data.listing import (
     Listing,
     SourceFile,
     carve_validation,
-    check,
+    check_listing,
     checksum_of,
     make_cut,
     one_clip_each,
@@ -80,12 +80,12 @@ def test_the_order_of_the_clips_does_not_matter():
 def test_a_listing_is_checked():
     sources = one_clip_each([("x/a.bin", "a", 0), ("y/a.bin", "a", 1), ("y/b.bin", "b", 1)])
     assert sources[0] == SourceFile("x/a.bin", (Clip("a", 0),))
-    message = refusal(DataError, check, Listing("some", ("0", "1"), sources, {}), "root")
+    message = refusal(DataError, check_listing, Listing("some", ("0", "1"), sources, {}), "root")
     assert message == "root holds 'a' 2 times; every clip once is wanted"
-    message = refusal(DataError, check, Listing("some", (), (), {}), "root")
+    message = refusal(DataError, check_listing, Listing("some", (), (), {}), "root")
     assert message == "root holds no recording of some; its files are wanted there"
     whole = Listing("some", ("0", "1"), sources[1:], {})
-    assert check(whole, "root") is whole
+    assert check_listing(whole, "root") is whole
     assert [clip.name for clip in whole.clips] == ["a", "b"]
 
 

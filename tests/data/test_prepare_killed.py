@@ -187,7 +187,7 @@ def group(number):
 
 @pytest.mark.parametrize("damage", ["byte", "short", "gone", "note", "other note", "other shard"])
 def test_a_damaged_leftover_is_made_again(digits, monkeypatch, uninterrupted, damage):
-    real, count = module.make_shard, 0
+    real, count = module.make_file_shard, 0
 
     def make_some(task):
         nonlocal count
@@ -196,10 +196,10 @@ def test_a_damaged_leftover_is_made_again(digits, monkeypatch, uninterrupted, da
             raise KeyboardInterrupt
         real(task)
 
-    monkeypatch.setattr(module, "make_shard", make_some)
+    monkeypatch.setattr(module, "make_file_shard", make_some)
     with pytest.raises(KeyboardInterrupt):
         prepare(list_set("nmnist-600", digits), digits, digits / ".ripe")
-    monkeypatch.setattr(module, "make_shard", real)
+    monkeypatch.setattr(module, "make_file_shard", real)
     home = digits / ".ripe" / "nmnist-600"
     shard, note = next(home.glob("*.part/shard-00002.npy")), next(home.glob("*.part/shard-00002.json"))
     data = shard.read_bytes()

@@ -320,7 +320,7 @@ def test_seconds_that_cannot_be(name, seconds, sentence, tmp_path):
 def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
     counts = {"train": 2, "val": 1, "test": 1, "size": 16, "calibration": quick}
     make_set("synthgesture", tmp_path / "at once", **counts)
-    monkeypatch.setattr(simulated, "KEPT_FRAMES", 0)
+    monkeypatch.setattr(simulated, "MAX_FRAME_PIXELS", 0)
     make_set("synthgesture", tmp_path / "pieces", **counts)
     assert contents(tmp_path / "at once") == contents(tmp_path / "pieces")
 

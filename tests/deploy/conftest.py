@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
@@ -75,7 +75,7 @@ def apart():
     """(largest relative error of any output, spikes that differ, lowest rate of the six layers)."""
 
     def measure(first, second, dtype, side=34, samples=2):
-        x = probe_events(first.config.time_steps, side, side, samples, seed=3).to(dtype)
+        x = synthetic_clip(first.config.time_steps, side, side, samples, seed=3).to(dtype)
         ours, theirs = outputs(first, x), outputs(second, x)
         errors = [((ours[k] - theirs[k]).abs().max() / ours[k].abs().max().clamp(min=1e-30)).item() for k in ours]
         spikes = [name for name in ours if name.endswith("spikes")]

@@ -21,7 +21,7 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.reading import read
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.ops.backend import kernels
@@ -51,7 +51,7 @@ def dual(*fields):
 
 
 def clips(count, side=18, steps=4):
-    return [probe_events(steps, side, side, seed=seed) for seed in range(count)]
+    return [synthetic_clip(steps, side, side, seed=seed) for seed in range(count)]
 
 
 def same(first, second):

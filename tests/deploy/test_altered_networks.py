@@ -14,8 +14,8 @@ from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.inference.predict import Classifier
 from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.neurons import SiLIF
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step
 
@@ -44,8 +44,8 @@ WAYS = {
     "dual_kernel": ("deployed", dual_kernel),
     "accumulate": ("deployed", Accumulator),
     "accumulate-dual": ("dual-kernel", Accumulator),
-    "capture": ("deployed", lambda model: capture(model, probe_events(3, 16, 16))),
-    "capture-training": ("training", lambda model: capture(model, probe_events(3, 16, 16))),
+    "capture": ("deployed", lambda model: capture(model, synthetic_clip(3, 16, 16))),
+    "capture-training": ("training", lambda model: capture(model, synthetic_clip(3, 16, 16))),
     "graph": ("deployed", lambda model: clip_graph(model, 16, 16)),
     "nir": ("deployed", check_model),
     "quantize": ("deployed", to_float16),
@@ -87,7 +87,7 @@ def test_fuse_refuses_what_the_config_does_not_say():
 
 def test_a_step_refuses_a_forward_that_it_would_not_call():
     model = network("training").train()
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     optimizer = make_optimizer(model, 1e-3, 0.0)
     training_step(model, optimizer, x, y, StepSettings())
     model.__class__ = OtherForward
@@ -107,12 +107,12 @@ def test_a_head_put_in_by_hand_is_fused():
     model.head = nn.Linear(8, 5)
     fused = fuse(model, quiet=True)
     assert fused.config.num_classes == 5
-    assert fused(probe_events(3, 16, 16)).shape == (1, 3, 5)
+    assert fused(synthetic_clip(3, 16, 16)).shape == (1, 3, 5)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_a_hook_is_not_recorded_away():
-    model, example = network("deployed").cuda(), probe_events(3, 16, 16).cuda()
+    model, example = network("deployed").cuda(), synthetic_clip(3, 16, 16).cuda()
     model.stages[0].second_neuron.register_forward_hook(lambda *given: None)
     with pytest.raises(ConfigError) as caught:
         capture(model, example)

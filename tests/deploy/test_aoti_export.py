@@ -25,7 +25,7 @@ def model():
     network = create_model("nmnist", seed=0, **small).eval()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            if "dt_bias" in name:
+            if "dt_proj.bias" in name:
                 parameter.fill_(-3)  # what a chunk hands to the next must show in the logits
         name = next(name for name, _ in network.named_parameters() if "hierarchy" in name and "in_proj" in name)
         matrix = network.get_parameter(name)

@@ -16,7 +16,7 @@ from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, save_stored, to_int8
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18, "causal": True}
 
@@ -34,7 +34,7 @@ def deployed(trained):
 
 
 def clips(samples=2, steps=9):
-    return probe_events(steps, 18, 18, samples)
+    return synthetic_clip(steps, 18, 18, samples)
 
 
 def test_fusing_is_exact(trained):
@@ -77,7 +77,7 @@ def test_prepared_for_one_shape(deployed):
 def test_small_weights(deployed, tmp_path):
     x = clips(8)
     stored, calibration = to_int8(deployed, x)
-    assert "hierarchy.blocks.1.ahead.in_proj" in stored
+    assert "hierarchy.blocks.1.forward_mamba.in_proj.weight" in stored
     assert calibration.clips == 8
     small = apply_stored(deployed, stored)
     loaded = from_pretrained(save_stored(deployed, stored, tmp_path))

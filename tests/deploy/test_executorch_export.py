@@ -9,8 +9,8 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.export.formats import executorch as executorch_file
 from ripe_mambaspike.deploy.export.graph import clip_graph
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.norm import TimeAffine
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def program(model, tmp_path_factory):
 def test_the_runtime_gives_pytorchs_logits(model, program):
     run = executorch_file.load(program, trust=True)
     for seed in range(3):
-        x = probe_events(2, 10, 12, seed=seed)
+        x = synthetic_clip(2, 10, 12, seed=seed)
         with torch.no_grad():
             expected, spikes = model(x), model.front_end(x).stages[-1].spikes
         assert spikes.sum() > 0
@@ -65,9 +65,9 @@ def test_the_runtime_gives_pytorchs_logits(model, program):
 
 def test_a_later_call_leaves_the_outputs_of_an_earlier_one(program):
     run = executorch_file.load(program, trust=True)
-    first = run(probe_events(2, 10, 12, seed=0))[0]
+    first = run(synthetic_clip(2, 10, 12, seed=0))[0]
     kept = first.clone()
-    second = run(probe_events(2, 10, 12, seed=1))[0]
+    second = run(synthetic_clip(2, 10, 12, seed=1))[0]
     assert torch.equal(first, kept)
     assert not torch.equal(first, second)
 

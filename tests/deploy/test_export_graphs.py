@@ -8,8 +8,8 @@ from ripe_mambaspike.deploy.export.graph import NEXT, clip_graph, initial_states
 from ripe_mambaspike.deploy.export.graph_scan import CHUNK, scan
 from ripe_mambaspike.deploy.export.trace import MAX_TOKENS, check_length
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored, restore
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 
@@ -61,7 +61,7 @@ def test_every_variant_equals_the_reference(loud, fields):
     model = fuse(loud(**{"time_steps": 3, **fields}).double(), quiet=True)
     for dtype, size, most in ((torch.float64, (21, 26), 1e-12), (torch.float32, (18, 18), 1e-5)):
         model = model.to(dtype)
-        x = probe_events(model.config.time_steps, *size, samples=2, seed=3).to(dtype)
+        x = synthetic_clip(model.config.time_steps, *size, samples=2, seed=3).to(dtype)
         for choice in ("off", "plain"):
             with kernels(choice):
                 wanted = model(x)
@@ -72,7 +72,7 @@ def test_every_variant_equals_the_reference(loud, fields):
 @torch.no_grad()
 def test_spikes_are_the_reference_s(loud):
     model = fuse(loud(time_steps=3).double(), quiet=True)
-    x = probe_events(3, 34, 27, samples=2, seed=3).double()
+    x = synthetic_clip(3, 34, 27, samples=2, seed=3).double()
     states = clip_graph(model, 34, 27).module.front(x)[2]
     for level, stage in enumerate(model.front_end(x).stages, 1):
         assert torch.equal(states[f"stage{level}.inner_spikes"], stage.inner_spikes[:, -1])
@@ -146,7 +146,7 @@ def test_stored_weights_are_expanded_as_restore_does(loud, fields, kind):
     stored = small_weights(model, kind)
     plain = create_model("nmnist", **{k: getattr(model.config, k) for k in model.config.field_names()}).eval()
     plain.load_state_dict({name: restore(one) for name, one in stored.items()})
-    x = probe_events(2, 18, 18, samples=2, seed=3)
+    x = synthetic_clip(2, 18, 18, samples=2, seed=3)
     graph = clip_graph(model, 18, 18, stored)
     assert torch.equal(graph.module(x), clip_graph(plain, 18, 18).module(x))
     assert apart(chained(model, x, stored), graph.module(x)) <= 1e-5
@@ -165,7 +165,7 @@ def stored_dtype(kind):
 @torch.no_grad()
 def test_fewer_steps(loud):
     model = fuse(loud(time_steps=4), quiet=True)
-    x = probe_events(2, 18, 18, seed=3)
+    x = synthetic_clip(2, 18, 18, seed=3)
     assert apart(clip_graph(model, 18, 18, steps=2).module(x), model(x)) <= 1e-5
 
 

@@ -18,8 +18,8 @@ from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16
 from ripe_mambaspike.errors import ConfigError, InputError, VerificationError, WeightsError
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def clips():
-    return probe_events(STEPS_, SIDE, SIDE, 5, 0)
+    return synthetic_clip(STEPS_, SIDE, SIDE, 5, 0)
 
 
 @pytest.fixture(scope="module", autouse=True)

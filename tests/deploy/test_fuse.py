@@ -9,7 +9,7 @@ from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.pretrained import load_weights
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.bridge import RateProjection
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
@@ -62,7 +62,7 @@ def test_a_float32_flip_lies_within_rounding_of_its_threshold(registered, seed):
     """Seed 1 has two, in stage 2: of equal operands, only a spike that rounding decides may differ."""
     model = registered("nmnist", seed).eval()
     fused, exact = fuse(model, quiet=True), copy.deepcopy(model).double()
-    operand = model.entry(probe_events(10, 34, 34, samples=2, seed=3), LITERAL)
+    operand = model.entry(synthetic_clip(10, 34, 34, samples=2, seed=3), LITERAL)
     for ours, theirs, wide in zip(model.stages, fused.stages, exact.stages, strict=True):
         spikes, potential = first_half(ours, operand)
         flipped = spikes != first_half(theirs, operand)[0]
@@ -78,7 +78,7 @@ def test_a_float32_flip_lies_within_rounding_of_its_threshold(registered, seed):
 def test_what_is_evaluated_is_what_is_deployed_to_the_last_bit(loud, dtype, fields):
     model = loud(**fields).to(dtype).eval()
     fused = fuse(model, quiet=True)
-    x = probe_events(5, 21, 18, samples=2).to(dtype)
+    x = synthetic_clip(5, 21, 18, samples=2).to(dtype)
     with torch.no_grad():
         ours, theirs = model.run(x), fused.run(x)
     assert torch.equal(ours.logits, theirs.logits)

@@ -16,7 +16,7 @@ from ripe_mambaspike.deploy.export.formats import nir as nir_file  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_neurons import neuron_graph  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_run import run_graph  # noqa: E402
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError  # noqa: E402
-from ripe_mambaspike.models.probe import probe_events  # noqa: E402
+from ripe_mambaspike.models.synthetic import synthetic_clip  # noqa: E402
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF  # noqa: E402
 from ripe_mambaspike.nn.norm import TimeAffine  # noqa: E402
 
@@ -53,7 +53,7 @@ def spikes_of(model, x):
 @pytest.mark.parametrize("neurons", ["lif", "silif", "csilif"])
 def test_a_front_end_that_nir_can_say_spikes_as_pytorch_does(tmp_path, neurons, tdm):
     model = network(neurons=neurons, tdm=tdm, attention="none", same_steps=True)
-    x = probe_events(5, 18, 22, 3, seed=1).double()
+    x = synthetic_clip(5, 18, 22, 3, seed=1).double()
     missing = nir_file.save(model, tmp_path / "front.nir", 18, 22)
     ours, theirs = spikes_of(model, x), nir_file.load(tmp_path / "front.nir")(x)
     assert [one.shape for one in ours] == [one.shape for one in theirs]
@@ -65,7 +65,7 @@ def test_a_front_end_that_nir_can_say_spikes_as_pytorch_does(tmp_path, neurons, 
 @pytest.mark.parametrize("attention", ["ds-mpa", "low-rank", "grouped", "sigmoid", "gate"])
 def test_what_nir_cannot_say_is_carried_and_restores_the_networks_spikes(tmp_path, attention):
     model = network(attention=attention, time_steps=4)
-    x = probe_events(4, 16, 16, 2, seed=2).double()
+    x = synthetic_clip(4, 16, 16, 2, seed=2).double()
     missing = nir_file.save(model, tmp_path / "front.nir", 16, 16)
     front = nir_file.load(tmp_path / "front.nir")
     ours = spikes_of(model, x)
@@ -84,7 +84,7 @@ def test_the_whole_network_comes_back_from_the_file(tmp_path):
     assert again.config == model.config
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-    x = probe_events(5, 20, 20)
+    x = synthetic_clip(5, 20, 20)
     assert torch.equal(again(x), model(x))
     assert any("4 most salient positions" in sentence for sentence in missing)
 

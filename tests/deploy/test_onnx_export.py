@@ -8,8 +8,8 @@ from ripe_mambaspike.deploy.export.graph import Graph, clip_graph, initial_state
 from ripe_mambaspike.deploy.export.graph_scan import scan
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_one_file_serves_every_batch_and_size(tmp_path):
     onnx_file.save(clip_graph(model, 18, 18), tmp_path / "clip.onnx")
     run = onnx_file.load(tmp_path / "clip.onnx")
     for samples, height, width in ((1, 18, 18), (3, 34, 34), (2, 21, 26), (1, 8, 8), (2, 64, 48)):
-        x = probe_events(STEPS, height, width, samples, seed=3)
+        x = synthetic_clip(STEPS, height, width, samples, seed=3)
         (logits,) = run(x)
         assert apart(logits, model(x)) <= 1e-4
 
@@ -82,7 +82,7 @@ def test_one_file_serves_every_batch_and_size(tmp_path):
 def test_steps_in_a_row_with_the_tail(made):
     model, graphs, files = made
     step, tail = onnx_file.load(files["step"]), onnx_file.load(files["tail"])
-    x = probe_events(STEPS, 18, 18, 1, seed=3)
+    x = synthetic_clip(STEPS, 18, 18, 1, seed=3)
     states = initial_states(graphs["step"], 1, 18, 18)
     features, maps = [], []
     for index in range(STEPS):
@@ -122,7 +122,7 @@ def test_int8_weights_stay_int8_in_the_file(loud, tmp_path):
     wanted = sum(one.values.numel() for one in stored.values())
     assert kept[onnx.TensorProto.INT8] >= 0.95 * wanted
     assert kept[onnx.TensorProto.FLOAT] < 0.5 * 4 * wanted
-    x = probe_events(1, 18, 18, 1, seed=3)
+    x = synthetic_clip(1, 18, 18, 1, seed=3)
     assert apart(onnx_file.load(tmp_path / "small.onnx")(x)[0], graph.module(x)) <= 1e-4
 
 

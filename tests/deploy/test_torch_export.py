@@ -9,8 +9,8 @@ from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.stored import Stored
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def test_one_file_serves_every_batch_and_size(small, tmp_path):
     torch_export.save(clip_graph(small, 18, 18), tmp_path / "clip.pt2")
     run = torch_export.load(tmp_path / "clip.pt2")
     for samples, height, width in ((1, 18, 18), (3, 34, 34), (2, 21, 26), (1, 8, 8)):
-        x = probe_events(2, height, width, samples, seed=3)
+        x = synthetic_clip(2, height, width, samples, seed=3)
         (logits,) = run(x)
         torch.testing.assert_close(logits, small(x), rtol=1e-4, atol=1e-5)
 
@@ -37,7 +37,7 @@ def test_a_step_gives_the_graph_s_own_numbers(small, tmp_path):
     torch_export.save(graph, tmp_path / "step.pt2", dynamic=False)
     run = torch_export.load(tmp_path / "step.pt2")
     states = tuple(torch.rand_like(state) for state in initial_states(graph, 1, 18, 18))
-    inputs = (probe_events(1, 18, 18, 1, seed=3)[:, 0], torch.tensor(1), *states)
+    inputs = (synthetic_clip(1, 18, 18, 1, seed=3)[:, 0], torch.tensor(1), *states)
     for given, wanted in zip(run(*inputs), graph.module(*inputs), strict=True):
         assert torch.equal(given, wanted)
 
@@ -51,7 +51,7 @@ def test_the_whole_network_with_stored_weights(loud, tmp_path):
     program = torch.export.load(tmp_path / "clip.pt2")
     halves = sum(t.numel() for t in program.state_dict.values() if t.dtype == torch.float16)
     assert halves == sum(one.values.numel() for one in stored.values())
-    x = probe_events(2, 18, 18, 1, seed=3)
+    x = synthetic_clip(2, 18, 18, 1, seed=3)
     torch.testing.assert_close(torch_export.load(tmp_path / "clip.pt2")(x)[0], graph.module(x))
 
 

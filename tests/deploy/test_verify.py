@@ -68,7 +68,7 @@ def corrupt_tensor(monkeypatch, pattern, change):
         "bridge.mixture.mix",
         "bridge.norm.weight",
         "bridge.attention.weight",
-        "hierarchy.blocks.1.behind.a_log",
+        "hierarchy.blocks.1.backward_mamba.A_log",
         "head.bias",
     ],
 )

@@ -5,7 +5,7 @@ import torch
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import selective_scan
 
@@ -25,7 +25,7 @@ def model():
 
 @pytest.fixture
 def clip():
-    return probe_events(6, 34, 34, samples=2)
+    return synthetic_clip(6, 34, 34, samples=2)
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from comparing import relative
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.inference.capture import capture
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture
-from ripe_mambaspike.nn.fast import bridge as fast_bridge
-from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.fused import bridge as fast_bridge
+from ripe_mambaspike.nn.fused.stage import Spikes
 from ripe_mambaspike.ops.joined_tokens import (
     joined_tokens,
     joined_tokens_reference,
@@ -115,7 +115,7 @@ def test_the_bridge_is_the_one_over_rates(case, dtype, limit, relaxed):
     made, kept, attention, following = whole_bridge(case, dtype, relaxed)
     plan = fast_bridge.plan_bridge(made, dtype)
     parts = fast_bridge.bridge_tokens(plan, kept, attention, None, HARD)
-    assert isinstance(parts, fast_bridge.Unjoined)
+    assert isinstance(parts, fast_bridge.UnnormedTokens)
     over_rates = fast_bridge.bridge_tokens(plan._replace(paired=None), kept, attention, None, HARD)
     before = row_norm(over_rates, *following, torch.float32)
     expected = exactly(made, kept, attention, following)
@@ -134,7 +134,7 @@ def test_the_peak_of_memory_is_lower():
                 torch.cuda.reset_peak_memory_stats()
                 held = torch.cuda.memory_allocated()
                 tokens = fast_bridge.bridge_tokens(one, kept, attention, None, HARD)
-                if isinstance(tokens, fast_bridge.Unjoined):
+                if isinstance(tokens, fast_bridge.UnnormedTokens):
                     tokens = tokens.normed(following)
                 else:
                     tokens = row_norm(tokens, *following, torch.float32)
@@ -151,7 +151,7 @@ def test_the_peak_of_memory_is_lower():
 def test_whole_network(monkeypatch, side, dtype, limit):
     model = create_model("dvsgesture", seed=0, time_steps=6)
     randomize(model, 0)
-    model, x = model.cuda().eval(), probe_events(6, side, side, samples=2).cuda()
+    model, x = model.cuda().eval(), synthetic_clip(6, side, side, samples=2).cuda()
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
         given = model.run(x, ForwardMode(relaxed=True))
         monkeypatch.setattr(fast_bridge, "_over_spikes", lambda *_: False)
@@ -164,7 +164,7 @@ def test_captured_in_a_graph():
     model = create_model("dvsgesture", seed=0, time_steps=4)
     randomize(model, 0)
     model = fuse(model.cuda().eval(), quiet=True)
-    clips = [probe_events(4, 34, 34, samples=1, seed=seed).cuda() for seed in range(2)]
+    clips = [synthetic_clip(4, 34, 34, samples=1, seed=seed).cuda() for seed in range(2)]
     run = capture(model, clips[0], torch.bfloat16)
     for clip in clips:
         with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):

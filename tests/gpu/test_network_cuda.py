@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.inference.capture import capture
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
@@ -49,7 +49,7 @@ def passed(model, x, mode, choice):
 @pytest.mark.parametrize("side", [34, 64])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_relaxed_pass_and_gradients_in_float32(side, training):
-    model, x = network().train(training), probe_events(6, side, side, samples=3).cuda()
+    model, x = network().train(training), synthetic_clip(6, side, side, samples=3).cuda()
     exact, _ = copy.deepcopy(model).double(), None
     expected, wanted = passed(exact, x.double(), RELAXED, "off")
     given, got = passed(model, x, RELAXED, "auto")
@@ -62,7 +62,7 @@ def test_relaxed_pass_and_gradients_in_float32(side, training):
 
 
 def test_hard_pass_fires_the_same_but_for_rounding():
-    model, x = network().eval(), probe_events(6, 64, 64, samples=3).cuda()
+    model, x = network().eval(), synthetic_clip(6, 64, 64, samples=3).cuda()
     with torch.no_grad():
         with kernels("off"):
             expected = model.run(x)
@@ -71,7 +71,7 @@ def test_hard_pass_fires_the_same_but_for_rounding():
 
 
 def test_bfloat16_is_near_float32():
-    model, x = network().eval(), probe_events(6, 64, 64, samples=3).cuda()
+    model, x = network().eval(), synthetic_clip(6, 64, 64, samples=3).cuda()
     with torch.no_grad():
         expected = model.run(x, RELAXED)
         with torch.autocast("cuda", torch.bfloat16):
@@ -84,7 +84,7 @@ def test_bfloat16_is_near_float32():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_captured_network_gives_the_same_bits(dtype):
     model = fuse(network().eval(), quiet=True)
-    clips = [probe_events(6, 64, 64, samples=2, seed=seed).cuda() for seed in range(3)]
+    clips = [synthetic_clip(6, 64, 64, samples=2, seed=seed).cuda() for seed in range(3)]
     run = capture(model, clips[0], dtype)
     for clip in clips:
         with torch.inference_mode(), torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
@@ -98,7 +98,7 @@ def test_captured_network_gives_the_same_bits(dtype):
 @pytest.mark.parametrize("passes", [1, 2])
 def test_captured_step_is_the_step(passes):
     settings = StepSettings(passes=passes, autocast=True)
-    x, y = probe_events(6, 34, 34, samples=4).cuda(), torch.tensor([0, 1, 2, 3], device="cuda")
+    x, y = synthetic_clip(6, 34, 34, samples=4).cuda(), torch.tensor([0, 1, 2, 3], device="cuda")
     losses = []
     for captured in (False, True):
         model = network().train()
@@ -114,7 +114,7 @@ def test_captured_step_is_the_step(passes):
 
 
 def test_hard_pass_trains_under_autocast():
-    model, x = network().train(), probe_events(6, 34, 34, samples=4).cuda()
+    model, x = network().train(), synthetic_clip(6, 34, 34, samples=4).cuda()
     with torch.autocast("cuda", torch.bfloat16):
         out = model.run(x, HARD)
     out.logits.square().mean().backward()

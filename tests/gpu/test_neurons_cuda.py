@@ -137,7 +137,7 @@ def test_silent_and_saturated(level):
 
 
 @pytest.fixture
-def poisoned():
+def nan_where_not_finite():
     before = deterministic.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
     deterministic.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(True)

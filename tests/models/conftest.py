@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SMALL = {
     "stage_channels": (8, 12, 16),
@@ -44,7 +44,7 @@ def tiny_baseline():
 @pytest.fixture
 def events():
     def make(height=18, width=None, steps=5, samples=2, dtype=torch.float32, seed=0):
-        return probe_events(steps, height, width or height, samples, seed).to(dtype)
+        return synthetic_clip(steps, height, width or height, samples, seed).to(dtype)
 
     return make
 

@@ -10,8 +10,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations, parametrize
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models import fast
-from ripe_mambaspike.models.fast import kernels_cover
+from ripe_mambaspike.models import fused as fast
+from ripe_mambaspike.models.fused import kernels_cover
 from ripe_mambaspike.nn.neurons import SiLIF
 from ripe_mambaspike.ops.backend import kernels, log_once
 
@@ -55,7 +55,7 @@ def both(model, x):
 def test_the_package_s_own_network_takes_the_fused_path(model, x):
     with kernels("plain"):
         assert kernels_cover(model, x)
-        assert model.alteration() is None
+        assert model.modification() is None
 
 
 def test_every_kind_of_module_can_be_hooked(model, x):

@@ -9,7 +9,7 @@ from ripe_mambaspike import create_model, from_pretrained
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm
 from ripe_mambaspike.ops.backend import kernels
@@ -43,7 +43,7 @@ def network(**fields):
 
 
 def clip(steps=7, samples=2, height=19, width=15):
-    return probe_events(steps, height, width, samples).double()
+    return synthetic_clip(steps, height, width, samples).double()
 
 
 def in_pieces(model, x, sizes):
@@ -91,7 +91,7 @@ def test_every_step_on_its_own_equals_one_call(fields):
 )
 def test_chunking_changes_nothing(sizes, side, seed, form):
     model = network(form=form)
-    x = probe_events(sum(sizes), side, 9, 1, seed).double()
+    x = synthetic_clip(sum(sizes), side, 9, 1, seed).double()
     whole = model.run_causal(x)
     runs, state = in_pieces(model, x, sizes)
     logits = torch.cat([run.logits for run in runs], 1)
@@ -153,7 +153,7 @@ def test_a_state_can_be_used_twice():
 def test_a_long_stream_stays_finite():
     """A hundred training clips long, and a silent camera at the end."""
     model = network(form="deployed").float()
-    x = probe_events(300, 9, 9).float()
+    x = synthetic_clip(300, 9, 9).float()
     _, state = in_pieces(model, x, [50] * 6)
     loud = [scale.total / scale.weight for scale in state.front.bridge]
     quiet = model.run_causal(torch.zeros(1, 100, 2, 9, 9), state)
@@ -172,7 +172,7 @@ def test_norms_have_one_step_and_scans_one_direction():
     assert {type(norm) for norm in norms} == {SharedNorm}
     assert {norm.weight.shape[0] for norm in norms} == {1}
     assert type(network(form="deployed").entry) is SharedAffine
-    assert not any("behind" in name or "merge" in name for name in model.state_dict() if "hierarchy" in name)
+    assert not any("backward" in name or "merge" in name for name in model.state_dict() if "hierarchy" in name)
     assert model.config.rate_decay == pytest.approx(2 / 3)
 
 
@@ -283,8 +283,8 @@ def test_mixers_that_wait_for_the_clip_are_refused(mixer):
 
 
 def test_other_refusals():
-    refused(ConfigError, lambda: create_model("nmnist", causal=True, num_tokens=4), "causal is true", "tokens is 4")
-    refused(ConfigError, lambda: create_model("nmnist", causal="yes"), "causal is 'yes'", "true or false")
+    refused(ConfigError, lambda: create_model("nmnist", causal=True, num_tokens=4), "num_tokens", "causal")
+    refused(ConfigError, lambda: create_model("nmnist", causal="yes"), "causal", "yes")
     whole = create_model("nmnist", **SMALL)
     refused(ConfigError, lambda: whole.run_causal(clip(1).float()), "'nmnist'", "run_causal", "causal")
     refused(InputError, lambda: whole(clip(4).float()), "4 time steps", "at most 3")

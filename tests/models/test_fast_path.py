@@ -7,9 +7,9 @@ statistics from patch moments, biases left out, projections merged, spikes as by
 import pytest
 import torch
 
-from ripe_mambaspike.models.fast import kernels_cover
-from ripe_mambaspike.nn.fast import layers
+from ripe_mambaspike.models.fused import kernels_cover
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.fused import layers
 from ripe_mambaspike.nn.repconv import RepConv
 from ripe_mambaspike.ops.backend import backend, kernels
 
@@ -148,7 +148,7 @@ def test_several_passes_equal_single_ones(small, louder, events, choice):
 
 def test_per_channel_numbers_of_a_bfloat16_network_are_float32(small, events):
     """Operators read them as float32 wherever the weights are kept in less."""
-    from ripe_mambaspike.models.fast import plan
+    from ripe_mambaspike.models.fused import plan
 
     planned = plan(small(form="deployed").bfloat16().eval(), events(16, dtype=torch.bfloat16))
     numbers = [*planned.entry, *planned.coefficients, *planned.bridge.norm, *planned.hierarchy.norm]

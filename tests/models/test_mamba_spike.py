@@ -24,23 +24,23 @@ def slow_encoder_layer(layer, x, pool):
 def slow_mamba(m, x):
     """One token at a time."""
     batch, length, _ = x.shape
-    inner, states, taps = m.out_proj.shape[1], m.a_log.shape[1], m.conv.shape[1]
-    rank = m.dt_proj.shape[1]
+    inner, states, taps = m.out_proj.weight.shape[1], m.A_log.shape[1], m.conv1d.weight.shape[2]
+    rank = m.dt_proj.weight.shape[1]
     hidden = x.new_zeros(batch, inner, states)
     history = [x.new_zeros(batch, inner)] * (taps - 1)
     out = []
     for t in range(length):
-        u, gate = (x[:, t] @ m.in_proj.T).split(inner, -1)
+        u, gate = (x[:, t] @ m.in_proj.weight.T).split(inner, -1)
         history.append(u)
-        u = sum(history[-taps + k] * m.conv[:, k] for k in range(taps))
-        u = F.silu(u if m.conv_bias is None else u + m.conv_bias)
-        projected = u @ m.x_proj.T
-        delta = F.softplus(projected[:, :rank] @ m.dt_proj.T + m.dt_bias)
+        u = sum(history[-taps + k] * m.conv1d.weight[:, 0, k] for k in range(taps))
+        u = F.silu(u if m.conv1d.bias is None else u + m.conv1d.bias)
+        projected = u @ m.x_proj.weight.T
+        delta = F.softplus(projected[:, :rank] @ m.dt_proj.weight.T + m.dt_proj.bias)
         into, out_of = projected[:, rank : rank + states], projected[:, rank + states :]
-        decay = torch.exp(delta[..., None] * -torch.exp(m.a_log))
+        decay = torch.exp(delta[..., None] * -torch.exp(m.A_log))
         hidden = decay * hidden + (delta * u)[..., None] * into[:, None]
-        y = (hidden * out_of[:, None]).sum(-1) + m.skip * u
-        out.append((y * F.silu(gate)) @ m.out_proj.T)
+        y = (hidden * out_of[:, None]).sum(-1) + m.D * u
+        out.append((y * F.silu(gate)) @ m.out_proj.weight.T)
     return torch.stack(out, 1)
 
 

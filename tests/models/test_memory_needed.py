@@ -7,7 +7,13 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import InputError, MemoryNeededError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models import memory
-from ripe_mambaspike.models.memory import activation_bytes, explained, free_memory, is_memory_error, memory_explained
+from ripe_mambaspike.models.memory import (
+    activation_bytes,
+    explain_model_memory,
+    explained,
+    free_memory,
+    is_memory_error,
+)
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
@@ -209,7 +215,7 @@ def test_a_real_failure(small, choice):
 
 def test_what_explains_lets_other_sentences_through(small, events):
     error = InputError("the input is wrong")
-    with pytest.raises(InputError) as caught, memory_explained(small(), events()):
+    with pytest.raises(InputError) as caught, explain_model_memory(small(), events()):
         raise error
     assert caught.value is error
 

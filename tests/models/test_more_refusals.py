@@ -9,7 +9,7 @@ import torch
 from ripe_mambaspike import create_model, from_pretrained, fuse
 from ripe_mambaspike.account.document import account
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.evaluation import evaluation
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18}
@@ -68,11 +68,11 @@ def test_fuse_of_mixed_precision(model):
 
 def test_a_state_of_another_size(model):
     model.eval()
-    state = model.front_end(probe_events(2, 18, 18)).state
+    state = model.front_end(synthetic_clip(2, 18, 18)).state
     with pytest.raises(InputError, match="state"):
-        model.front_end(probe_events(2, 20, 20), initial_state=state)
+        model.front_end(synthetic_clip(2, 20, 20), initial_state=state)
     with pytest.raises(InputError, match="state"):
-        model.front_end(probe_events(2, 18, 18, samples=2), initial_state=state)
+        model.front_end(synthetic_clip(2, 18, 18, samples=2), initial_state=state)
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def test_a_state_of_another_size(model):
 )
 def test_token_indices_that_fit_no_grid(model, indices):
     with pytest.raises(InputError, match="token_indices"):
-        model.eval().run(probe_events(4, 18, 18), token_indices=indices)
+        model.eval().run(synthetic_clip(4, 18, 18), token_indices=indices)
 
 
 def test_one_sample_on_one_cell_cannot_be_normalised(model):
     with pytest.raises(InputError, match="more samples"):
-        model.train()(probe_events(4, 8, 8))
-    assert model.eval()(probe_events(4, 8, 8)).isfinite().all()
+        model.train()(synthetic_clip(4, 8, 8))
+    assert model.eval()(synthetic_clip(4, 8, 8)).isfinite().all()
 
 
 def test_the_account_of_a_baseline_is_of_its_own_resolution():
     baseline = create_model("mamba-spike-nmnist", seed=0)
     with pytest.raises(InputError, match="34×34"):
-        account(baseline, probe_events(10, 48, 48), "a test")
-    document = account(baseline, probe_events(4, 34, 34), "a test")
+        account(baseline, synthetic_clip(10, 48, 48), "a test")
+    document = account(baseline, synthetic_clip(4, 34, 34), "a test")
     assert document["parameters"]["deployed"] == 1_026_506
     assert document["counted_at"] == {"steps": 4, "resolution": [34, 34]}
 

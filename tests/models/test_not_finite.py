@@ -12,8 +12,8 @@ from ripe_mambaspike import from_pretrained, fuse
 from ripe_mambaspike.deploy.quantize.convert import save_stored, to_float16, to_int8
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.inference.capture import capture
-from ripe_mambaspike.models.checks import poisoned
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.input_checks import nan_where_not_finite
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.ops.backend import kernels
 
@@ -67,7 +67,7 @@ def test_a_variance_below_zero(small, tmp_path):
 @pytest.mark.parametrize("kind", ["int8", "float16"])
 def test_stored_weights(small, tmp_path, kind, value):
     fused = fuse(small(), quiet=True)
-    stored = to_float16(fused) if kind == "float16" else to_int8(fused, probe_events(5, 16, 16, samples=8))[0]
+    stored = to_float16(fused) if kind == "float16" else to_int8(fused, synthetic_clip(5, 16, 16, samples=8))[0]
     save_stored(fused, stored, tmp_path)
     from_pretrained(tmp_path)
     name = "hierarchy.blocks.0.merge.weight"
@@ -129,12 +129,12 @@ def test_large_numbers_are_no_fault(small, events):
 
 def test_where_nobody_looks_the_logits_of_that_sample_are_nan(monkeypatch):
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)  # as in a compiled pass
-    x = probe_events(3, 8, 8, samples=4)
+    x = synthetic_clip(3, 8, 8, samples=4)
     for value, dtype in itertools.product(BAD, (torch.float32, torch.float16)):
         logits = torch.randn(4, 3, 5).to(dtype)
         spoiled = (1000 * x).to(dtype)  # of which a sum in float16 would overflow
         spoiled[2, 1, 0, 3, 3] = value
-        given = poisoned(logits, spoiled)
+        given = nan_where_not_finite(logits, spoiled)
         assert given[2].isnan().all()
         assert torch.equal(given[[0, 1, 3]], logits[[0, 1, 3]])
 

@@ -7,8 +7,8 @@ import torch
 
 from ripe_mambaspike import create_model, list_models
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import build, model_config
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 RIPE = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 BASELINES = ["mamba-spike", "mamba-spike-nmnist", "mamba-spike-pooled"]
@@ -23,7 +23,7 @@ def test_the_names():
 def test_every_network_runs(name, form):
     model = create_model(name, form=form).eval()
     with torch.no_grad():
-        out = model.run(probe_events(2, 34, 34))
+        out = model.run(synthetic_clip(2, 34, 34))
     assert out.logits.shape == (1, 2, model.config.num_classes)
     assert out.logits.isfinite().all()
     assert out.rates.shape == (6,)
@@ -36,7 +36,7 @@ def test_every_baseline_runs(name):
     model = create_model(name).eval()
     height, width = model.config.in_size
     with torch.no_grad():
-        out = model.run(probe_events(2, height, width))
+        out = model.run(synthetic_clip(2, height, width))
     assert out.logits.shape == (1, 1, 10)
     assert out.logits.isfinite().all()
     assert out.rates.shape == (3,)

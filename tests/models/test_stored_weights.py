@@ -36,7 +36,7 @@ def network():
 def stored(network):
     """Kernels and matrices in int8, what a norm has for every step in float16."""
     parameters = [(name, tensor) for name, tensor in network.named_parameters() if tensor.ndim > 1]
-    halves = ("scale", "shift", "a_log")
+    halves = ("scale", "shift", "A_log")
     return {n: Stored(t.detach().half(), None) if n.endswith(halves) else rounded(t) for n, t in parameters}
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.nn.norm import BatchNorm, TimeBatchNorm
 
@@ -88,7 +88,7 @@ def test_a_function_to_run_is_run():
 
 def test_drop_path_stays_off():
     model = create_model("nmnist", stage_channels=(4, 4, 4), embed_dims=(4, 8, 8), time_steps=3, drop_path_rate=0.9)
-    data = [probe_events(3, 18, 18, samples=4, seed=s) for s in range(2)]
+    data = [synthetic_clip(3, 18, 18, samples=4, seed=s) for s in range(2)]
     logits = []
     recalibrate(model, data, run=lambda x: logits.append(model(x)))
     recalibrate(model, data, run=lambda x: logits.append(model(x)))

@@ -8,7 +8,6 @@ from torch import nn
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, make_head, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba
 from ripe_mambaspike.nn.mixers import ARMS, matched_sizes
-from ripe_mambaspike.ops.mamba_inner.reference import mamba
 
 WIDTHS, RATIOS = (8, 12, 16), (1, 2, 2)
 MIXERS = ("mamba", "transformer", "gru", "conv1d", "none", "flat")
@@ -55,8 +54,8 @@ def test_drop_path_grows_linearly():
 def slow_block(block, x):
     """Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)] + x; the operator itself is tested with the operators."""
     normed = F.layer_norm(x, x.shape[-1:], block.norm.weight, block.norm.bias)
-    ahead, _ = mamba(normed, block.ahead.weights())
-    behind, _ = mamba(normed.flip(1), block.behind.weights())
+    ahead, _ = block.forward_mamba(normed)
+    behind, _ = block.backward_mamba(normed.flip(1))
     return x + torch.cat((ahead, behind.flip(1)), -1) @ block.merge.weight.T + block.merge.bias
 
 
@@ -126,10 +125,10 @@ def test_the_size_of_a_block(width, count):
 
 def test_the_mambas_start():
     module = Mamba(256)
-    assert module.dt_proj.shape == (512, 16)
-    torch.testing.assert_close(module.a_log.exp().detach(), torch.arange(1.0, 17).expand(512, -1))
-    assert (module.skip == 1).all()
-    step = F.softplus(module.dt_bias.detach())
+    assert module.dt_proj.weight.shape == (512, 16)
+    torch.testing.assert_close(module.A_log.exp().detach(), torch.arange(1.0, 17).expand(512, -1))
+    assert (module.D == 1).all()
+    step = F.softplus(module.dt_proj.bias.detach())
     assert 1e-3 * (1 - 1e-3) <= step.min() < 2e-3
     assert 5e-2 < step.max() <= 1e-1 * (1 + 1e-3)
 
@@ -141,3 +140,13 @@ def test_the_wide_head():
     hidden = F.layer_norm(x @ head[0].weight.T + head[0].bias, (32,), head[1].weight, head[1].bias)
     gelu = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
     torch.testing.assert_close(head(x), gelu @ head[3].weight.T + head[3].bias)
+
+
+def test_a_state_dict_of_mamba_ssm_loads_as_it_is():
+    width, inner, rank = 24, 48, 2
+    shapes = {
+        "A_log": (inner, 16), "D": (inner,), "in_proj.weight": (2 * inner, width), "conv1d.weight": (inner, 1, 4),
+        "conv1d.bias": (inner,), "x_proj.weight": (rank + 32, inner), "dt_proj.weight": (inner, rank),
+        "dt_proj.bias": (inner,), "out_proj.weight": (width, inner),
+    }  # fmt: skip
+    Mamba(width).load_state_dict({name: torch.randn(shape) for name, shape in shapes.items()}, strict=True)

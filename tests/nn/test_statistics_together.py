@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.models.probe import probe_events
-from ripe_mambaspike.nn.fast.layers import BatchLayer
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.fused.layers import BatchLayer
 from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import RepConv
-from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread, sharing, sync_batch_stats
+from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread, sharing, sync_batch_stats
 from ripe_mambaspike.ops.backend import kernels
 
 SHARES = {"half": (2, 2), "unequal": (1, 3), "none": (0, 3)}  # clips of the two processes
@@ -113,7 +113,7 @@ PAIRS = [(case, share) for case in CASES for share in SHARES if share == "unequa
 
 def clips(case, count):
     if "network" in case:
-        return probe_events(STEPS, 16, 16, count, 0).double()
+        return synthetic_clip(STEPS, 16, 16, count, 0).double()
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, STEPS, CHANNELS, SIDE, SIDE, generator=generator, dtype=torch.float64)
     return 2 * x + torch.arange(count, dtype=torch.float64)[:, None, None, None, None]  # no two clips have one mean

@@ -90,8 +90,8 @@ def reproducible(request):
         first, second = (evaluate_in(fn, inputs, dtype) for _ in range(2))
         request.getfixturevalue("poisoned_empty")
         assert torch.empty(3).isnan().all()
-        poisoned = evaluate_in(fn, inputs, dtype)
-        for outputs, gradients in (second, poisoned):
+        nan_where_not_finite = evaluate_in(fn, inputs, dtype)
+        for outputs, gradients in (second, nan_where_not_finite):
             for actual, expected in zip(outputs, first[0], strict=True):
                 assert actual.isfinite().all()
                 assert torch.equal(actual, expected)

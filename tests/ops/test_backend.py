@@ -9,7 +9,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import backend as module
 from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, log_once, precision, run
@@ -235,7 +235,7 @@ def network():
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name.endswith("norm.weight") and tensor.ndim == 2:
             torch.nn.init.constant_(tensor, 3.0)
-    return model, probe_events(4, 18, 18, samples=2, seed=0)
+    return model, synthetic_clip(4, 18, 18, samples=2, seed=0)
 
 
 def passes_and_gradients(model, x):

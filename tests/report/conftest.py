@@ -9,7 +9,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.models.labels import Labels, save_labels
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 
 SMALL = {
@@ -73,14 +73,14 @@ def network():
                 tensor.normal_(0.1, 0.1)
             elif name.endswith("norm.weight") and tensor.ndim == 2:
                 tensor.fill_(3.0)
-    recalibrate(model, [probe_events(4, 16, 16, samples=4, seed=1)], run=model.front_end)
+    recalibrate(model, [synthetic_clip(4, 16, 16, samples=4, seed=1)], run=model.front_end)
     return model
 
 
 @pytest.fixture(scope="session")
 def clips():
     def make(count=2, steps=4, side=16):
-        events = probe_events(steps, side, side, samples=count)
+        events = synthetic_clip(steps, side, side, samples=count)
         return [(clip, index % 3, f"clip {index}") for index, clip in enumerate(events)]
 
     return make

@@ -12,8 +12,8 @@ from ripe_mambaspike.data.samples import held_out
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.predict import load, predict
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 
 FIELDS = "model.fields={causal: true, stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}"
@@ -55,7 +55,7 @@ def test_fuses_and_predicts(run, tiny, tmp_path, capsys):
 
 def test_recalibration_averages_the_shared_statistics(run):
     model = from_pretrained(run / "best")
-    batches = [probe_events(4, 16, 16, 3, seed) for seed in range(2)]
+    batches = [synthetic_clip(4, 16, 16, 3, seed) for seed in range(2)]
     assert recalibrate(model, batches) == 2
     wanted = torch.stack([x.mean((0, 1, 3, 4)) for x in batches]).mean(0)
     torch.testing.assert_close(model.entry.running_mean[0], wanted, rtol=1e-5, atol=1e-6)

@@ -36,7 +36,7 @@ def poison(monkeypatch):
     def arm(*numbers, value=math.inf):
         real, seen = loop.mix, []
 
-        def poisoned(*words):
+        def nan_where_not_finite(*words):
             x, y = real(*words)
             seen.append(1)
             if len(seen) in numbers:
@@ -44,7 +44,7 @@ def poison(monkeypatch):
                 x[0, 1, 0, 3, 3] = value
             return x, y
 
-        monkeypatch.setattr(loop, "mix", poisoned)
+        monkeypatch.setattr(loop, "mix", nan_where_not_finite)
 
     return arm
 

@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Output
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.objective import LossWeights, consistency, objective, rate_penalty, relaxed_weight, tet
 from ripe_mambaspike.train.step import StepSettings, make_optimizer, split_by_decay, training_step
@@ -127,7 +127,7 @@ def test_targets_of_another_shape(targets):
 
 def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_statistics():
     model, twin = small().train(), small().train()
-    x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
+    x, y = synthetic_clip(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     settings = StepSettings(clip=1e-3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -142,7 +142,7 @@ def test_a_step_moves_by_the_clipped_gradient_and_leaves_no_second_trace_in_the_
 
 
 def test_gradients_of_an_earlier_step_are_forgotten():
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     grads = []
     for stale in (False, True):
         model = small().train()
@@ -156,7 +156,7 @@ def test_gradients_of_an_earlier_step_are_forgotten():
 
 
 def test_one_pass_or_two():
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     one, two = (
         training_step(m := small().train(), make_optimizer(m, 1e-3, 0.05), x, y, StepSettings(passes=passes))
         for passes in (1, 2)
@@ -179,7 +179,7 @@ def test_the_relaxed_pass_keeps_the_hard_tokens():
         return outputs
 
     model.run_passes = spy
-    x, y = probe_events(3, 16, 16, samples=2), torch.tensor([0, 1])
+    x, y = synthetic_clip(3, 16, 16, samples=2), torch.tensor([0, 1])
     training_step(model, torch.optim.SGD(model.parameters(), 0.1), x, y, StepSettings(sharpness=3.0))
     (hard, of_hard), (relaxed, of_relaxed) = seen
     assert (hard.relaxed, hard.sharpness, hard.track_statistics) == (False, 3.0, True)
@@ -191,7 +191,7 @@ def test_the_relaxed_pass_keeps_the_hard_tokens():
 def test_training_lowers_the_loss():
     model = small().train()
     optimizer = make_optimizer(model, 5e-3, 0.05)
-    x, y = probe_events(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
+    x, y = synthetic_clip(3, 16, 16, samples=4), torch.tensor([0, 1, 2, 3])
     losses = [training_step(model, optimizer, x, y, StepSettings()).loss.item() for _ in range(8)]
     assert losses[-1] < losses[0] - 0.1
 
@@ -202,7 +202,7 @@ def test_what_decays():
     names = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
     assert decayed | kept == set(names.values())
     assert not decayed & kept
-    ends_kept = ("bias", "coefficient", "gain", "a_log", "skip", "dt_bias", "conv_bias", "mix", "threshold", "log_rate")
+    ends_kept = ("bias", "coefficient", "gain", "A_log", "D", "mix", "threshold", "log_rate")
     for name, which in names.items():
         owner, _, last = name.rpartition(".")
         norm = owner.rpartition(".")[2].endswith("norm") or owner in ("entry", "head.1")
@@ -211,13 +211,13 @@ def test_what_decays():
     for name in (
         "head.0.weight",
         "bridge.attention.weight",
-        "hierarchy.blocks.0.ahead.conv",
-        "hierarchy.blocks.2.behind.dt_proj",
+        "hierarchy.blocks.0.forward_mamba.conv1d.weight",
+        "hierarchy.blocks.2.backward_mamba.dt_proj.weight",
         "stages.1.attention.query.0",
         "stages.0.first_conv.branches.4.convs.1.weight",
     ):
         assert names[name] in decayed, name
-    for name in ("entry.weight", "stages.0.first_norm.weight", "hierarchy.blocks.0.ahead.a_log"):
+    for name in ("entry.weight", "stages.0.first_norm.weight", "hierarchy.blocks.0.forward_mamba.A_log"):
         assert names[name] in kept, name  # two dimensions and yet no matrix
 
 

@@ -395,10 +395,10 @@ STAGE = [f"{conv}.{name}" for conv in ("first_conv", "second_conv") for name in 
     "attention.value.0",
 ]
 MAMBA = [
-    f"hierarchy.blocks.{block}.{way}.{name}"
+    f"hierarchy.blocks.{block}.{way}.{name}.weight"
     for block in range(3)
-    for way in ("ahead", "behind")
-    for name in ("in_proj", "conv", "x_proj", "dt_proj", "out_proj")
+    for way in ("forward_mamba", "backward_mamba")
+    for name in ("in_proj", "conv1d", "x_proj", "dt_proj", "out_proj")
 ]
 OTHERS = [
     *(f"bridge.mixture.scales.{scale}.conv.weight" for scale in range(3)),

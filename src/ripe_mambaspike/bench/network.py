@@ -13,9 +13,9 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, RipeConfig
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.ops.backend import kernels
 
@@ -80,7 +80,7 @@ def training_network(name: str, config: RipeConfig, device: torch.device) -> Rip
 def deployed_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
     """The same, its statistics measured on a synthetic clip (so that it fires), then fused."""
     model = training_network(name, config, torch.device("cpu"))
-    clip = probe_events(config.time_steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
+    clip = synthetic_clip(config.time_steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
     with kernels("off"):
         recalibrate(model, [clip], run=model.front_end)
         return fuse(model, quiet=True).to(device).eval()
@@ -100,7 +100,7 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
 
 def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:
     """Synthetic events [B, T, 2, H, W]; a few different ones, repeated."""
-    few = probe_events(config.time_steps, *config.in_size, samples=min(batch, 8))
+    few = synthetic_clip(config.time_steps, *config.in_size, samples=min(batch, 8))
     return few.repeat(-(-batch // few.shape[0]), 1, 1, 1, 1)[:batch].contiguous().to(device)
 
 

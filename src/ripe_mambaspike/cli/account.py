@@ -96,9 +96,9 @@ class AccountCommand:
 
     def _account(self) -> dict[str, Any]:
         from ripe_mambaspike.account.document import account
-        from ripe_mambaspike.models.checks import check_input
-        from ripe_mambaspike.models.probe import probe_events
+        from ripe_mambaspike.models.input_checks import check_input
         from ripe_mambaspike.models.ripe import RipeMambaSpike
+        from ripe_mambaspike.models.synthetic import synthetic_clip
         from ripe_mambaspike.nn.calibrate import recalibrate
 
         saved = is_saved(self.model)
@@ -115,11 +115,11 @@ class AccountCommand:
             measured_on = f"{self.input.name}, "
         else:
             wanted = model.config.replace(**size)
-            clip = probe_events(wanted.time_steps, *wanted.in_size).to(model.dtype)
+            clip = synthetic_clip(wanted.time_steps, *wanted.in_size).to(model.dtype)
             measured_on = "a synthetic clip (a sweeping bar and noise), "
         check_input(clip, model.config.max_time_steps, model.dtype)
         if not saved and isinstance(model, RipeMambaSpike) and model.config.form == "training":
-            small = probe_events(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
+            small = synthetic_clip(clip.shape[1], CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
             recalibrate(model, [small.to(model.dtype)], run=model.front_end)
         measured_on += f"weights of {self.model}" if saved else "untrained weights (seed 0)"
         return account(model, clip, measured_on)

@@ -38,9 +38,9 @@ class CalibrateCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.events.simulate.calibrate import calibrate
-        from ripe_mambaspike.events.simulate.compare import compare, misses
+        from ripe_mambaspike.events.simulate.compare import compare_recordings, unmet_targets
         from ripe_mambaspike.events.simulate.fitted import load_calibration, save_calibration, simulate_pictures
-        from ripe_mambaspike.events.simulate.report import write_report
+        from ripe_mambaspike.events.simulate.report import write_comparison
         from ripe_mambaspike.events.simulate.smooth import Fit
 
         if not 1 <= self.rounds <= 100_000:
@@ -59,12 +59,12 @@ class CalibrateCommand:
         seeds = [SEED + index for index in range(len(held_out.events))]
         twins = simulate_pictures(held_out.pictures, made, seeds)
         duration = made.saccades.duration_us
-        compared = compare(held_out.events, twins, held_out.labels, (34, 34), duration)
-        write_report(compared, held_out.events, twins, held_out.pictures, held_out.labels, self.out)
+        compared = compare_recordings(held_out.events, twins, held_out.labels, (34, 34), duration)
+        write_comparison(compared, held_out.events, twins, held_out.pictures, held_out.labels, self.out)
         document = {
             "calibration": str(self.out / "calibration.json"),
             **compared.document(),
-            "missed": misses(compared),
+            "missed": unmet_targets(compared),
         }
         print_json(document) if self.json else _show(document, self.out)
         return 0
@@ -125,7 +125,7 @@ def _show(document: dict[str, Any], folder: Path) -> None:
         ("ON share", f"{share['real']:.4f}", f"{share['simulated']:.4f}", "within 0.02"),
         ("event image, correlation", "", f"{document['image_correlation']['mean']:.4f}", "0.90"),
         ("ten-bin sequence, correlation", "", f"{document['sequence_correlation']['mean']:.4f}", "0.75"),
-        ("told apart by trivial statistics", "", f"{document['told_apart']['accuracy']:.1%}", "below 75 % aimed at"),
+        ("told apart by trivial statistics", "", f"{document['separability']['accuracy']:.1%}", "below 75 % aimed at"),
     ]
     rows += [
         (f"interval, {name}", f"{each['real']:.1f} µs", f"{each['simulated']:.1f} µs", "")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ripe_mambaspike.data.archives import extract, made_from
+from ripe_mambaspike.data.archives import extract, extracted_from
 from ripe_mambaspike.data.download import download
 from ripe_mambaspike.data.mirrors import Archive, Benchmark, benchmark
 from ripe_mambaspike.errors import DataError
@@ -38,4 +38,4 @@ def _fetch(facts: Benchmark, root: Path, progress: Progress | None) -> None:
 
 
 def _unpacked(archive: Archive, root: Path) -> bool:
-    return made_from(root / archive.extract_to) == archive.name
+    return extracted_from(root / archive.extract_to) == archive.name

@@ -10,7 +10,7 @@ from ripe_mambaspike.errors import DataError
 
 TRAIN, VALIDATION, TEST, NONE = "train", "val", "test", ""
 PARTS = (TRAIN, VALIDATION, TEST)
-SHARE = 0.1  # of a class's training clips, kept for validation
+VALIDATION_SHARE = 0.1  # of a class's training clips, kept for validation
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def carve_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = SHARE) -> list[str]:
+def carve_validation(
+    salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = VALIDATION_SHARE
+) -> list[str]:
     """The parts with a share of each class's training clips, at least one of several, turned into validation."""
     carved = list(parts)
     by_class: dict[int, list[int]] = {}
@@ -123,7 +125,7 @@ def without(listing: Listing, paths: Collection[str]) -> Listing:
     return replace(listing, sources=sources, cuts=cuts)
 
 
-def check(listing: Listing, root: str) -> Listing:
+def check_listing(listing: Listing, root: str) -> Listing:
     """The listing, if it has a recording and no name stands twice."""
     if not listing.sources:
         raise DataError(f"{root} holds no recording of {listing.name}; its files are wanted there")

@@ -20,7 +20,7 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source
+from ripe_mambaspike.events.source import EventSource, Options
 
 MAX_WAIT = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
 MAX_FACTS = 1 << 22  # bytes of one answer, without the events
@@ -136,7 +136,7 @@ def leased_reader(path: Path) -> Iterator[GuardedReader]:
             taken.close()
 
 
-def open_source(name: str, path: Path, options: Options) -> Source:
+def open_source(name: str, path: Path, options: Options) -> EventSource:
     """The source that `open_here` of the format's module gives, opened and read there."""
     request = {
         "format": name,
@@ -148,7 +148,7 @@ def open_source(name: str, path: Path, options: Options) -> Source:
     with leased_reader(path) as process:
         process.ask(request)
         facts, _ = process.answer(path)
-    source = Source(name, lambda: iter(()))
+    source = EventSource(name, lambda: iter(()))
     source.sensor_size = facts["sensor_size"] and (facts["sensor_size"][0], facts["sensor_size"][1])
     source.metadata = facts["metadata"]
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, MemoryNeededError
-from ripe_mambaspike.models.base import Model, refuse_altered
-from ripe_mambaspike.models.checks import refuse_not_finite
+from ripe_mambaspike.models.base import Model, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
-from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
+from ripe_mambaspike.models.input_checks import check_finite
+from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.ops.backend import log_once
 
@@ -27,12 +27,12 @@ class Captured:
     """Per-step logits [B, T, classes] for inputs of one shape, precision and device."""
 
     def __init__(self, model: Model, example: Tensor, dtype: torch.dtype | None = None) -> None:
-        refuse_altered(model, "capture")
+        require_unmodified(model, "capture")
         self.example = example.clone()
         self.model = model
         self.dtype = dtype or example.dtype
         self._graph: torch.cuda.CUDAGraph | None = None
-        with torch.inference_mode(), evaluation(model), self._precision(), memory_explained(model, example):
+        with torch.inference_mode(), evaluation(model), self._precision(), explain_model_memory(model, example):
             model(example)  # says what is wrong with the input, if anything is
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan(model, example) if covered else None
@@ -46,7 +46,7 @@ class Captured:
                 f"the input is {tuple(x.shape)} {x.dtype} on {x.device}; the network was captured for "
                 f"{tuple(wanted.shape)} {wanted.dtype} on {wanted.device}"
             )
-        refuse_not_finite(x)
+        check_finite(x)
         if self._graph is None:
             return self._compute(x)
         if x is not self.example:
@@ -59,9 +59,9 @@ class Captured:
 
     @torch.inference_mode()
     def _compute(self, x: Tensor) -> Tensor:
-        with memory_explained(self.model, x, dtype=self.dtype):
+        with explain_model_memory(self.model, x, dtype=self.dtype):
             if self._plan is not None:
-                return run_plan(self._plan, x, want_rates=False).logits
+                return run_fused(self._plan, x, want_rates=False).logits
             with evaluation(self.model), self._precision():
                 return self.model(x)
 

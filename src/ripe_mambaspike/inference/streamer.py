@@ -26,7 +26,7 @@ from ripe_mambaspike.inference.stream.causal import CausalStream
 from ripe_mambaspike.inference.stream.front import make_front
 from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
 from ripe_mambaspike.models.attention_map import attention_contrast
-from ripe_mambaspike.models.base import clip_logits, refuse_altered
+from ripe_mambaspike.models.base import clip_logits, require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 MAX_WINDOW_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
@@ -214,7 +214,7 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
     if not isinstance(model, RipeMambaSpike):
         name = getattr(model, "name", type(model).__name__)
         raise InputError(f"'{name}' cannot move on step by step; a RIPE-MambaSpike network that is no export is wanted")
-    refuse_altered(model, "stream")
+    require_unmodified(model, "stream")
     if classifier.by != "time":
         raise InputError(
             f"the network was trained on bins by {classifier.by}, whose ends are known when a recording is over; "

@@ -15,7 +15,7 @@ import numpy as np
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.region import Crop, crop_events
-from ripe_mambaspike.events.source import no_events
+from ripe_mambaspike.events.source import empty_events
 from ripe_mambaspike.live.answers import PredictionFilter, PredictionMessage, tell
 from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, draw, full_color_count
 from ripe_mambaspike.live.network import causal
@@ -140,7 +140,7 @@ class LiveStream:
             pieces, count = list(self._recent), self._recent_count
             self._recent.clear()
             self._recent_count = self._held = 0
-        events = np.concatenate(pieces)[-MAX_DRAWN_EVENTS:] if pieces else no_events()
+        events = np.concatenate(pieces)[-MAX_DRAWN_EVENTS:] if pieces else empty_events()
         if len(events):
             self._scales.append(full_color_count([events], size))
         drawn = draw(events, size, round(float(np.median(self._scales or [1]))))

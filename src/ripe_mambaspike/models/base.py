@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.nn.altered import Alteration, own_alteration
+from ripe_mambaspike.nn.modified import Modification, module_modification
 
 
 class Output(NamedTuple):
@@ -86,7 +86,7 @@ class Model(nn.Module):
             self.head[-1] = fresh
         self.config, self.labels = config, labels
 
-    def alteration(self) -> Alteration | None:
+    def modification(self) -> Modification | None:
         """What somebody hooked, subclassed or replaced inside the network, None when all is as the package made it."""
         raise NotImplementedError
 
@@ -105,15 +105,15 @@ class Model(nn.Module):
         return save_pretrained(self, folder)
 
 
-def refuse_altered(model: Model, what: str) -> None:
+def require_unmodified(model: Model, what: str) -> None:
     """Raise unless the network is as the package made it: `what` computes with its weights and calls no module."""
-    own = own_alteration(model, model.package_methods)
-    found = Alteration("", own) if own else model.alteration()
+    own = module_modification(model, model.package_methods)
+    found = Modification("", own) if own else model.modification()
     if found is not None:
-        raise not_called(found, what)
+        raise modified_error(found, what)
 
 
-def not_called(found: Alteration, what: str) -> ConfigError:
+def modified_error(found: Modification, what: str) -> ConfigError:
     """The error where an alteration would go unnoticed."""
     return ConfigError(
         f"{what}: expected the package's own modules without hooks, since not all are called one by one; "

@@ -9,20 +9,20 @@ from torch import nn
 
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.registry import build
-from ripe_mambaspike.nn.altered import Alteration
+from ripe_mambaspike.nn.modified import Modification
 
 LOG = logging.getLogger("ripe_mambaspike")
 IGNORED = {"training", "momentum", "num_batches_tracked", "drop_rates"}  # of training alone
 PLAIN = (bool, int, float, str, tuple, list, FunctionType, type(None))
 
 
-def skeleton(model: Model) -> Model:
+def meta_copy(model: Model) -> Model:
     """The network of its config, without numbers."""
     with torch.device("meta"):
         return build(model.config, model.name)
 
 
-def follow_head(model: Model) -> None:
+def sync_num_classes(model: Model) -> None:
     """Let the config, and the names of the classes, follow a head that was put in by hand."""
     last = model.last_layer
     count = last.out_features if isinstance(last, nn.Linear) else model.config.num_classes
@@ -36,23 +36,23 @@ def follow_head(model: Model) -> None:
         model.labels = model.labels.with_classes(count, None)
 
 
-def undescribed(model: Model, built: Model) -> Alteration | None:
+def difference_from_config(model: Model, built: Model) -> Modification | None:
     """The first module that is another one than the config builds; hooks are nobody's but the caller's."""
     theirs = dict(built.named_modules())
     for name, module in model.named_modules():
         other = theirs.pop(name, None)
         if other is None:
-            return Alteration(name, f"is a {type(module).__name__} that the config does not know")
+            return Modification(name, f"is a {type(module).__name__} that the config does not know")
         if name and type(module) is not type(other):
-            return Alteration(name, f"is a {type(module).__name__}, and the config says {type(other).__name__}")
+            return Modification(name, f"is a {type(module).__name__}, and the config says {type(other).__name__}")
         if "forward" in module.__dict__:
-            return Alteration(name, "has a forward of its own")
+            return Modification(name, "has a forward of its own")
         if differing := _first_difference(*(_shapes(one) for one in (module, other))):
-            return Alteration(".".join(filter(None, (name, differing))), "has another shape than the config says")
+            return Modification(".".join(filter(None, (name, differing))), "has another shape than the config says")
         if name and (differing := _first_difference(*(_settings(one) for one in (module, other)))):
-            return Alteration(name, f"has another {differing} than the config says")
+            return Modification(name, f"has another {differing} than the config says")
     if theirs:
-        return Alteration(next(iter(theirs)), "is missing")
+        return Modification(next(iter(theirs)), "is missing")
     return None
 
 

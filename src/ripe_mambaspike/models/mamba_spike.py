@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output
-from ripe_mambaspike.models.checks import check_input, poisoned
 from ripe_mambaspike.models.config import MambaSpikeConfig
-from ripe_mambaspike.nn.altered import Alteration, altered, known
-from ripe_mambaspike.nn.fast.coverage import layer_norm
-from ripe_mambaspike.nn.fast.hierarchy import run_block
-from ripe_mambaspike.nn.mamba import BlockPlan, Mamba, inner_weights
+from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
+from ripe_mambaspike.nn.fused.coverage import layer_norm
+from ripe_mambaspike.nn.fused.hierarchy import run_block
+from ripe_mambaspike.nn.mamba import BlockPlan, CausalConv1d, Mamba, inner_weights
+from ripe_mambaspike.nn.modified import Modification, find_modification, known
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.neurons import recurrent_leaky_step
 from ripe_mambaspike.ops.pooled_rates.reference import windowed_rate
@@ -59,11 +59,11 @@ class PreNormMamba(nn.Module):
         mamba = self.mamba
         inner = inner_weights((mamba,), dtype)
         with torch.autocast(x.device.type, enabled=False):
-            plan = BlockPlan(norm, mamba.in_proj.to(dtype), inner, mamba.out_proj.to(dtype), None)
+            plan = BlockPlan(norm, mamba.in_proj.weight.to(dtype), inner, mamba.out_proj.weight.to(dtype), None)
             return x + run_block(plan, x)
 
     def _altered(self) -> bool:
-        found = altered(self, (self.norm, self.mamba), _TABLE)
+        found = find_modification(self, (self.norm, self.mamba), _TABLE)
         if found is not None:
             log_once(f"{found} in a Mamba block; the reference path takes over")
         return found is not None
@@ -113,10 +113,10 @@ class MambaSpike(Model):
         for block in self.blocks:
             tokens = block(tokens)
         logits = self.head(self.norm(tokens.mean(1, keepdim=True)))
-        return Output(poisoned(logits, events), torch.stack(rates))
+        return Output(nan_where_not_finite(logits, events), torch.stack(rates))
 
-    def alteration(self) -> Alteration | None:
-        return altered(self, self.children(), _TABLE)
+    def modification(self) -> Modification | None:
+        return find_modification(self, self.children(), _TABLE)
 
     def parts(self) -> dict[str, nn.Module]:
         tail = nn.ModuleList((self.norm, self.head))
@@ -125,6 +125,6 @@ class MambaSpike(Model):
 
 MambaSpike.package_methods = {"forward": MambaSpike.forward}
 _TABLE = known(
-    (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, Mamba, PreNormMamba, RecurrentSpikingConv),
+    (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, CausalConv1d, Mamba, PreNormMamba, RecurrentSpikingConv),
     {nn.LayerNorm: layer_norm},
 )

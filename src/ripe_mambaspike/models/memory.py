@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fast import kernels_cover
+from ripe_mambaspike.models.fused import kernels_cover
 from ripe_mambaspike.nn.hierarchy import plan_levels
 from ripe_mambaspike.ops.backend import precision
 
@@ -75,7 +75,7 @@ def _largest(stages: Sequence[int], bridge: int, levels: Sequence[int], itemsize
 
 
 @contextmanager
-def memory_explained(model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None) -> Iterator[None]:
+def explain_model_memory(model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None) -> Iterator[None]:
     """Inside, running out of memory is a MemoryNeededError; `dtype` is what products are computed in, if not x's."""
     try:
         yield

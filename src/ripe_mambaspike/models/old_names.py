@@ -1,5 +1,10 @@
 """Names of config fields and tensors in networks saved by earlier versions, and what they are called now."""
 
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
 _COMMON = {"classes": "num_classes", "steps": "time_steps", "resolution": "in_size"}
 CONFIG_FIELDS: dict[str, dict[str, str]] = {
     "ripe-mambaspike": {
@@ -17,3 +22,32 @@ CONFIG_FIELDS: dict[str, dict[str, str]] = {
         "window": "rate_window",
     },
 }
+
+_MODULES = ((".ahead.", ".forward_mamba."), (".behind.", ".backward_mamba."))
+_MAMBA = {
+    "in_proj": "in_proj.weight",
+    "conv": "conv1d.weight",
+    "conv_bias": "conv1d.bias",
+    "x_proj": "x_proj.weight",
+    "dt_proj": "dt_proj.weight",
+    "dt_bias": "dt_proj.bias",
+    "a_log": "A_log",
+    "skip": "D",
+    "out_proj": "out_proj.weight",
+}
+_MAMBA_TENSOR = re.compile(rf"(.*_mamba|blocks\.\d+\.mamba)\.({'|'.join(_MAMBA)})(\.scale)?")
+
+
+def rename_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of an earlier file under today's names; the convolution [E, K] of Mamba becomes [E, 1, K]."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        for old, new in _MODULES:
+            name = name.replace(old, new)
+        if found := _MAMBA_TENSOR.fullmatch(name):
+            module, last, scale = found.groups()
+            name = f"{module}.{_MAMBA[last]}{scale or ''}"
+            if last == "conv":
+                tensor = tensor.unsqueeze(1)
+        renamed[name] = tensor
+    return renamed

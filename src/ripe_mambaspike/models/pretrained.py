@@ -23,9 +23,9 @@ from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.files import MAX_JSON, earlier_versions, make_folder, read_regular, write_together
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
-from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
+from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
-from ripe_mambaspike.models.old_names import CONFIG_FIELDS
+from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
 
@@ -55,7 +55,7 @@ def save_pretrained(
     refused before anything is written; a head put in by hand for another number of classes is taken over.
     """
     folder = _as_path(folder)
-    follow_head(model)
+    sync_num_classes(model)
     if not stored:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     else:
@@ -130,6 +130,8 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
             "so it was damaged, cut short or exchanged"
         )
     tensors = _unpack(data, folder / WEIGHTS_FILE)
+    if document["version"] == OLD_VERSION:
+        tensors = rename_tensors(tensors)
     if "precision" in weights:
         tensors = from_file(tensors, weights["precision"], str(folder / WEIGHTS_FILE))
     load_weights(model, tensors, str(folder / WEIGHTS_FILE))
@@ -181,10 +183,10 @@ def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> N
 
 def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | None, folder: Path) -> None:
     """Raise unless the network of the config with these tensors is the one at hand."""
-    built = skeleton(model)
+    built = meta_copy(model)
     origin = str(folder / WEIGHTS_FILE)
     check_weights(built, tensors if precision is None else from_file(tensors, precision, origin), origin)
-    if (found := undescribed(model, built)) is not None:
+    if (found := difference_from_config(model, built)) is not None:
         raise WeightsError(
             f"{folder} cannot keep this network: {found}; its state_dict can be saved by torch.save",
             field=found.name,

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output, not_called
-from ripe_mambaspike.models.checks import check_input, poisoned
+from ripe_mambaspike.models.base import Model, Output, modified_error
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fast import kernels_cover, plan, run_plan
-from ripe_mambaspike.models.memory import memory_explained
-from ripe_mambaspike.nn.altered import Alteration, altered, own_method
+from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
+from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
+from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.attention import ATTENTIONS
 from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
-from ripe_mambaspike.nn.fast.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.fused.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
 from ripe_mambaspike.nn.hierarchy import Hierarchy, HierarchyState, make_head
+from ripe_mambaspike.nn.modified import Modification, find_modification, overridden_method
 from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
@@ -85,34 +85,34 @@ class RipeMambaSpike(Model):
         self._check_pass(x, None)
         if not kernels_cover(self, x):
             return self.run(x).logits
-        with memory_explained(self, x):
-            return run_plan(plan(self, x), x, want_rates=False).logits
+        with explain_model_memory(self, x):
+            return run_fused(plan(self, x), x, want_rates=False).logits
 
     def run(self, x: Tensor, mode: ForwardMode = HARD, token_indices: Tensor | None = None) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
         self._check_pass(x, token_indices)
-        with memory_explained(self, x):
+        with explain_model_memory(self, x):
             return self._run(x, mode, token_indices)
 
     def _run(self, x: Tensor, mode: ForwardMode, token_indices: Tensor | None) -> Output:
         if kernels_cover(self, x, mode):
-            return run_plan(plan(self, x), x, mode, token_indices)
+            return run_fused(plan(self, x), x, mode, token_indices)
         front = self.front_end(x, mode)
         if token_indices is None:
             token_indices = self.select(front.stages[-1].spikes)
         logits = self.classify(front.features, front.attention, token_indices)
         rates = torch.cat([stage.rates() for stage in front.stages])
-        return Output(poisoned(logits, x), rates, front.attention, token_indices)
+        return Output(nan_where_not_finite(logits, x), rates, front.attention, token_indices)
 
     def run_passes(self, x: Tensor, modes: Sequence[ForwardMode]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
-        with memory_explained(self, x, len(modes)):
+        with explain_model_memory(self, x, len(modes)):
             planned = plan(self, x) if kernels_cover(self, x, modes[0]) else None
             outputs: list[Output] = []
             for mode in modes:
                 indices = outputs[0].token_indices if outputs else None
-                one = self._run(x, mode, indices) if planned is None else run_plan(planned, x, mode, indices)
+                one = self._run(x, mode, indices) if planned is None else run_fused(planned, x, mode, indices)
                 outputs.append(one)
             return outputs
 
@@ -144,14 +144,14 @@ class RipeMambaSpike(Model):
         """
         if not self.config.causal:
             raise ConfigError(f"'{self.name}' looks at whole clips; run_causal wants a network whose causal is true")
-        if (found := altered(self, (self.hierarchy,), TABLE)) is not None:
-            raise not_called(found, "run_causal")
-        with memory_explained(self, x):
+        if (found := find_modification(self, (self.hierarchy,), TABLE)) is not None:
+            raise modified_error(found, "run_causal")
+        with explain_model_memory(self, x):
             front = self.front_end(x, HARD, None if state is None else state.front)
             tokens = self.bridge(front.features, front.attention)
             mixed, hierarchy = self.hierarchy.advance(tokens, None if state is None else state.hierarchy)
             return CausalRun(
-                poisoned(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact()
+                nan_where_not_finite(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact()
             )
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
@@ -183,15 +183,19 @@ class RipeMambaSpike(Model):
                 f"(batch {samples}, k) below {positions} are wanted"
             )
 
-    def alteration(self) -> Alteration | None:
-        own = own_method(self, {name: self.package_methods[name] for name in ("front_end", "classify", "select")})
+    def modification(self) -> Modification | None:
+        own = overridden_method(
+            self, {name: self.package_methods[name] for name in ("front_end", "classify", "select")}
+        )
         if own is not None:
-            return Alteration("", own)
+            return Modification("", own)
         for name, kinds in PARTS.items():
             if type(part := getattr(self, name)) not in kinds:
-                return Alteration(name, f"is a {type(part).__name__}")
+                return Modification(name, f"is a {type(part).__name__}")
         table = WITH_DUAL_KERNELS if self.config.form == "dual-kernel" else TABLE
-        return altered(self, (self.entry, self.stages, self.bridge, self.tokens, self.hierarchy, self.head), table)
+        return find_modification(
+            self, (self.entry, self.stages, self.bridge, self.tokens, self.hierarchy, self.head), table
+        )
 
     def parts(self) -> dict[str, nn.Module]:
         """The network in the order an event sees it."""

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.altered import altered, known
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.modified import find_modification, known
 from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.tokens import keep_tokens
@@ -118,7 +118,7 @@ class ProjectedMixture(Mixture):
     def forward(self, rates: list[Tensor], mode: ForwardMode = HARD) -> Tensor:
         scales = cast("list[RateProjection]", self.scales)
         shares = self.shares(rates[0])
-        if not mode.literal and altered(self, self.scales, PROJECTIONS) is None and not self.tracks_batches():
+        if not mode.literal and find_modification(self, self.scales, PROJECTIONS) is None and not self.tracks_batches():
             return folded_mixture(rates, shares, self.folded_scales())
         projected = [projection(r, mode) for projection, r in zip(scales, rates, strict=True)]
         return torch.stack([share * p for share, p in zip(shares, projected, strict=True)]).sum(0)

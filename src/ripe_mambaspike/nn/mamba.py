@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from ripe_mambaspike.ops.mamba_inner import InnerWeights
-from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, MambaWeights, mamba
+from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, causal_conv
+from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 STATES = 16
@@ -18,52 +21,65 @@ STEP_RANGE = (1e-3, 1e-1)
 STEP_FLOOR = 1e-4
 
 
+class CausalConv1d(nn.Module):
+    """Mamba's depthwise convolution over the past: [B, L, E] → [B, L, E], and the last inputs as state."""
+
+    def __init__(self, channels: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, TAPS))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+
+    def forward(self, x: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return causal_conv(x, self.weight.squeeze(1), self.bias, initial_state)
+
+
 class Mamba(nn.Module):
-    """Holds the weights of one direction, with the standard initialization."""
+    """Mamba-1 in one direction, with the parameter names and the initialization of `mamba_ssm.Mamba`.
+
+    A state dict of that module (of the same sizes) loads as it is. [B, L, d] → [B, L, d].
+    """
 
     def __init__(self, width: int, *, conv_bias: bool = True) -> None:
         super().__init__()
         inner, rank = EXPAND * width, math.ceil(width / 16)
-        self.in_proj = nn.Parameter(torch.empty(2 * inner, width))
-        self.conv = nn.Parameter(torch.empty(inner, TAPS))
-        self.conv_bias = nn.Parameter(torch.empty(inner)) if conv_bias else None
-        self.x_proj = nn.Parameter(torch.empty(rank + 2 * STATES, inner))
-        self.dt_proj = nn.Parameter(torch.empty(inner, rank))
-        self.dt_bias = nn.Parameter(torch.empty(inner))
-        self.a_log = nn.Parameter(torch.empty(inner, STATES))
-        self.skip = nn.Parameter(torch.ones(inner))
-        self.out_proj = nn.Parameter(torch.empty(width, inner))
-        if not self.in_proj.is_meta:  # a skeleton that is counted or loaded into has no numbers yet
-            self._initialize(rank)
+        self.rank = rank
+        self.in_proj = _linear(width, 2 * inner)
+        self.conv1d = CausalConv1d(inner, bias=conv_bias)
+        self.x_proj = _linear(inner, rank + 2 * STATES)
+        self.dt_proj = _linear(rank, inner, bias=True)
+        self.A_log = nn.Parameter(torch.empty(inner, STATES))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.out_proj = _linear(inner, width)
+        if not self.A_log.is_meta:  # a network that is only counted or loaded into needs no numbers
+            self._initialize()
 
     @torch.no_grad()
-    def _initialize(self, rank: int) -> None:
-        for weight in (self.in_proj, self.x_proj, self.out_proj, self.conv):
+    def _initialize(self) -> None:
+        for weight in (self.in_proj.weight, self.x_proj.weight, self.out_proj.weight):
             bound = weight.shape[1] ** -0.5
             weight.uniform_(-bound, bound)
-        if self.conv_bias is not None:
-            self.conv_bias.uniform_(-(TAPS**-0.5), TAPS**-0.5)
-        self.a_log.copy_(torch.tensor([math.log(state + 1) for state in range(STATES)]))  # S4D-real: A = −1 … −N
-        self.dt_proj.uniform_(-(rank**-0.5), rank**-0.5)
+        for parameter in self.conv1d.parameters():
+            parameter.uniform_(-(TAPS**-0.5), TAPS**-0.5)
+        self.A_log.copy_(torch.tensor([math.log(state + 1) for state in range(STATES)]))  # S4D-real: A = −1 … −N
+        self.dt_proj.weight.uniform_(-(self.rank**-0.5), self.rank**-0.5)
         low, high = map(math.log, STEP_RANGE)
-        step = torch.empty_like(self.dt_bias).uniform_(low, high).exp_().clamp_(min=STEP_FLOOR)
-        self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
-
-    def weights(self) -> MambaWeights:
-        return MambaWeights(
-            self.in_proj,
-            self.conv,
-            self.conv_bias,
-            self.x_proj,
-            self.dt_proj,
-            self.dt_bias,
-            self.a_log,
-            self.skip,
-            self.out_proj,
-        )
+        step = torch.empty_like(self.dt_proj.bias).uniform_(low, high).exp_().clamp_(min=STEP_FLOOR)
+        self.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of it is the step
 
     def forward(self, x: Tensor, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
-        return mamba(x, self.weights(), initial_state)
+        conv, ssm = (None, None) if initial_state is None else initial_state
+        inner, gate = self.in_proj(x).chunk(2, -1)
+        inner, conv = self.conv1d(inner, conv)
+        inner = F.silu(inner)
+        step, b, c = self.x_proj(inner).split((self.rank, STATES, STATES), -1)
+        delta = F.softplus(self.dt_proj(step))
+        y, ssm = selective_scan(inner, delta, -torch.exp(at_least_float32(self.A_log)), b, c, self.D, ssm)
+        return self.out_proj(y * F.silu(gate)), MambaState(conv, ssm)
+
+
+def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
+    """Without numbers yet: the default initialization would draw from the generator in vain."""
+    return skip_init(nn.Linear, inputs, outputs, bias=bias, device=torch.get_default_device())
 
 
 class BlockPlan(NamedTuple):
@@ -80,12 +96,12 @@ def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeigh
     """The weights of one or two directions, stacked."""
 
     def stacked(name: str) -> Tensor:
-        return at_least_float32(torch.stack([getattr(direction, name) for direction in directions]))
+        return at_least_float32(torch.stack([direction.get_parameter(name) for direction in directions]))
 
-    bias = None if directions[0].conv_bias is None else stacked("conv_bias")
-    x_proj = stacked("x_proj").to(dtype)
-    decay = -torch.exp(stacked("a_log"))
-    return InnerWeights(stacked("conv"), bias, x_proj, stacked("dt_proj"), stacked("dt_bias"), decay, stacked("skip"))
+    bias = None if directions[0].conv1d.bias is None else stacked("conv1d.bias")
+    dt_proj = (stacked("dt_proj.weight"), stacked("dt_proj.bias"))
+    x_proj, a = stacked("x_proj.weight").to(dtype), -torch.exp(stacked("A_log"))
+    return InnerWeights(stacked("conv1d.weight").squeeze(2), bias, x_proj, *dt_proj, a, stacked("D"))
 
 
 class BidirectionalMamba(nn.Module):
@@ -94,14 +110,16 @@ class BidirectionalMamba(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.ahead, self.behind = Mamba(width), Mamba(width)
+        self.forward_mamba, self.backward_mamba = Mamba(width), Mamba(width)
         self.merge = nn.Linear(2 * width, width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
         """For `nn.fast`: products in `dtype`, everything else in float32."""
-        directions = (self.ahead, self.behind)
-        in_proj = torch.cat([direction.in_proj for direction in directions])
-        out = torch.cat([m @ d.out_proj for m, d in zip(self.merge.weight.chunk(2, 1), directions, strict=True)], 1)
+        directions = (self.forward_mamba, self.backward_mamba)
+        in_proj = torch.cat([direction.in_proj.weight for direction in directions])
+        out = torch.cat(
+            [m @ d.out_proj.weight for m, d in zip(self.merge.weight.chunk(2, 1), directions, strict=True)], 1
+        )
         norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
         inner = inner_weights(directions, dtype)
         return BlockPlan(norm, in_proj.to(dtype), inner, out.to(dtype), self.merge.bias.to(dtype))
@@ -109,8 +127,8 @@ class BidirectionalMamba(nn.Module):
     def forward(self, x: Tensor, initial_state: BidirectionalState | None = None) -> Tensor:
         x = self.norm(x)
         state = initial_state or BidirectionalState(None, None)
-        ahead, behind = self.ahead(x, state.forward)[0], self.behind(x.flip(1), state.backward)[0]
-        merged: Tensor = self.merge(torch.cat((ahead, behind.flip(1)), -1))
+        forward, backward = self.forward_mamba(x, state.forward)[0], self.backward_mamba(x.flip(1), state.backward)[0]
+        merged: Tensor = self.merge(torch.cat((forward, backward.flip(1)), -1))
         return merged
 
 
@@ -120,17 +138,17 @@ class CausalMamba(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.ahead = Mamba(width)
+        self.forward_mamba = Mamba(width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
         """For `nn.fast`, as the bidirectional block's."""
         norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
-        projections = (self.ahead.in_proj.to(dtype), self.ahead.out_proj.to(dtype))
-        return BlockPlan(norm, projections[0], inner_weights((self.ahead,), dtype), projections[1], None)
+        projections = (self.forward_mamba.in_proj.weight.to(dtype), self.forward_mamba.out_proj.weight.to(dtype))
+        return BlockPlan(norm, projections[0], inner_weights((self.forward_mamba,), dtype), projections[1], None)
 
     def advance(self, x: Tensor, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
         """A piece of a longer sequence, after the state of the piece before it."""
-        mixed: tuple[Tensor, MambaState] = self.ahead(self.norm(x), initial_state)
+        mixed: tuple[Tensor, MambaState] = self.forward_mamba(self.norm(x), initial_state)
         return mixed
 
     def forward(self, x: Tensor) -> Tensor:

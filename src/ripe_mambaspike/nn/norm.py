@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.nn.together import joint_count, joint_spread, sharing
+from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread, stats_sync
 from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -99,7 +99,7 @@ class _Statistics(_BatchNorm):
         scale = self.weight.double() / torch.sqrt(variance + self.eps)
         return scale, self.bias.double() - mean * scale
 
-    def normalize_together(self, x: Tensor, mode: ForwardMode, first: int = 0, *, shifted: bool = True) -> Tensor:
+    def normalize_synced(self, x: Tensor, mode: ForwardMode, first: int = 0, *, shifted: bool = True) -> Tensor:
         """x [B, C, H, W] or [B, T', C, H, W], its steps from `first` on, by the statistics of all processes."""
         count = joint_count(x.shape[0] * x.shape[-2] * x.shape[-1])
         check_statistics(count)
@@ -114,9 +114,7 @@ class _Statistics(_BatchNorm):
 
 
 @torch.no_grad()
-def track_together(
-    norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: ForwardMode
-) -> None:
+def track_all(norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: ForwardMode) -> None:
     """`track` for several norms over the same numbers, in a few calls: means and variances [norms, C]."""
     momenta = [norm.next_momentum(mode) for norm in norms]
     if any(momenta):
@@ -134,8 +132,8 @@ class BatchNorm(_Statistics):
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, *, shifted: bool = True) -> Tensor:
         """Without `shifted` its bias is left to the caller."""
-        if self.training and sharing() is not None:
-            return self.normalize_together(x, mode, shifted=shifted)
+        if self.training and stats_sync() is not None:
+            return self.normalize_synced(x, mode, shifted=shifted)
         momentum = self.next_momentum(mode) if self.training else 0.0
         tracked = not self.training or momentum > 0
         mean, variance = (self.running_mean, self.running_var) if tracked else (None, None)
@@ -154,8 +152,8 @@ class TimeBatchNorm(_Statistics):
         if not self.training and not mode.literal:
             scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
             return affine_over_time(x, scale, shift)
-        if self.training and sharing() is not None:
-            return self.normalize_together(x, mode, first_step)
+        if self.training and stats_sync() is not None:
+            return self.normalize_synced(x, mode, first_step)
         if self.training:
             check_statistics(x.shape[0] * x.shape[3] * x.shape[4])
         return batch_norm_over_time(

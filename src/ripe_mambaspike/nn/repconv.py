@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.altered import altered, known
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, standard_norm, track_together
+from ripe_mambaspike.nn.modified import find_modification, known
+from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, standard_norm, track_all
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 Filtered = tuple[Tensor, Tensor]  # output, last input
@@ -138,7 +138,11 @@ class RepConv(_FilteredConv):
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
-        if not mode.literal and altered(self, self.branches, BRANCHES) is None and not self.branches[0].norm.training:
+        if (
+            not mode.literal
+            and find_modification(self, self.branches, BRANCHES) is None
+            and not self.branches[0].norm.training
+        ):
             weight, bias = (value.to(self.branches[0].norm.weight.dtype) for value in self.kernel_and_bias())
             return self.convolve(filtered, weight, bias), final_state
         return self.each_branch(filtered.flatten(0, 1), mode).unflatten(0, x.shape[:2]), final_state
@@ -185,7 +189,7 @@ class RepConv(_FilteredConv):
             parts = zip(self.branches, kernels, strict=True)
             variances = torch.stack([branch.variance(kernel, by_tap) for branch, kernel in parts])
         variances = variances.clamp(min=0)
-        track_together([branch.norm for branch in self.branches], means, variances, count, mode)
+        track_all([branch.norm for branch in self.branches], means, variances, count, mode)
         scale = weight * torch.rsqrt(variances + EPSILON)
         fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], a tap's channels together
         return fused.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2), (shift - means * scale).sum(0)

@@ -14,8 +14,8 @@ from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import Model, clip_logits
 from ripe_mambaspike.models.mamba_spike import MambaSpike
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.evaluation import evaluation
 
 Clip = tuple[Tensor, int, str]  # binned events [T, 2, H, W], label, name
@@ -84,7 +84,7 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
     if clips:
         x = clips[0][0].detach().to("cpu", model.dtype)[None]
         return account(model, x, "the first held-out clip shown, weights of this run")
-    x = probe_events(config.time_steps, *config.in_size).to(model.dtype)
+    x = synthetic_clip(config.time_steps, *config.in_size).to(model.dtype)
     return account(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
 
 

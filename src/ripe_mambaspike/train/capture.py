@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.base import refuse_altered
+from ripe_mambaspike.models.base import require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step
@@ -31,7 +31,7 @@ class CapturedStep:
         for x, _ in batches:
             if not x.is_cuda:
                 raise InputError(f"the batch is on {x.device}; a step can be captured on a CUDA device alone")
-        refuse_altered(model, "capture_step")
+        require_unmodified(model, "capture_step")
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
         kept = _snapshot(model, optimizer)

@@ -26,9 +26,9 @@ from ripe_mambaspike.data.clips import Clips, EvalBatches, share_of
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.evaluate import BATCH, Evaluation, evaluate
-from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.together import sync_batch_stats
+from ripe_mambaspike.nn.sync_stats import sync_batch_stats
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, averaged, forward, move
 
@@ -215,7 +215,7 @@ class SharedStep:
             with (
                 shared_batch(x, total, self.sync_batch_norm) as x,
                 nullcontext() if last else self._objective.no_sync(),
-                memory_explained(self.model, x, settings.passes, torch.bfloat16 if settings.autocast else None),
+                explain_model_memory(self.model, x, settings.passes, torch.bfloat16 if settings.autocast else None),
             ):
                 parts = self._objective(x, targets, settings)
                 (parts.loss * (share * self.processes.world)).backward()  # the mean over processes undoes the last

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import not_called
-from ripe_mambaspike.models.memory import memory_explained
+from ripe_mambaspike.models.base import modified_error
+from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.altered import Alteration, own_method
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.mamba import Mamba
+from ripe_mambaspike.nn.modified import Modification, overridden_method
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
@@ -31,7 +31,7 @@ KEPT_WHOLE = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine, LIF, SiLIF, CS
 KEPT_BY_NAME: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
     ((RepConv, FusedConv, DualKernelConv), frozenset({"coefficient"})),
     ((MembraneAttention,), frozenset({"gain"})),
-    ((Mamba,), frozenset({"a_log", "skip", "dt_bias"})),
+    ((Mamba,), frozenset({"A_log", "D"})),
 )
 
 
@@ -56,9 +56,9 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
     The relaxed pass keeps the hard one's tokens and uses batch statistics without moving the running ones.
     """
     alpha = settings.sharpness
-    own = own_method(model, {"forward": model.package_methods["forward"]})
+    own = overridden_method(model, {"forward": model.package_methods["forward"]})
     if own is not None:  # the passes are taken by run_passes
-        raise not_called(Alteration("", own), "training_step")
+        raise modified_error(Modification("", own), "training_step")
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
         modes = [ForwardMode(sharpness=alpha, warm_up=False)]  # statistics are taken anew before every evaluation
         if settings.passes == 2:
@@ -103,7 +103,7 @@ def add_gradient(
     model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0
 ) -> LossTerms:
     """Add the gradient of `share` times the loss to what is there; the parts of the loss, detached."""
-    with memory_explained(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
+    with explain_model_memory(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
         parts = forward(model, x, targets, settings)
         (parts.loss if share == 1.0 else parts.loss * share).backward()
     return parts.detach()

@@ -10,7 +10,7 @@ import torch
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.calibrate import calibrate, count_events, find_rests, match_thresholds, retimed
 from ripe_mambaspike.events.simulate.fitted import (
-    Calibration,
+    CameraCalibration,
     Variation,
     load_calibration,
     save_calibration,
@@ -36,7 +36,7 @@ def make_path():
     return (*points, points[-1])
 
 
-TRUE = Calibration(
+TRUE = CameraCalibration(
     Pixel(0.15, 0.16, mismatch=0.02, leak_hz=0.5, shot_hz=0.2, cutoff_hz=40.0),
     Saccades(make_path(), 5000, 300_000, (1.0, 1.0), 0.4, 2.0, inverted=True, rests_us=(100_000.0, 200_000.0)),
     Variation(),

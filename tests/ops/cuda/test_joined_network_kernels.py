@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 
@@ -65,7 +65,7 @@ def assert_near(given, expected):
 @torch.no_grad()
 def test_inference(fields, mode):
     model = made(**fields)
-    x = probe_events(fields.get("steps", 3), 9, 8, samples=1)
+    x = synthetic_clip(fields.get("steps", 3), 9, 8, samples=1)
     given, names = ran(model, x, mode)
     assert names >= JOINED
     assert "pooled_rates" not in names
@@ -74,7 +74,7 @@ def test_inference(fields, mode):
 
 @torch.no_grad()
 def test_odd_sides_and_a_batch():
-    model, x = made(form="deployed"), probe_events(2, 34, 34, samples=2)
+    model, x = made(form="deployed"), synthetic_clip(2, 34, 34, samples=2)
     given, names = ran(model, x)
     assert names >= JOINED
     assert_near(given, exactly(model, x, RELAXED))
@@ -82,7 +82,7 @@ def test_odd_sides_and_a_batch():
 
 @torch.no_grad()
 def test_selected_tokens_keep_the_rates():
-    model, x = made(num_tokens=2), probe_events(3, 16, 16, samples=2)
+    model, x = made(num_tokens=2), synthetic_clip(3, 16, 16, samples=2)
     given, names = ran(model, x, HARD)
     assert not names & JOINED
     assert_near(given, exactly(model, x, HARD))
@@ -94,7 +94,7 @@ def test_selected_tokens_keep_the_rates():
 
 
 def test_gradients_and_batch_statistics_keep_the_rates():
-    model, x = made(), probe_events(3, 9, 8, samples=2)
+    model, x = made(), synthetic_clip(3, 9, 8, samples=2)
     _, names = ran(model, x)
     assert not names & JOINED
     model.train()
@@ -105,7 +105,7 @@ def test_gradients_and_batch_statistics_keep_the_rates():
 
 @torch.no_grad()
 def test_exported_and_compiled():
-    model, x = made(form="deployed", mixer="none"), probe_events(3, 9, 8, samples=2)
+    model, x = made(form="deployed", mixer="none"), synthetic_clip(3, 9, 8, samples=2)
     expected = model(x)
     program = torch.export.export(model, (x,))
     targets = {

@@ -7,7 +7,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.models.probe import probe_events
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
 
@@ -29,7 +29,7 @@ def test_relaxed_training_pass_and_its_gradients(causal):
     randomize(model, 0)
     model.train()
     exact = copy.deepcopy(model).double()
-    x = probe_events(2, 9, 8, samples=2)
+    x = synthetic_clip(2, 9, 8, samples=2)
     results = []
     for network, clip, choice in ((exact, x.double(), "off"), (model, x, "triton")):
         with kernels(choice):
@@ -48,7 +48,7 @@ def test_relaxed_training_pass_and_its_gradients(causal):
 def test_inference(causal):
     model = create_model("nmnist", seed=0, form="deployed", causal=causal, **FIELDS)
     model.eval()
-    x = probe_events(2, 9, 8, samples=1)
+    x = synthetic_clip(2, 9, 8, samples=1)
     with kernels("off"):
         expected = copy.deepcopy(model).double().run(x.double(), RELAXED)
     given = model.run(x, RELAXED)

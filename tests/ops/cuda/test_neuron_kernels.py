@@ -182,8 +182,8 @@ def test_reproducible_with_poisoned_memory(resonating, request):
     request.getfixturevalue("poisoned_bytes")
     assert torch.empty(3).isnan().all()
     assert (torch.empty_like(torch.ones(3, dtype=torch.uint8)) == 255).all()
-    poisoned = evaluate(inputs, fused=True, dtype=torch.float32)
-    for again in (second, poisoned):
+    nan_where_not_finite = evaluate(inputs, fused=True, dtype=torch.float32)
+    for again in (second, nan_where_not_finite):
         for actual, expected in zip(again, first, strict=True):
             assert all(torch.equal(actual[name], expected[name]) for name in expected)
 

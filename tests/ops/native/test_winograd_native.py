@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.nn.fast.layers import convolve
+from ripe_mambaspike.nn.fused.layers import convolve
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.cpp.build import unavailable_reason
 from ripe_mambaspike.ops.winograd import tile_conv, tile_conv_reference, tile_weights

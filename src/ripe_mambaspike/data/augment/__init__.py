@@ -15,7 +15,7 @@ from ripe_mambaspike.data.augment.flips import (
     reverse_time,
 )
 from ripe_mambaspike.data.augment.geometry import (
-    affine,
+    affine_transform,
     cutout,
     roll,
     rotations,
@@ -48,7 +48,7 @@ __all__ = [
     "PolarityFlip",
     "Relabels",
     "TimeReversal",
-    "affine",
+    "affine_transform",
     "apply_draw",
     "augment_clips",
     "augment_labeled",

@@ -13,7 +13,7 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     Listing,
     carve_validation,
-    check,
+    check_listing,
     make_cut,
     one_clip_each,
     rank,
@@ -32,7 +32,7 @@ PUBLISHED = {
 FILE = re.compile(r"(?:.*/)?cifar10_([a-z]+)_(\d+)\.aedat4?")
 
 
-def listing(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
+def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
     found: dict[tuple[int, int], str] = {}
     for path in files:
         match = FILE.fullmatch(path)
@@ -60,7 +60,7 @@ def listing(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
     for name, tested in _tested().items():
         parts = carve_validation("cifar10dvs", clips, [TEST if place in tested else TRAIN for place in places])
         cuts[name] = make_cut(name, clips, parts, PUBLISHED[name])
-    return check(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
+    return check_listing(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
 
 
 def _tested() -> dict[str, set[tuple[int, int]]]:

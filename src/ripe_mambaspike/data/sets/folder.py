@@ -12,7 +12,7 @@ from ripe_mambaspike.data.listing import (
     Cut,
     Listing,
     carve_validation,
-    check,
+    check_listing,
     make_cut,
     one_clip_each,
 )
@@ -32,7 +32,7 @@ NO_RECORDING = (
 ABOUT = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
 
 
-def listing(
+def list_folder(
     root: Path,
     files: Sequence[str],
     folders: Sequence[str] = (),
@@ -84,7 +84,7 @@ def listing(
     cuts: dict[str, Cut] = {cut.name: cut}
     notes = _notes(cut, clips, classes)
     made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays, crop=part)
-    return check(made, str(root))
+    return check_listing(made, str(root))
 
 
 def _is_stray(path: str) -> bool:

@@ -31,28 +31,28 @@ class SetFacts:
 SETS = {
     "dvsgesture": SetFacts(
         "DVS-Gesture", ("1176-288", "1077-264"), "1176/288 or 1077/264", "128×128",
-        "userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", dvsgesture.listing,
+        "userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", dvsgesture.list_dvsgesture,
     ),
     "cifar10dvs": SetFacts(
         "CIFAR10-DVS", ("first-100", "last-100", "random-100"), "9000/1000", "128×128",
-        "CLASS/cifar10_CLASS_N.aedat", cifar10dvs.listing, ("partial",),
+        "CLASS/cifar10_CLASS_N.aedat", cifar10dvs.list_cifar10dvs, ("partial",),
     ),
     "ncaltech101": SetFacts(
-        "N-Caltech101", ("first-90",), "7886/823", "240×180", "CLASS/image_NNNN.bin", ncaltech101.listing,
+        "N-Caltech101", ("first-90",), "7886/823", "240×180", "CLASS/image_NNNN.bin", ncaltech101.list_ncaltech101,
     ),
     "nmnist": SetFacts(
-        "N-MNIST", ("folders",), "60000/10000", "34×34", "Train/D/NNNNN.bin, Test/D/NNNNN.bin", nmnist.listing,
+        "N-MNIST", ("folders",), "60000/10000", "34×34", "Train/D/NNNNN.bin, Test/D/NNNNN.bin", nmnist.list_nmnist,
     ),
     "nmnist-600": SetFacts(
-        "N-MNIST, its first 600", ("thirds",), "400/200", "34×34", "Train/D/NNNNN.bin", nmnist.listing_600,
+        "N-MNIST, its first 600", ("thirds",), "400/200", "34×34", "Train/D/NNNNN.bin", nmnist.list_nmnist_600,
     ),
     "dailydvs200": SetFacts(
         "DailyDVS-200", ("official",), "14773+3180/4093", "320×240",
-        "action_K/….aedat4 + train.txt, val.txt, test.txt", dailydvs200.listing, ("partial", "lists"),
+        "action_K/….aedat4 + train.txt, val.txt, test.txt", dailydvs200.list_dailydvs200, ("partial", "lists"),
     ),
     "folder": SetFacts(
         "your own", ("folders", "share-…"), "any", "any", "CLASS/RECORDING, or train/CLASS/RECORDING …",
-        folder.listing, ("test_share", "sensor_size", "time_unit", "crop", "folders"),
+        folder.list_folder, ("test_share", "sensor_size", "time_unit", "crop", "folders"),
     ),
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ DIGITS = nmnist.CLASSES
 FOLDERS = {TRAIN: "Train", TEST: "Test"}
 GESTURES = "synthgesture"
 GESTURE_COUNTS = {"train": 1100, "val": 220, "test": 440}
-MOST = 10_000_000  # clips of a part
+MAX_CLIPS = 10_000_000  # clips of a part
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> P
     for part in PARTS:
         wanted = counts.get(part)
         number = GESTURE_COUNTS[part] if wanted is None else wanted
-        _check_count(part, number, MOST)
+        _check_count(part, number, MAX_CLIPS)
         rows += [(Clip(f"{part}/{n:05d}_{classes[n % len(classes)]}", n % len(classes)), part) for n in range(number)]
     return Planned(_listing(GESTURES, tuple(classes), "people", rows, []), ())
 

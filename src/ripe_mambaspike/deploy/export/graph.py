@@ -21,9 +21,9 @@ from torch.nn.utils import parametrize
 from ripe_mambaspike.deploy.export.graph_front import FrontEnd
 from ripe_mambaspike.deploy.export.graph_tail import Tail
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model, refuse_altered
+from ripe_mambaspike.models.base import Model, require_unmodified
 from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
-from ripe_mambaspike.models.described import follow_head
+from ripe_mambaspike.models.described import sync_num_classes
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -220,8 +220,8 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
     if model.config.causal:
         raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal, and has no graph yet")
-    refuse_altered(model, "export")
-    follow_head(model)
+    require_unmodified(model, "export")
+    sync_num_classes(model)
     prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     if prepared.dtype != torch.float64:
         prepared = prepared.float()

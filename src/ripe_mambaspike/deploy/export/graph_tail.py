@@ -10,7 +10,7 @@ from ripe_mambaspike.deploy.export import graph_ops as ops
 from ripe_mambaspike.deploy.export.graph_scan import scan
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
-from ripe_mambaspike.nn.mamba import BidirectionalMamba
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, Mamba
 from ripe_mambaspike.nn.mixers import GRUBlock
 from ripe_mambaspike.nn.tokens import TokenSelection, keep_tokens
 from ripe_mambaspike.ops.mamba_inner.reference import MambaWeights, causal_conv
@@ -64,7 +64,7 @@ def _mix(block: nn.Module, x: Tensor) -> Tensor:
 def _bidirectional(block: BidirectionalMamba, x: Tensor) -> Tensor:
     """Both directions go through one scan."""
     x = block.norm(x)
-    directions = ((block.ahead.weights(), x), (block.behind.weights(), x.flip(1)))
+    directions = ((_weights(block.forward_mamba), x), (_weights(block.backward_mamba), x.flip(1)))
     inner, gate, delta, into, out_of = (
         torch.stack(parts) for parts in zip(*(_prepare(*d) for d in directions), strict=True)
     )
@@ -75,6 +75,12 @@ def _bidirectional(block: BidirectionalMamba, x: Tensor) -> Tensor:
         F.linear(part, weights.out_proj) for part, (weights, _) in zip(y.unbind(), directions, strict=True)
     )
     return F.linear(torch.cat((ahead, behind.flip(1)), -1), block.merge.weight, block.merge.bias)
+
+
+def _weights(mamba: Mamba) -> MambaWeights:
+    conv, step = mamba.conv1d, mamba.dt_proj
+    taps = (mamba.in_proj.weight, conv.weight.squeeze(1), conv.bias, mamba.x_proj.weight)
+    return MambaWeights(*taps, step.weight, step.bias, mamba.A_log, mamba.D, mamba.out_proj.weight)
 
 
 def _prepare(weights: MambaWeights, x: Tensor) -> tuple[Tensor, ...]:

@@ -39,7 +39,7 @@ class GraphFile(Document):
     outputs: Words
 
 
-class Manifest(Document):
+class Manifest(Document, kw_only=True):
     """What was exported, from what, and for which inputs."""
 
     format: Literal["ripe-export"] = FORMAT
@@ -58,9 +58,7 @@ class Manifest(Document):
     def __post_init__(self) -> None:
         for name in ("kind", "file"):
             if len({getattr(graph, name) for graph in self.graphs}) < len(self.graphs):
-                raise WeightsError(
-                    f"graphs: expected graphs that differ in their {name}, got one twice", field="graphs"
-                )
+                raise WeightsError(f"graphs: expected one of each {name}, got one twice", field="graphs")
         if missing := [name for name in RipeConfig.field_names() if name not in self.config]:
             raise WeightsError(f"config.{missing[0]}: expected a value, got nothing", field=f"config.{missing[0]}")
 

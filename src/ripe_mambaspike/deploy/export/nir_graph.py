@@ -24,7 +24,7 @@ from ripe_mambaspike.deploy.export.nir_neurons import (
     scale_node,
 )
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import refuse_altered
+from ripe_mambaspike.models.base import require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import TimeAffine
@@ -91,7 +91,7 @@ def check_model(model: Any) -> None:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
     if model.config.causal:
         raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal")
-    refuse_altered(model, "export")
+    require_unmodified(model, "export")
     kind = str(model.dtype).removeprefix("torch.")
     if kind not in ("float32", "float64"):
         raise ConfigError(f"{wanted} in float32 or float64; '{model.name}' is in {kind}")

@@ -71,7 +71,7 @@ def export(
     out: folder to write; `export/TO-WEIGHTS` in the run's folder, or in NETWORK-export, when not given
     weights: int8 weights are calibrated on training recordings (`calibration`, or those of the set it was trained on)
     graphs: clip, step and tail; all that the network has when not given
-    check: compare what was written with PyTorch on `recordings`, or on `clips` test recordings; raises where they differ
+    check: compare what was written with PyTorch on `recordings`, or on `clips` test ones; raises where they differ
     root: folder of the set; as in the run's recipe when not given
     """
     options = ExportOptions(to, weights, tuple(graphs), static, opset)

@@ -177,11 +177,11 @@ def load_export(
         )
     if steps not in (None, manifest.time_steps):
         raise InputError(
-            f"steps: expected {manifest.time_steps}, as {folder} was exported for, got {steps}", field="steps"
+            f"steps: expected {manifest.time_steps}, as in {folder}, got {steps}", field="steps"
         )
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
-        raise InputError(f"grid: expected {height}×{width}, as {folder} was exported for, got {grid}", field="grid")
+        raise InputError(f"grid: expected {height}×{width}, as in {folder}, got {grid}", field="grid")
     return make_classifier(
         model,  # type: ignore[arg-type]
         labels,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output, refuse_altered
+from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.ripe import FrontEndState, RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
@@ -168,7 +168,7 @@ def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accum
 def _dense_twin(model: Model, dtype: torch.dtype) -> RipeMambaSpike:
     """A copy in the dual-kernel form and the precision of the pass; what is coarser than float32 is widened first."""
     if isinstance(model, RipeMambaSpike):
-        refuse_altered(model, "Accumulator")
+        require_unmodified(model, "Accumulator")
     if isinstance(model, RipeMambaSpike) and model.dtype not in (torch.float32, torch.float64):
         model = copy.deepcopy(model).float()
     if isinstance(model, RipeMambaSpike) and model.config.form == "dual-kernel":

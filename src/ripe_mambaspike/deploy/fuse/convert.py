@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model, refuse_altered
-from ripe_mambaspike.models.described import follow_head, skeleton, undescribed
+from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedProjection, RateProjection
@@ -51,9 +51,9 @@ def _expect(model: Any, what: str, *forms: str) -> None:
         raise ConfigError(f"{wanted}; {given} was given")
     if model.config.form not in forms:
         raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
-    refuse_altered(model, what)
-    follow_head(model)
-    if (found := undescribed(model, skeleton(model))) is not None:
+    require_unmodified(model, what)
+    sync_num_classes(model)
+    if (found := difference_from_config(model, meta_copy(model))) is not None:
         raise ConfigError(f"{wanted}; {found} in '{model.name}'", field=found.name)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:

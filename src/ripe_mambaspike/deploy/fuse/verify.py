@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import VerificationError
-from ripe_mambaspike.models.probe import probe_events
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 TOLERANCE = 1e-12  # in float64
@@ -37,7 +37,7 @@ def probe(model: RipeMambaSpike, side: int | None = None, samples: int = 1, seed
     """Binned events for this network [samples, T, 2, side, side], float64; wide enough for its tokens."""
     if side is None:
         side = max(PROBE_SIDE, 8 * math.ceil(math.sqrt(model.config.num_tokens or 1)))
-    return probe_events(model.config.time_steps, side, side, samples, seed).double()
+    return synthetic_clip(model.config.time_steps, side, side, samples, seed).double()
 
 
 @torch.no_grad()

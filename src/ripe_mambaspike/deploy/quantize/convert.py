@@ -18,8 +18,8 @@ from torch import Tensor
 from ripe_mambaspike.deploy.quantize.moments import input_moments
 from ripe_mambaspike.deploy.quantize.rounding import ROUNDINGS, Rounded, damped, output_error, round_nearest
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, refuse_altered
-from ripe_mambaspike.models.checks import check_input
+from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels
 from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -182,7 +182,7 @@ def _expect(model: Any, what: str) -> RipeMambaSpike:
         raise ConfigError(
             f"{what} wants a RIPE-MambaSpike network in its deployed or dual-kernel form; {given} was given"
         )
-    refuse_altered(model, what)
+    require_unmodified(model, what)
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             raise ConfigError(f"{what} wants finite weights; '{model.name}' has a number in {name} that is not")

@@ -88,7 +88,7 @@ def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur
     return below.diff(dim=-1) / 2
 
 
-def scaled(saccades: Saccades, factor: float) -> Saccades:
+def scale_saccades(saccades: Saccades, factor: float) -> Saccades:
     """The same on a sensor with `factor` times the pixels along a side."""
     path = tuple((x * factor, y * factor) for x, y in saccades.path)
     return replace(saccades, path=path, scale=(saccades.scale[0] * factor, saccades.scale[1] * factor))

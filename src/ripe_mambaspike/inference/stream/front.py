@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.models.fast import Plan, kernels_cover, plan
+from ripe_mambaspike.models.fused import Plan, kernels_cover, plan
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.fast.hierarchy import classify
-from ripe_mambaspike.nn.fast.layers import Layer
-from ripe_mambaspike.nn.fast.stage import StagePlan
+from ripe_mambaspike.nn.fused.hierarchy import classify
+from ripe_mambaspike.nn.fused.layers import Layer
+from ripe_mambaspike.nn.fused.stage import StagePlan
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.cpp.onward import neuron_state, onward_fire, onward_rates, rate_state
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import no_events
+from ripe_mambaspike.events.source import empty_events
 
 
 class SortedEvents(NamedTuple):
@@ -31,8 +31,8 @@ class EventSorter:
         self.tolerance_us, self.max_jump_us = tolerance_us, max_jump_us
         self.stray = 0  # events of times that nothing else agreed with
         self.newest: int | None = None
-        self._held = no_events()
-        self._suspect = no_events()
+        self._held = empty_events()
+        self._suspect = empty_events()
 
     def push(self, events: Events, waited_us: int = 0) -> list[SortedEvents]:
         """What may be handed on now that these have come, so long after the packet before them."""
@@ -41,7 +41,7 @@ class EventSorter:
         if len(events) and not near.any():
             if len(self._suspect) and _agree(self._suspect, events, self.max_jump_us):
                 out.append(SortedEvents(self.flush()))
-                events, self._suspect = np.concatenate((self._suspect, events)), no_events()
+                events, self._suspect = np.concatenate((self._suspect, events)), empty_events()
                 self.newest = None
                 return [*out, SortedEvents(self._release(events), restarted=True)]
             self.stray += len(self._suspect)
@@ -49,12 +49,12 @@ class EventSorter:
             return out
         if len(events):
             self.stray += len(self._suspect) + int(len(events) - near.sum())
-            self._suspect = no_events()
+            self._suspect = empty_events()
         return [SortedEvents(self._release(events if near.all() else events[near]))]
 
     def flush(self) -> Events:
         """All that is held back."""
-        held, self._held = self._held, no_events()
+        held, self._held = self._held, empty_events()
         return held
 
     def _near(self, events: Events, waited_us: int) -> NDArray[np.bool_]:

@@ -147,7 +147,7 @@ def _levels() -> list[Claim]:
             LEVELS.count(f"architecture.level{level}.width", f"Width of level {level}", dim, width),
         ]
     model: Any = meta_model(config, "deployed")
-    states = {block.ahead.a_log.shape[1] for block in model.hierarchy.blocks}
+    states = {block.forward_mamba.A_log.shape[1] for block in model.hierarchy.blocks}
     scans = [count * STATES * width for count, width in zip(counts, widths, strict=True)]
     products = [count * width**2 for count, width in zip(counts, widths, strict=True)]
     growth = [after / before for before, after in itertools.pairwise(products)]

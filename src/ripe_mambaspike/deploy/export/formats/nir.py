@@ -29,8 +29,8 @@ from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
 from ripe_mambaspike.deploy.export.registry import ExportFormat, ExportRequest, register_export
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, VerificationError
-from ripe_mambaspike.models.checks import check_input
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
+from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -60,7 +60,7 @@ class NirFormat(ExportFormat):
     def unavailable_reason(self) -> str | None:
         if importlib.util.find_spec("nir") is None:
             return (
-                'a NIR file needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" adds it'
+                'NIR needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" adds it'
             )
         return None
 

@@ -47,7 +47,8 @@ class OnnxFormat(GraphFormat):
         missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
         if not missing:
             return None
-        return f'ONNX needs the package {missing[0]}, which is not installed; pip install "ripe-mambaspike[export]" adds it'
+        hint = 'pip install "ripe-mambaspike[export]" adds it'
+        return f"ONNX needs the package {missing[0]}, which is not installed; {hint}"
 
     def check_opset(self, opset: int) -> None:
         if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:

@@ -23,7 +23,7 @@ class Known(NamedTuple):
 Table = Mapping[type[nn.Module], Known]
 
 
-class Alteration(NamedTuple):
+class Modification(NamedTuple):
     """What is not as the package made it."""
 
     name: str  # of the module; empty for the network itself
@@ -38,10 +38,10 @@ def known(kinds: Iterable[type[nn.Module]], fits: Mapping[type[nn.Module], Fits]
     return {kind: Known(kind.forward, (fits or {}).get(kind)) for kind in kinds}
 
 
-def altered(root: nn.Module, parts: Iterable[nn.Module], table: Table) -> Alteration | None:
+def find_modification(root: nn.Module, parts: Iterable[nn.Module], table: Table) -> Modification | None:
     """The first alteration at or below these parts of a network, named from its root; None when there is none."""
     if _has_any_global_hook():
-        return Alteration("", "has a hook of all modules")
+        return Modification("", "has a hook of all modules")
     stack = list(parts)
     seen = set()
     for module in stack:  # which grows; this is run before every pass, and is quick
@@ -66,12 +66,12 @@ def altered(root: nn.Module, parts: Iterable[nn.Module], table: Table) -> Altera
     return None
 
 
-def own_alteration(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
+def module_modification(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
     """What is altered about a module itself, whose methods of these names are to be these very functions."""
-    return "has a hook" if any(module.__dict__[hooks] for hooks in HOOKS) else own_method(module, methods)
+    return "has a hook" if any(module.__dict__[hooks] for hooks in HOOKS) else overridden_method(module, methods)
 
 
-def own_method(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
+def overridden_method(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
     """The same without hooks, which PyTorch calls around `forward` whatever that does."""
     for name, method in methods.items():
         if getattr(type(module), name) is not method or name in module.__dict__:
@@ -86,12 +86,12 @@ def _fits(fits: Fits, module: nn.Module) -> bool:
         return False
 
 
-def _described(root: nn.Module, table: Table, module: nn.Module) -> Alteration:
+def _described(root: nn.Module, table: Table, module: nn.Module) -> Modification:
     """Rather a child that is no known module than the parent that it does not fit."""
     found = next((one for one in module.modules() if type(one) not in table), module)
     name = next((name for name, one in root.named_modules() if one is found), "")
     entry = table.get(type(found))
     if entry is None:
-        return Alteration(name, f"is a {type(found).__name__}")
-    own = own_alteration(found, {"forward": entry.forward})
-    return Alteration(name, own or "has settings or parts of another kind")
+        return Modification(name, f"is a {type(found).__name__}")
+    own = module_modification(found, {"forward": entry.forward})
+    return Modification(name, own or "has settings or parts of another kind")

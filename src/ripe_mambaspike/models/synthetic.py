@@ -7,7 +7,7 @@ NOISE = 0.05  # events a pixel, polarity and step
 EDGE = 1.5  # events a pixel of an edge
 
 
-def probe_events(steps: int, height: int, width: int, samples: int = 1, seed: int = 0) -> Tensor:
+def synthetic_clip(steps: int, height: int, width: int, samples: int = 1, seed: int = 0) -> Tensor:
     """Event counts [samples, T, 2, H, W] in float32: the bar's leading edge fires ON, its trailing edge OFF.
 
     Every sample has its own direction, speed and width; the same seed gives the same clip.

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents
 from ripe_mambaspike.nn.forward_mode import ForwardMode
+from ripe_mambaspike.nn.fused.layers import BatchLayer, Currents
 
 
 def every_step(value: Tensor, steps: int) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.nn.attention import MembraneAttention
-from ripe_mambaspike.nn.fast.layers import BatchLayer, Currents, Layer, coefficient_of, fixed_layer
-from ripe_mambaspike.nn.fast.shared import SharedBatchLayer, every_step
 from ripe_mambaspike.nn.forward_mode import ForwardMode
+from ripe_mambaspike.nn.fused.layers import BatchLayer, Currents, Layer, coefficient_of, fixed_layer
+from ripe_mambaspike.nn.fused.shared import SharedBatchLayer, every_step
 from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.ops.backend import computing_in
@@ -84,14 +84,14 @@ def plan_attention(module: Any, dtype: torch.dtype) -> Any:
     return module
 
 
-class Charged(NamedTuple):
+class FirstNeuronOutput(NamedTuple):
     """What the first neuron gives."""
 
     spikes: Spikes
     potential: Tensor  # [B, T, H, W, C]
 
 
-def charge(plan: StagePlan, operand: Tensor, mode: ForwardMode) -> Charged:
+def run_first_neuron(plan: StagePlan, operand: Tensor, mode: ForwardMode) -> FirstNeuronOutput:
     """The first convolution, norm and neuron: operand [B, T, H, W, C_in], already filtered."""
     current = plan.first(operand, mode)
     grid = current.values.shape
@@ -103,12 +103,12 @@ def charge(plan: StagePlan, operand: Tensor, mode: ForwardMode) -> Charged:
         sharpness=mode.sharpness,
     )
     spikes = Spikes(fired.spikes.view(grid), fired.carrier.view(grid), fired.operand.view(grid))
-    return Charged(spikes, fired.potential.view(grid))
+    return FirstNeuronOutput(spikes, fired.potential.view(grid))
 
 
-def charge_from_events(
+def run_first_neuron_from_events(
     plan: StagePlan, x: Tensor, entry: tuple[Tensor, Tensor], coefficient: Tensor | None, mode: ForwardMode
-) -> Charged:
+) -> FirstNeuronOutput:
     """The same from events [B, T, 2, H, W] through the entry norm and the filter, without a gradient."""
     assert isinstance(plan.first, Layer)
     steps = x.shape[1]
@@ -124,12 +124,12 @@ def charge_from_events(
         relaxed=mode.relaxed,
         sharpness=mode.sharpness,
     )
-    return Charged(Spikes(spikes, operand, operand), potential)
+    return FirstNeuronOutput(Spikes(spikes, operand, operand), potential)
 
 
 def run_stage(
     plan: StagePlan,
-    charged: Charged,
+    first: FirstNeuronOutput,
     next_coefficient: Tensor | None,
     mode: ForwardMode,
     *,
@@ -141,12 +141,12 @@ def run_stage(
     Hand `charged` over without keeping it: each tensor is let go once it has been read.
     """
     relaxed, sharpness = mode.relaxed, mode.sharpness
-    inner = charged.spikes
+    inner = first.spikes
     grid = inner.data.shape
-    spikes, carrier, potential = (t.flatten(2, 3) for t in (inner.data, inner.carrier, charged.potential))
+    spikes, carrier, potential = (t.flatten(2, 3) for t in (inner.data, inner.carrier, first.potential))
     rates = [inner.mean()] if keep_rates else []
     operand = inner.operand
-    del charged, inner
+    del first, inner
     current = _flat(plan.second(operand, mode))
     del operand
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():

@@ -14,7 +14,7 @@ from torch import Tensor
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
-from ripe_mambaspike.nn.together import joint_count, joint_moments, joint_spread
+from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.patch_moments import patch_moments
 from ripe_mambaspike.ops.shapes import at_least_float32

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.fast.bridge import Unjoined
+from ripe_mambaspike.nn.fused.bridge import UnnormedTokens
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan, CausalMamba
 from ripe_mambaspike.ops.mamba_inner import mamba_inner
@@ -47,9 +47,9 @@ def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> Hiera
     return HierarchyPlan(_norm(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
 
 
-def classify(plan: HierarchyPlan, given: Tensor | Unjoined) -> Tensor:
+def classify(plan: HierarchyPlan, given: Tensor | UnnormedTokens) -> Tensor:
     """Tokens [B, T, k, d] → per-step logits [B, T, classes], float32."""
-    if isinstance(given, Unjoined):
+    if isinstance(given, UnnormedTokens):
         tokens = given.normed(plan.norm)
     else:
         tokens = row_norm(given, *plan.norm, plan.norm[0].dtype)

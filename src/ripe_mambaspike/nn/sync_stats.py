@@ -1,6 +1,6 @@
 """Batch statistics over the clips of several processes.
 
-Inside `with statistics_together(...)` every batch norm, on either path, uses the moments of all processes' clips, and
+Inside `with sync_batch_stats(...)` every batch norm, on either path, uses the moments of all processes' clips, and
 their gradients reach all processes. Outside it nothing happens and nothing is paid. All processes have to run the same
 network the same number of times, because each norm waits for the others.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Sharing:
+class StatsSync:
     """A batch of all processes, seen from one of them."""
 
     present: int  # clips in this process's batch
@@ -30,7 +30,7 @@ class Sharing:
         return self.present / self.total if self.counted else 0.0
 
 
-_sharing: ContextVar[Sharing | None] = ContextVar("statistics_together", default=None)
+_sharing: ContextVar[StatsSync | None] = ContextVar("sync_batch_stats", default=None)
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def sync_batch_stats(present: int, total: int, *, counted: bool = True, group: A
 
     A process without clips runs others in their place that do not count: `counted` is false, `present` how many.
     """
-    token = _sharing.set(Sharing(present, total, counted, group))
+    token = _sharing.set(StatsSync(present, total, counted, group))
     try:
         yield
     finally:
@@ -47,20 +47,20 @@ def sync_batch_stats(present: int, total: int, *, counted: bool = True, group: A
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def sharing() -> Sharing | None:
+def stats_sync() -> StatsSync | None:
     """How statistics are shared; None where they are not."""
     return _sharing.get()
 
 
 def joint_count(count: int) -> int:
     """Over how many numbers statistics are, where this process has `count` of them."""
-    shared = sharing()
+    shared = stats_sync()
     return count if shared is None else count // shared.present * shared.total
 
 
 def joint_moments(mean: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """First and second moments of any shapes, over all processes; summed in their own precision."""
-    shared = sharing()
+    shared = stats_sync()
     if shared is None:
         return mean, second
     first, other = _summed(shared, mean, second)
@@ -72,7 +72,7 @@ def joint_spread(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
     The moments are summed in float64, so that nothing is lost when the mean's square is taken off again.
     """
-    shared = sharing()
+    shared = stats_sync()
     if shared is None:
         return mean, variance
     wide, dtype = mean.double(), mean.dtype
@@ -80,7 +80,7 @@ def joint_spread(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     return joint.to(dtype), (square - joint.square()).clamp(min=0).to(dtype)
 
 
-def _summed(shared: Sharing, *moments: Tensor) -> list[Tensor]:
+def _summed(shared: StatsSync, *moments: Tensor) -> list[Tensor]:
     """The weighted sums over processes, in one message."""
     flat = torch.cat([moment.flatten() for moment in moments])
     joint: Tensor = _SumOverProcesses.apply(flat * shared.weight, shared.group)

@@ -33,10 +33,10 @@ def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int 
     if x.dtype != dtype and not (torch.is_autocast_enabled(x.device.type) and x.is_floating_point()):
         raise InputError(f"the input is {_name(x.dtype)}; {_name(dtype)}, the network's own precision, is wanted")
     if not (training and torch.is_grad_enabled()):
-        refuse_not_finite(x)
+        check_finite(x)
 
 
-def refuse_not_finite(x: Tensor) -> None:
+def check_finite(x: Tensor) -> None:
     """Raise for an input with NaN or Inf, which spikes would swallow. On a CPU alone; see `poisoned`."""
     if x.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return
@@ -49,7 +49,7 @@ def refuse_not_finite(x: Tensor) -> None:
             raise InputError(f"x: expected finite numbers, got {float(bad[0])} at {len(bad)} of {x.numel()}", field="x")
 
 
-def poisoned(logits: Tensor, x: Tensor) -> Tensor:
+def nan_where_not_finite(logits: Tensor, x: Tensor) -> Tensor:
     """Logits [B, T, classes], NaN for every sample of x [B, T', 2, H, W] with NaN or Inf in it.
 
     In training, and where looking would wait for the device or break a graph: no such sample ever gets an answer.

@@ -12,23 +12,23 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.models.base import Output
-from ripe_mambaspike.models.checks import poisoned
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.nn.fast.bridge import BridgePlan, bridge_tokens, plan_bridge
-from ripe_mambaspike.nn.fast.hierarchy import HierarchyPlan, classify, plan_hierarchy
-from ripe_mambaspike.nn.fast.layers import affine_of, coefficient_of
-from ripe_mambaspike.nn.fast.stage import (
-    Charged,
+from ripe_mambaspike.models.input_checks import nan_where_not_finite
+from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.fused.bridge import BridgePlan, bridge_tokens, plan_bridge
+from ripe_mambaspike.nn.fused.hierarchy import HierarchyPlan, classify, plan_hierarchy
+from ripe_mambaspike.nn.fused.layers import affine_of, coefficient_of
+from ripe_mambaspike.nn.fused.stage import (
+    FirstNeuronOutput,
     Spikes,
     StagePlan,
-    charge,
-    charge_from_events,
     plan_stage,
+    run_first_neuron,
+    run_first_neuron_from_events,
     run_stage,
 )
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
-from ripe_mambaspike.nn.together import joint_count, joint_spread
+from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
@@ -54,7 +54,7 @@ def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
     if config.form == "dual-kernel":
         log_once("no kernels for the dual-kernel form; the reference path takes over")
         return False
-    found = model.alteration()
+    found = model.modification()
     if found is not None:
         log_once(f"{found}; the reference path takes over")
         return False
@@ -84,7 +84,7 @@ def plan(model: Any, x: Tensor) -> Plan:
     )
 
 
-def run_plan(
+def run_fused(
     planned: Plan, x: Tensor, mode: ForwardMode = HARD, token_indices: Tensor | None = None, want_rates: bool = True
 ) -> Output:
     """x [B, T, 2, H, W] → logits, rates, the last attention map and the tokens kept."""
@@ -97,7 +97,7 @@ def run_plan(
             last = level == len(planned.stages) - 1
             result = run_stage(
                 stage,
-                charge(stage, kept[-1].operand, mode) if level else _enter(planned, x, mode),
+                run_first_neuron(stage, kept[-1].operand, mode) if level else _enter(planned, x, mode),
                 coefficient,
                 mode,
                 keep_attention=last,
@@ -111,7 +111,7 @@ def run_plan(
         if token_indices is None:
             token_indices = planned.select(kept[-1].data.permute(0, 1, 4, 2, 3))
         tokens = bridge_tokens(planned.bridge, kept[-planned.scales :], attention, token_indices, mode)
-        logits = poisoned(classify(planned.hierarchy, tokens).to(x.dtype), x)
+        logits = nan_where_not_finite(classify(planned.hierarchy, tokens).to(x.dtype), x)
     measured = torch.stack(rates) if rates else logits.new_empty(0)
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
 
@@ -130,15 +130,15 @@ def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tenso
     return (scale, shift), lambda mode: norm.track(mean, variance, count, mode)
 
 
-def _enter(planned: Plan, x: Tensor, mode: ForwardMode) -> Charged:
+def _enter(planned: Plan, x: Tensor, mode: ForwardMode) -> FirstNeuronOutput:
     """The entry norm, the first stage's temporal filter and its first neuron."""
     if planned.track_entry is not None:
         planned.track_entry(mode)
     elif not torch.is_grad_enabled():
-        return charge_from_events(planned.stages[0], x, planned.entry, planned.coefficients[0], mode)
+        return run_first_neuron_from_events(planned.stages[0], x, planned.entry, planned.coefficients[0], mode)
     scale, shift = (value[: x.shape[1], :, None, None] for value in planned.entry)
     normed = torch.addcmul(shift, x, scale)
     coefficient = planned.coefficients[0]
     if coefficient is not None:
         normed = tdm(normed, coefficient)[0]
-    return charge(planned.stages[0], normed.permute(0, 1, 3, 4, 2).to(planned.dtype).contiguous(), mode)
+    return run_first_neuron(planned.stages[0], normed.permute(0, 1, 3, 4, 2).to(planned.dtype).contiguous(), mode)

@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import nn
 
-from ripe_mambaspike.nn.altered import known
 from ripe_mambaspike.nn.attention import MembraneAttention, NoAttention, SigmoidGate
 from ripe_mambaspike.nn.bridge import (
     PROJECTIONS,
@@ -14,8 +13,9 @@ from ripe_mambaspike.nn.bridge import (
     ProjectedMixture,
 )
 from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
-from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalMamba, Mamba
+from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalConv1d, CausalMamba, Mamba
 from ripe_mambaspike.nn.mixers import ConvBlock, GRUBlock, TransformerBlock
+from ripe_mambaspike.nn.modified import known
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import EPSILON, SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import BRANCHES, DualKernelConv, FusedConv, RepConv
@@ -65,12 +65,12 @@ def _hierarchy(hierarchy: Any) -> bool:
 
 
 def _bidirectional(block: Any) -> bool:
-    kinds = _kinds(block, "norm", "ahead", "behind", "merge")
+    kinds = _kinds(block, "norm", "forward_mamba", "backward_mamba", "merge")
     return kinds == [nn.LayerNorm, Mamba, Mamba, nn.Linear] and _has_bias(block, "merge")
 
 
 def _causal(block: Any) -> bool:
-    return _kinds(block, "norm", "ahead") == [nn.LayerNorm, Mamba]
+    return _kinds(block, "norm", "forward_mamba") == [nn.LayerNorm, Mamba]
 
 
 def layer_norm(norm: Any) -> bool:
@@ -86,7 +86,8 @@ TABLE = {
     **known(
         (
             nn.Sequential, nn.ParameterList, nn.Identity, nn.Linear, nn.LayerNorm, nn.GELU, nn.GRU, nn.Conv1d,
-            *BATCH_NORMS, *AFFINES, *NEURONS, *ATTENTIONS, *MAMBAS, *MIXERS, Mamba, RepConv, FusedConv, SpikingStage,
+            *BATCH_NORMS, *AFFINES, *NEURONS, *ATTENTIONS, *MAMBAS, *MIXERS, Mamba, CausalConv1d, RepConv, FusedConv,
+            SpikingStage,
             Bridge, ProjectedMixture, FoldedMixture, FoldedProjection, Hierarchy, Transition, TokenSelection,
         ),
         {

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ripe_mambaspike.nn.bridge import Bridge, ProjectedMixture, folded_kernel
-from ripe_mambaspike.nn.fast.layers import channels_together, convolve
-from ripe_mambaspike.nn.fast.stage import Spikes
 from ripe_mambaspike.nn.forward_mode import ForwardMode
+from ripe_mambaspike.nn.fused.layers import channels_together, convolve
+from ripe_mambaspike.nn.fused.stage import Spikes
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.joined_tokens import Affine, joined_tokens, paired_kernel, pooled_spikes
@@ -34,7 +34,7 @@ class BridgePlan(NamedTuple):
     tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
 
-class Unjoined(NamedTuple):
+class UnnormedTokens(NamedTuple):
     """Tokens of all positions but for the last step, which takes in the LayerNorm that follows them."""
 
     convolved: Tensor  # [B, T, N, 2d]
@@ -70,14 +70,14 @@ def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
 
 def bridge_tokens(
     plan: BridgePlan, spikes: list[Spikes], attention: Tensor, indices: Tensor | None, mode: ForwardMode
-) -> Tensor | Unjoined:
+) -> Tensor | UnnormedTokens:
     """Spikes of the scales and the last attention map [B, T, h, w, C] → tokens [B, T, k, d], float32."""
     grid = (attention.shape[2], attention.shape[3])
     if plan.paired is not None and indices is None and _over_spikes(attention, attention.dtype):
         kernel, shift = plan.paired
         convolved = convolve(pooled_spikes([s.data for s in spikes], spikes[0].carrier, grid), kernel)
         attended = F.linear(attention.flatten(2, 3), *plan.attention)
-        return Unjoined(convolved.flatten(2, 3), shift, plan.norm, attended)
+        return UnnormedTokens(convolved.flatten(2, 3), shift, plan.norm, attended)
     read = ([s.data for s in spikes], [s.carrier for s in spikes], grid)
     rates = pooled_rates(*read) if plan.keep is None else pooled_leaky_rates(*read, plan.keep)
     if plan.kernel is not None:
