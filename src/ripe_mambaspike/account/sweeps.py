@@ -42,7 +42,7 @@ PRUNED = "Counted by the paper with 64 tokens a step, though called all tokens: 
 def sweep(name: SweepName, config: ModelConfig) -> Sweep:
     """One table; the paper's values are of its DVS-Gesture network and shown for it alone."""
     if not isinstance(config, RipeConfig):
-        raise ConfigError(f"a sweep over {name} was asked of Mamba-Spike; a RIPE-MambaSpike network is wanted")
+        raise ConfigError(f"model: expected a RIPE-MambaSpike network to sweep {name}, got Mamba-Spike", field="model")
     made = SWEEPS[name](config)
     if config != model_config("dvsgesture"):
         rows = [SweepRow(row.setting, row.position, dict.fromkeys(row.paper), row.ours) for row in made.rows]

@@ -20,8 +20,8 @@ from torch.nn.utils import parametrize
 
 from ripe_mambaspike.deploy.export.graph_front import FrontEnd
 from ripe_mambaspike.deploy.export.graph_tail import Tail
+from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model, require_unmodified
 from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.described import sync_num_classes
 from ripe_mambaspike.models.registry import build
@@ -212,15 +212,9 @@ class _Expanded(nn.Module):
 
 def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpike:
     """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
-    wanted = "a graph wants a RIPE-MambaSpike network in its deployed form"
-    if not isinstance(model, RipeMambaSpike):
-        given = f"'{model.name}'" if isinstance(model, Model) else f"a {type(model).__name__}"
-        raise ConfigError(f"{wanted}; {given} was given")
-    if model.config.form != "deployed":
-        raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    model = require_form(model, "export", "deployed")
     if model.config.causal:
-        raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal, and has no graph yet")
-    require_unmodified(model, "export")
+        raise ConfigError(f"causal: expected false for export, got true of '{model.name}'", field="causal")
     sync_num_classes(model)
     prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     if prepared.dtype != torch.float64:
@@ -230,7 +224,8 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
     for name, one in (stored or {}).items():
         if name not in shapes or one.values.shape != shapes[name]:
             raise ConfigError(
-                f"stored has {name} of shape {tuple(one.values.shape)}; '{model.name}' has no such weight"
+                f"stored: expected weights of '{model.name}', got {name} of shape {tuple(one.values.shape)}",
+                field="stored",
             )
         part, _, last = name.rpartition(".")
         module = prepared.get_submodule(part)
@@ -242,13 +237,13 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
 def _checked_steps(model: Any, steps: int | None) -> int:
     most: int = model.config.time_steps
     if steps is not None and not 1 <= steps <= most:
-        raise ConfigError(f"steps is {steps}; the network takes from 1 to {most}")
+        raise ConfigError(f"time_steps: expected an int from 1 to {most}, got {steps}", field="time_steps")
     return most if steps is None else steps
 
 
 def _graph(kind: str, module: Any, model: RipeMambaSpike, height: int, width: int) -> Graph:
     if min(height, width) < MIN_SIDE:
-        raise ConfigError(f"the graph's size is {height}×{width}; three strides of two need at least 8×8")
+        raise ConfigError(f"in_size: expected at least 8×8, got {height}×{width}", field="in_size")
     steps = model.config.time_steps if kind == "step" else module.steps
     module.eval()
     module.size = (height, width)

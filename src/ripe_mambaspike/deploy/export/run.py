@@ -176,9 +176,7 @@ def load_export(
             path=folder,
         )
     if steps not in (None, manifest.time_steps):
-        raise InputError(
-            f"steps: expected {manifest.time_steps}, as in {folder}, got {steps}", field="steps"
-        )
+        raise InputError(f"steps: expected {manifest.time_steps}, as in {folder}, got {steps}", field="steps")
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
         raise InputError(f"grid: expected {height}×{width}, as in {folder}, got {grid}", field="grid")

@@ -59,9 +59,7 @@ class NirFormat(ExportFormat):
 
     def unavailable_reason(self) -> str | None:
         if importlib.util.find_spec("nir") is None:
-            return (
-                'NIR needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" adds it'
-            )
+            return 'NIR needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" adds it'
         return None
 
     def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
