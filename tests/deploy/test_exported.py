@@ -95,13 +95,13 @@ def test_clips_of_any_number(onnx, model, clips):
 
 def test_a_classifier_of_an_export(onnx, clips, model):
     classifier = load_export(onnx)
-    assert (classifier.names, classifier.steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
-    assert (classifier.by, classifier.binary) == ("count", False)
+    assert (classifier.class_names, classifier.time_steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
+    assert (classifier.bin_by, classifier.binary) == ("count", False)
     assert load_export(onnx, grid=SIDE).grid == (SIDE, SIDE)
     with raises(InputError, field="grid"):
         load_export(onnx, grid=24)
-    with raises(InputError, field="steps"):
-        load_export(onnx, steps=2)
+    with raises(InputError, field="time_steps"):
+        load_export(onnx, time_steps=2)
 
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):

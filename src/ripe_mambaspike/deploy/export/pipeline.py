@@ -17,7 +17,7 @@ from ripe_mambaspike.deploy.export.sample_clips import SampleClips, from_files, 
 from ripe_mambaspike.deploy.export.write import check_output_folder, to_deployed, write_export
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, apply_stored, compare_accuracy, to_float16, to_int8
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
-from ripe_mambaspike.inference.predict import Classifier, load, make_classifier
+from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.evaluate import BATCH
 from ripe_mambaspike.models.flops import count_flops
@@ -85,7 +85,7 @@ def export(
             raise InputError("out: expected a folder for a network in memory, got None", field="out")
     else:
         folder = find_checkpoint(source)
-        classifier = load(folder)
+        classifier = load_network(folder)
         labels = classifier.model.labels
         home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
         out = home / f"{to}-{weights}" if out is None else out
@@ -198,7 +198,7 @@ class _Job:
                 "on": self.checked_on.what,
                 "ways": {how: one.to_dict() for how, one in ways.items()},
             }
-        config = self.model.config.replace(time_steps=self.classifier.steps, in_size=self.classifier.grid)
+        config = self.model.config.replace(time_steps=self.classifier.time_steps, in_size=self.classifier.grid)
         cost = (("operations of one clip", f"{count_flops(config).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 

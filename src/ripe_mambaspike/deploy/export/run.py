@@ -18,7 +18,7 @@ from ripe_mambaspike.deploy.export.graph import step_states
 from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, config_of, read_graph, read_manifest
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, export_format
 from ripe_mambaspike.errors import InputError, WeightsError
-from ripe_mambaspike.inference.predict import Classifier, make_classifier
+from ripe_mambaspike.inference.classifier import Classifier, make_classifier
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, parse_labels, read_labels
 
@@ -159,7 +159,7 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
 def load_export(
     folder: str | Path,
     *,
-    steps: int | None = None,
+    time_steps: int | None = None,
     grid: int | None = None,
     sensor_size: tuple[int, int] | None = None,
     crop: tuple[int, int, int, int] | None = None,
@@ -175,8 +175,8 @@ def load_export(
             field="classes",
             path=folder,
         )
-    if steps not in (None, manifest.time_steps):
-        raise InputError(f"steps: expected {manifest.time_steps}, as in {folder}, got {steps}", field="steps")
+    if time_steps not in (None, manifest.time_steps):
+        raise InputError(f"time_steps: expected {manifest.time_steps}, as in {folder}, got {time_steps}", field="time_steps")
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
         raise InputError(f"grid: expected {height}×{width}, as in {folder}, got {grid}", field="grid")
