@@ -176,7 +176,8 @@ def load_export(
             path=folder,
         )
     if time_steps not in (None, manifest.time_steps):
-        raise InputError(f"time_steps: expected {manifest.time_steps}, as in {folder}, got {time_steps}", field="time_steps")
+        message = f"time_steps: expected {manifest.time_steps}, as in {folder}, got {time_steps}"
+        raise InputError(message, field="time_steps")
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
         raise InputError(f"grid: expected {height}×{width}, as in {folder}, got {grid}", field="grid")
