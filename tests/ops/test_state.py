@@ -1,4 +1,4 @@
-"""Steps computed one by one, in pieces, and in a batch of samples at different steps have the bits of the whole clip."""
+"""Steps one by one, in pieces, and in a batch of samples at different steps have the bits of the whole clip."""
 
 import pytest
 import torch

@@ -44,8 +44,8 @@ class ModelsCommand:
 
 
 def _row(name: str, verify: bool) -> dict[str, Any]:
-    from ripe_mambaspike.account.flops import count_flops
     from ripe_mambaspike.account.parameters import count_parameters
+    from ripe_mambaspike.models.flops import count_flops
     from ripe_mambaspike.models.registry import model_config
 
     config = model_config(name)

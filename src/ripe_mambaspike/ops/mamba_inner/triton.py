@@ -17,7 +17,9 @@ def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
         out, ssm = mamba_inner(i._replace(inputs=i.inputs.float(), x_proj=i.x_proj.float()))
         return out.to(i.inputs.dtype), ssm
     sizes = sizes_of(i.inputs, i.conv1d_weight, i.dt_proj, i.A)
-    return scan(_given(i, sizes), sizes, cut_of(sizes)), empty_outputs(i)[1]
+    ssm = empty_outputs(i)[1]
+    states = (None if i.ssm_state is None else i.ssm_state.contiguous(), ssm if i.output_final_state else None)
+    return scan(_given(i, sizes), sizes, cut_of(sizes), *states), ssm
 
 
 def mamba_inner_backward(i: MambaInnerInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
@@ -63,6 +65,7 @@ def _few(inputs: Tensor) -> bool:
 def _given(i: MambaInnerInputs, sizes: Sizes) -> ScanInputs:
     """What the scan reads: the convolution and its projection come first."""
     inputs = i.inputs.contiguous()
-    u = convolve(inputs, i.conv1d_weight, i.conv1d_bias, sizes)
+    before = None if i.conv_state is None else i.conv_state.to(inputs.dtype).contiguous()
+    u = convolve(inputs, i.conv1d_weight, i.conv1d_bias, sizes, before)
     proj = torch.bmm(u.view(sizes.directions, -1, sizes.channels), i.x_proj.transpose(1, 2))
     return ScanInputs(u, proj, inputs, i.dt_proj, i.dt_bias, i.A, i.D)

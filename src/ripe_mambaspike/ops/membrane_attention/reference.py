@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
+from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.norm_fire.reference import affine, norm_fire
+from ripe_mambaspike.ops.operator import spikes_as
 from ripe_mambaspike.ops.tdm import shift
 
 EPSILON = 1e-5

@@ -9,7 +9,7 @@ Glossary: B samples, T steps, P = H·W positions in raster order, C channels. Ac
 float32 or bfloat16; per-channel parameters and states are float32. `coefficient` is λ, `sharpness` the surrogate's.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -99,7 +99,7 @@ def final_state(finals: tuple[Tensor, ...], spikes: Tensor, neuron: Neuron) -> F
     return FireState(membrane, None if neuron.rotation is None else membrane_imag, last)
 
 
-def empty_finals(i: NormFireInputs, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def empty_finals(i: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The last three outputs of every operator that ends in a neuron: membrane, its imaginary part, relaxed spikes."""
     shape = (x.shape[0], x[0, 0, ..., 0].numel(), x.shape[-1])
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -10,7 +10,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_outputs
 from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_kernel, norm_fire_parameters_kernel
 from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
-from ripe_mambaspike.ops.triton_launch import contiguous, flat_block, tile_of
+from ripe_mambaspike.ops.triton_launch import contiguous, flat_block, neuron_state, tile_of
 
 REGISTERS = 128  # of a thread, so that sixteen warps fit
 AHEAD = 4  # steps read before they are computed
@@ -20,7 +20,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     x = i.x.contiguous()
     samples, steps, positions, channels = x.shape
     outputs = empty_outputs(i)
-    spikes, _, potential, operand, *_ = outputs
+    spikes, _, potential, operand, *finals = outputs
     size = positions * channels
     block, warps = flat_block(size, samples, x.dtype)
     ahead = _even_part(steps, AHEAD)
@@ -38,6 +38,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
         AHEAD=ahead,
         BLOCK=block,
         EVEN=size % block == 0 and steps % ahead == 0,
+        **neuron_state(i, finals, "_ptr"),
         num_warps=warps,
         maxnreg=REGISTERS,
     )
