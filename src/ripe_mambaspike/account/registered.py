@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
 from ripe_mambaspike.deploy.fuse.randomize import randomize
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import create_model, list_models, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
