@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
     from ripe_mambaspike.api import load as load
     from ripe_mambaspike.data.calibration import calibrate_camera as calibrate_camera
     from ripe_mambaspike.data.datasets import list_datasets as list_datasets
@@ -75,67 +74,6 @@ _MODULES = {  # module → the names it brings to the top level
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
     "studies.claims": ("run_claims",),
-=======
-    from ripe_mambaspike.api import load
-    from ripe_mambaspike.data.loading import load_dataset
-    from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
-    from ripe_mambaspike.errors import RipeError
-    from ripe_mambaspike.events.binning import bin_events
-    from ripe_mambaspike.events.reading import read, read_chunks
-    from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.events.writing import write
-    from ripe_mambaspike.inference.capture import capture
-    from ripe_mambaspike.inference.classifier import Classifier
-    from ripe_mambaspike.inference.predict import Prediction, predict
-    from ripe_mambaspike.inference.streamer import Streamer
-    from ripe_mambaspike.models.pretrained import from_pretrained
-    from ripe_mambaspike.models.registry import create_model, list_models
-    from ripe_mambaspike.nn.calibrate import recalibrate
-
-__version__ = "0.1.0"
-__all__ = [
-    "Classifier",
-    "Prediction",
-    "Recording",
-    "RipeError",
-    "Streamer",
-    "bin_events",
-    "capture",
-    "create_model",
-    "dual_kernel",
-    "from_pretrained",
-    "fuse",
-    "list_models",
-    "load",
-    "load_dataset",
-    "predict",
-    "read",
-    "read_chunks",
-    "recalibrate",
-    "write",
-]
-
-_HOMES = {
-    "Classifier": "inference.classifier",
-    "Prediction": "inference.predict",
-    "Recording": "events.recording",
-    "RipeError": "errors",
-    "Streamer": "inference.streamer",
-    "bin_events": "events.binning",
-    "capture": "inference.capture",
-    "create_model": "models.registry",
-    "dual_kernel": "deploy.fuse.convert",
-    "from_pretrained": "models.pretrained",
-    "fuse": "deploy.fuse.convert",
-    "list_models": "models.registry",
-    "load": "api",
-    "load_dataset": "data.loading",
-    "predict": "inference.predict",
-    "read": "events.reading",
-    "read_chunks": "events.reading",
-    "recalibrate": "nn.calibrate",
-    "write": "events.writing",
->>>>>>> main
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_HOMES)
