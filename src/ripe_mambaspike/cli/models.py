@@ -40,47 +40,6 @@ class ModelsCommand:
         return 0
 
 
-def _row(name: str, verify: bool) -> dict[str, Any]:
-    from ripe_mambaspike.account.parameters import count_parameters
-    from ripe_mambaspike.models.flops import count_flops
-    from ripe_mambaspike.models.registry import model_config
-
-    config = model_config(name)
-    parameters, flops = count_parameters(config), count_flops(config)
-    row: dict[str, Any] = {
-        "model": name,
-        "time_steps": config.time_steps,
-        "in_size": list(config.in_size),
-        "num_classes": config.num_classes,
-        "training": parameters.training,
-        "deployed": parameters.deployed,
-        "fp16_bytes": parameters.weight_bytes["fp16"],
-        "flops": flops.total,
-    }
-    return {**row, "verified": _verify(name)} if verify else row
-
-
-def _verify(name: str) -> dict[str, Any] | None:
-    """Build, calibrate, fuse, compare; None for a network that has nothing to fuse."""
-    from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
-    from ripe_mambaspike.deploy.fuse.randomize import randomize
-    from ripe_mambaspike.models.registry import create_model
-    from ripe_mambaspike.models.ripe import RipeMambaSpike
-
-    model = create_model(name, seed=SEED)
-    if not isinstance(model, RipeMambaSpike):
-        return None
-    randomize(model, SEED)
-    fused, fusion = fuse_with_report(model, quiet=True)
-    _, dual = dual_kernel_with_report(fused, quiet=True)
-    return {
-        "fusion_error": fusion.error,
-        "dual_kernel_error": dual.error,
-        "spikes": fusion.spikes,
-        "spikes_flipped": fusion.flips + dual.flips,
-    }
-
-
 def _cells(row: dict[str, Any]) -> list[str]:
     height, width = row["in_size"]
     return [
