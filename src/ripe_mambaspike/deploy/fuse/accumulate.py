@@ -78,7 +78,7 @@ class AccumulatingConv(nn.Module):
     ) -> tuple[Tensor, ConvState]:
         """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision."""
         if mode.relaxed:
-            raise InputError("a relaxed pass has no spikes to add up; a hard one is wanted")
+            raise InputError("mode: expected hard spikes to add up, got a relaxed pass", field="mode")
         spikes = x.to(torch.uint8).movedim(2, -1).contiguous()
         earlier, before = initial_state or (None, 0)
         weights = (self.now, self.before, self.bias)
@@ -96,7 +96,7 @@ class Accumulator:
 
     def __init__(self, model: Model, sums: Sums = "float64", *, grid: bool = True) -> None:
         if sums not in SUM_BITS:
-            raise ConfigError(f"sums is {sums!r}; one of {', '.join(SUM_BITS)} is wanted")
+            raise ConfigError(f"sums: expected one of {', '.join(SUM_BITS)}, got {sums!r}", field="sums")
         self.sums = sums
         self.dense = _dense_twin(model, torch.float64 if sums == "float64" else torch.float32)
         steps = _put_on_grid(self.dense, sums) if grid or sums == "int8" else {}
@@ -141,7 +141,7 @@ def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
 @torch.no_grad()
 def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accumulated:
     if steps_at_once is not None and steps_at_once < 1:
-        raise InputError(f"steps_at_once is {steps_at_once}; at least 1 is wanted")
+        raise InputError(f"steps_at_once: expected an int of at least 1, got {steps_at_once}", field="steps_at_once")
     state, fronts = None, []
     for piece in x.to(network.dtype).split(steps_at_once or max(1, x.shape[1]), dim=1):
         fronts.append(network.front_end(piece, initial_state=state))
