@@ -207,5 +207,5 @@ def test_a_causal_network_answers_whenever_a_bin_closes(random_events):
     track.request(track.duration_us)
     while track.ready():
         track.step()
-    assert track.trouble is None
+    assert track.problem is None
     assert [told.at_us for told in track.predictions(0, track.duration_us, 99)] == [100_000 * n for n in range(1, 11)]
