@@ -10,22 +10,27 @@ from ripe_mambaspike.ops.shapes import at_least_float32, like_input
 
 class RateState(NamedTuple):
     total: Tensor  # spikes so far [B, C, ...]
-    steps: int  # steps so far
+    steps: int | Tensor  # steps so far, for all rows or for each [B]
 
 
 def cumulative_rates(spikes: Tensor, initial_state: RateState | None = None) -> tuple[Tensor, RateState]:
     """`r_t = (s_1 + … + s_t)/t` and `δ_t = r_t − r_{t−1}`, stacked: [B, T, C, ...] → [B, T, 2C, ...]."""
     counts = at_least_float32(spikes).cumsum(1)
-    seen = 0
+    seen: int | Tensor = 0
     if initial_state is not None:
         counts, seen = counts + initial_state.total.unsqueeze(1), initial_state.steps
-    steps = spikes.shape[1]
-    time = torch.arange(seen + 1, seen + steps + 1, device=spikes.device, dtype=counts.dtype)
-    rate = counts / time.reshape(-1, *([1] * (spikes.ndim - 2)))
-    if initial_state is None or seen == 0:
+    steps, trailing = spikes.shape[1], [1] * (spikes.ndim - 2)
+    since = torch.arange(1, steps + 1, device=spikes.device)
+    time = seen + since if isinstance(seen, int) else seen.unsqueeze(1) + since
+    rate = counts / time.to(counts.dtype).reshape(*time.shape, *trailing)
+    if initial_state is None or (isinstance(seen, int) and seen == 0):
         before = torch.zeros_like(rate[:, :1])
-    else:
+    elif isinstance(seen, int):
         before = (initial_state.total / seen).unsqueeze(1)
+    else:
+        length = seen.reshape(-1, 1, *trailing)
+        mean = initial_state.total.unsqueeze(1) / length.clamp(min=1).to(counts.dtype)
+        before = torch.where(length > 0, mean, torch.zeros_like(mean))
     change = rate - torch.cat((before, rate[:, :-1]), 1)
     return like_input(torch.cat((rate, change), 2), spikes.dtype), RateState(counts[:, -1], seen + steps)
 
@@ -34,7 +39,7 @@ class LeakyState(NamedTuple):
     """Of the same size however many steps there were."""
 
     total: Tensor  # faded sum of the spikes so far [B, ...]
-    weight: float  # faded count of the steps so far
+    weight: float | Tensor  # faded count of the steps so far, for all rows or for each [B]
 
 
 def leaky_rates(
@@ -47,16 +52,24 @@ def leaky_rates(
     """
     wide = at_least_float32(spikes)
     total, weight = initial_state or LeakyState(torch.zeros_like(wide[:, 0]), 0.0)
-    rate = total / weight if weight else total
+    if isinstance(weight, Tensor):
+        rate = torch.where(_as_rows(weight, total) > 0, total / _as_rows(weight, total), total)
+    else:
+        rate = total / weight if weight else total
     rates, changes = [], []
     for now in wide.unbind(1):
         before = rate
         total, weight = torch.add(now, total, alpha=keep), keep * weight + 1
-        rate = total / weight
+        rate = total / (_as_rows(weight, total) if isinstance(weight, Tensor) else weight)
         rates.append(rate)
         changes.append(rate - before)
     both = torch.cat((torch.stack(rates, 1), torch.stack(changes, 1)), dim)
     return like_input(both, spikes.dtype), LeakyState(total, weight)
+
+
+def _as_rows(values: Tensor, like: Tensor) -> Tensor:
+    """values [B] as [B, 1, ...] in the precision of another tensor."""
+    return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
 
 
 def windowed_rate(spikes: Tensor, window: int) -> Tensor:
