@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.data.loading import load_set
+    from ripe_mambaspike.data.loading import load_dataset
     from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
     from ripe_mambaspike.errors import RipeError
     from ripe_mambaspike.events.binning import bin_events
@@ -34,7 +34,7 @@ __all__ = [
     "from_pretrained",
     "fuse",
     "list_models",
-    "load_set",
+    "load_dataset",
     "read",
     "read_chunks",
     "recalibrate",
@@ -50,7 +50,7 @@ _HOMES = {
     "from_pretrained": "models.pretrained",
     "fuse": "deploy.fuse.convert",
     "list_models": "models.registry",
-    "load_set": "data.loading",
+    "load_dataset": "data.loading",
     "read": "events.reading",
     "read_chunks": "events.reading",
     "recalibrate": "nn.calibrate",

@@ -41,7 +41,7 @@ class CalibrateCommand:
         from ripe_mambaspike.events.simulate.compare import compare_recordings, unmet_targets
         from ripe_mambaspike.events.simulate.fitted import load_calibration, save_calibration, simulate_pictures
         from ripe_mambaspike.events.simulate.report import write_comparison
-        from ripe_mambaspike.events.simulate.smooth import Fit
+        from ripe_mambaspike.events.simulate.smooth import FitOptions
 
         if not 1 <= self.rounds <= 100_000:
             raise ConfigError(f"--rounds is {self.rounds}; a whole number from 1 to 100000 is wanted")
@@ -54,7 +54,7 @@ class CalibrateCommand:
             made = load_calibration()
         else:
             with progress_bar("calibrating") as report:
-                made = calibrate(fitted.events, fitted.pictures, how=Fit(rounds=self.rounds), report=report)
+                made = calibrate(fitted.events, fitted.pictures, how=FitOptions(rounds=self.rounds), report=report)
         save_calibration(made, self.out / "calibration.json")
         seeds = [SEED + index for index in range(len(held_out.events))]
         twins = simulate_pictures(held_out.pictures, made, seeds)
@@ -86,10 +86,10 @@ def read_pairs(real: Path, images: Path) -> tuple[Pairs, Pairs]:
 
     from ripe_mambaspike.data.listing import TEST
     from ripe_mambaspike.data.pictures import find_pictures, read_pictures
-    from ripe_mambaspike.data.sets import list_set
+    from ripe_mambaspike.data.sets import list_dataset
     from ripe_mambaspike.events.reading import read
 
-    listing = list_set("nmnist-600", real)
+    listing = list_dataset("nmnist-600", real)
     cut = next(iter(listing.cuts.values()))
     found = find_pictures(images)
     known = {picture.number: picture for picture in found.listed if picture.part == "train"}

@@ -38,7 +38,7 @@ class PredictCommand:
     """Recordings of any format."""
     held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """So many test recordings of the set it was trained on, of different classes, with what they show."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Time bins; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the bins' square grid; as in training when not given."""
@@ -99,7 +99,7 @@ class PredictCommand:
         from ripe_mambaspike.deploy.export.run import is_export, load_export
         from ripe_mambaspike.inference.predict import load
 
-        how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
+        how = {"steps": self.time_steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
         if is_export(self.checkpoint):
             return load_export(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
         return load(self.checkpoint, **how)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ class StreamCommand:
     """The source's sensor, whatever it says; the one it was trained on when not given, and others are refused."""
     crop: CropArea = None
     """The part of the sensor that is binned: left, top, width and height; as in training when not given."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Time bins of a window; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the bins' square grid; as in training when not given."""
@@ -93,7 +93,7 @@ class StreamCommand:
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
         classifier = load(
-            self.checkpoint, steps=self.steps, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop
+            self.checkpoint, steps=self.time_steps, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop
         )
         if window_us is None:
             window_us = default_window(classifier)

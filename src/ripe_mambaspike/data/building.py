@@ -58,7 +58,7 @@ AnyTask = TypeVar("AnyTask", bound=ShardTask)
 
 
 @contextmanager
-def opened_home(folder: Path, name: str) -> Iterator[Path]:
+def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
     """The folder of a set's stores, held by this process alone; what the system refuses becomes a sentence."""
     home = folder / name
     try:

@@ -19,11 +19,11 @@ from torch import Tensor
 from ripe_mambaspike.data.clip_cache import ClipCache, Numbers, Progress, open_cache
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.listing import PARTS, TEST, TRAIN, VALIDATION
-from ripe_mambaspike.data.loading import BinnedSet, EventSet, load_set
-from ripe_mambaspike.data.sets.registry import STORE, find_set
+from ripe_mambaspike.data.loading import BinnedDataset, EventDataset, load_dataset
+from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.store import CURRENT, EventStore, open_store, store_keys
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.events.region import sides
+from ripe_mambaspike.events.region import format_size
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
 from ripe_mambaspike.train.sizes import settled_grid, with_sizes
 
@@ -31,7 +31,7 @@ from ripe_mambaspike.train.sizes import settled_grid, with_sizes
 class Clips:
     """Binned clips of one or more sets by number: counts [T, 2, H, W] float32 and a label. Goes to workers whole."""
 
-    def __init__(self, parts: Sequence[EventSet], labels: Sequence[Numbers], data: DataSettings) -> None:
+    def __init__(self, parts: Sequence[EventDataset], labels: Sequence[Numbers], data: DataSettings) -> None:
         """`labels` of each part, as numbers of the first part's classes."""
         height, width = settled_grid(data)
         self.settings = data
@@ -39,7 +39,7 @@ class Clips:
         self.classes = parts[0].classes
         self.labels: Numbers = np.concatenate(labels)
         self._parts = [
-            BinnedSet(part, data.time_steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts
+            BinnedDataset(part, data.time_steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts
         ]
         self._ends = np.cumsum([len(part) for part in parts])
         self._cache: ClipCache | None = None
@@ -91,7 +91,7 @@ class Extra:
     """The training part of another set."""
 
     root: Path
-    events: EventSet
+    events: EventDataset
     labels: Numbers  # as the run's classes are numbered
     left_out: int  # clips that have the name of one that is held out
 
@@ -131,8 +131,8 @@ class TrainingData:
         events = self._events(TEST)
         return Clips([events], [events.labels], self.settings)
 
-    def _events(self, part: str) -> EventSet:
-        return EventSet(self.store, self.cut, part, self.members[part])
+    def _events(self, part: str) -> EventDataset:
+        return EventDataset(self.store, self.cut, part, self.members[part])
 
     @cached_property
     def duration_us(self) -> int:
@@ -171,7 +171,7 @@ class TrainingData:
             "grid": list(settled_grid(self.settings)),
             "root": str(self.root),
             "store": self.store.key,
-            "simulated": find_set(self.store.name).simulated,
+            "simulated": dataset_info(self.store.name).simulated,
             "cut": self.cut,
             "sensor_size": list(self.store.sensor_size),
             "classes": len(self.classes),
@@ -200,7 +200,7 @@ def open_data(recipe: Recipe) -> TrainingData:
     elif data.fold:
         raise ConfigError(f"data.fold is {data.fold} and data.folds is 0; how many folds there are is wanted")
     else:
-        train = load_set(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
+        train = load_dataset(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
         store, cut = train.store, train.cut
         members = {part: store.members(cut, part) for part in PARTS}
     if not data.validation:
@@ -216,12 +216,12 @@ def open_data(recipe: Recipe) -> TrainingData:
 
 def _sensor(store: EventStore) -> str:
     """The sensor of a set and what is binned of it, in words."""
-    return sides(store.whole_size) + (f", cropped to {' '.join(map(str, store.crop))}" if store.crop else "")
+    return format_size(store.whole_size) + (f", cropped to {' '.join(map(str, store.crop))}" if store.crop else "")
 
 
 def _check_there(name: str, root: Path) -> None:
     """Refuse a root without the set, with the command that makes it."""
-    simulated = find_set(name).simulated
+    simulated = dataset_info(name).simulated
     try:
         home = root / STORE / name
         there = (home / CURRENT).is_file() or bool(store_keys(home))
@@ -243,7 +243,7 @@ def _open_extra(text: str, data: TrainingData) -> Extra:
         raise ConfigError(f"data.extra has '{text}'; SET=ROOT is wanted")
     root = Path(place)
     _check_there(name, root)
-    events = load_set(name, root, TRAIN)
+    events = load_dataset(name, root, TRAIN)
     if events.store.key == data.store.key:
         raise ConfigError(f"data.extra has '{text}', which is the set that is learned from already; another is wanted")
     if sorted(events.classes) != sorted(data.classes):
@@ -254,13 +254,13 @@ def _open_extra(text: str, data: TrainingData) -> Extra:
         )
     if not data.settings.validation:
         parts = [events.store.members(events.cut, part) for part in (TRAIN, VALIDATION)]
-        events = EventSet(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
+        events = EventDataset(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
         names = data.store.index["clips"]["name"]
         held = {names[member] for part in (VALIDATION, TEST) for member in data.members[part]}
         members = members[[clip not in held for clip in events.names]]
-    kept = EventSet(events.store, events.cut, TRAIN, members)
+    kept = EventDataset(events.store, events.cut, TRAIN, members)
     renumbered = np.array([data.classes.index(each) for each in events.classes], np.int64)
     return Extra(root, kept, renumbered[kept.labels], len(events) - len(members))
 

@@ -11,7 +11,7 @@ from ripe_mambaspike.errors import DataError
 Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes in all where known)
 
 
-def fetch_set(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
+def download_dataset(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
     """The set's files in the folder. Archives that a person put there are checked and unpacked like fetched ones."""
     facts = benchmark(name)
     try:

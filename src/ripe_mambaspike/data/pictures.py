@@ -89,7 +89,7 @@ def read_pictures(source: Path, listed: Sequence[Picture]) -> list[NDArray[np.fl
     return [_decode(source, picture, data) for picture, data in zip(listed, _contents(source, listed), strict=True)]
 
 
-def on_ground(picture: NDArray[np.float32]) -> NDArray[np.float32]:
+def pad_to_square(picture: NDArray[np.float32]) -> NDArray[np.float32]:
     """In the middle of a square as bright as its edge mostly is, so that the edge is not most of what is seen.
 
     Around the square all is black: where the ground is not, it goes beyond what the sensor ever sees.

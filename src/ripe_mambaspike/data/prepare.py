@@ -20,12 +20,12 @@ from ripe_mambaspike.data.building import (
     cut_facts,
     describe_listing,
     key_of,
+    locked_dataset_folder,
     make_current,
-    opened_home,
     write_shard,
 )
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without
-from ripe_mambaspike.data.sensors_named import SensorsNamed, settle_sensor
+from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without_files
+from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
 from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
@@ -75,7 +75,7 @@ def prepare(
     needs the usual `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
-    with opened_home(folder, listing.name) as home:
+    with locked_dataset_folder(folder, listing.name) as home:
         check_split(listing, root, home, unsplit)
         return _prepare(listing, root, home, workers, strict, skip_unreadable, report)
 
@@ -272,9 +272,9 @@ def _describe(listing: Listing, checksums: Sequence[str], notes: list[Note]) -> 
     for note in notes:
         sensors.add(note["sensors"])
         unreadable |= note["unreadable"]
-    settled = settle_sensor(sensors, listing.sensor_size)
+    settled = choose_sensor(sensors, listing.sensor_size)
     cropped, outside = _describe_crop(listing, settled.size, sum(note["outside_crop"] for note in notes))
-    described = describe_listing(without(listing, unreadable))
+    described = describe_listing(without_files(listing, unreadable))
     return {
         **described,
         "sensor_size": settled.size,

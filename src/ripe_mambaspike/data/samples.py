@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ripe_mambaspike.data.clips import open_data
 from ripe_mambaspike.data.listing import TEST
-from ripe_mambaspike.data.loading import EventSet
+from ripe_mambaspike.data.loading import EventDataset
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.train.recipe import Recipe
@@ -27,7 +27,7 @@ def sample_clips(recipe: Recipe, count: int = 4) -> list[Sample] | None:
 def held_out(recipe: Recipe, count: int) -> list[HeldOut]:
     """The same as recordings."""
     data = open_data(recipe)
-    events = EventSet(data.store, data.cut, TEST, data.members[TEST])
+    events = EventDataset(data.store, data.cut, TEST, data.members[TEST])
     found = []
     for number in spread_over_classes(events.labels.tolist(), count):
         recording, label = events[number]

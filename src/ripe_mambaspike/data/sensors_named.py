@@ -62,13 +62,13 @@ class SensorsNamed:
             self.unnamed = both
 
 
-class Settled(NamedTuple):
+class SensorChoice(NamedTuple):
     size: Size
     notes: tuple[str, ...]
     troubles: tuple[str, ...]
 
 
-def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
+def choose_sensor(seen: SensorsNamed, given: Size | None) -> SensorChoice:
     """The sensor of the store, what was guessed about it, and whether the recordings are of several.
 
     Recordings of several sensors, and such that do not name theirs, may be mixed: the sensor holds them all.
@@ -76,11 +76,11 @@ def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
     if given is not None:
         others = [f"{_shown(size)} ({found})" for size, found in seen.named.items() if size != given]
         said = f"sensor_size: expected recordings of {_shown(given)}, got some that name " + " and ".join(others)
-        return Settled(given, (), (f"{said}; events outside are left out",) if others else ())
+        return SensorChoice(given, (), (f"{said}; events outside are left out",) if others else ())
     reach = (seen.corner[0] + 1, seen.corner[1] + 1)
     if not seen.named:
         size = likely_size(*seen.corner)
-        return Settled(size, (f"sensor_size: guessed {_shown(size)} from the events; give --sensor-size W H",), ())
+        return SensorChoice(size, (f"sensor_size: guessed {_shown(size)} from the events; give --sensor-size W H",), ())
     declared = (0, 0)
     for one in seen.named:
         declared = union(declared, one)
@@ -99,8 +99,8 @@ def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
         )
     elif seen.unnamed:
         note = f"sensor_size: guessed {_shown(size)}, as the others name, for {seen.unnamed}; give --sensor-size W H"
-        return Settled(size, (note,), tuple(troubles))
-    return Settled(size, (), tuple(troubles))
+        return SensorChoice(size, (note,), tuple(troubles))
+    return SensorChoice(size, (), tuple(troubles))
 
 
 def union(first: Sequence[int], second: Sequence[int]) -> Size:

@@ -22,14 +22,21 @@ from ripe_mambaspike.data.building import (
     build_store,
     cut_facts,
     describe_listing,
+    locked_dataset_folder,
     make_current,
-    opened_home,
     write_shard,
 )
 from ripe_mambaspike.data.listing import Clip, Listing
-from ripe_mambaspike.data.pictures import Picture, find_pictures, on_ground, picture_checksums, read_pictures
+from ripe_mambaspike.data.pictures import Picture, find_pictures, pad_to_square, picture_checksums, read_pictures
 from ripe_mambaspike.data.sets.registry import STORE
-from ripe_mambaspike.data.sets.simulated import GESTURES, VERSION, Planned, plan_gestures, plan_pictures, recipe_key
+from ripe_mambaspike.data.sets.simulated import (
+    GESTURES,
+    VERSION,
+    SimulationPlan,
+    plan_gestures,
+    plan_pictures,
+    recipe_key,
+)
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
 from ripe_mambaspike.data.store import EventStore, pack_events
 from ripe_mambaspike.data.workers import Workers
@@ -96,7 +103,7 @@ class SimulatedShardTask:
         return [clip.name for clip in self.clips]
 
 
-def make_set(
+def simulate_dataset(
     name: str,
     out: str | Path,
     *,
@@ -112,7 +119,7 @@ def make_set(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> EventStore:
-    """The store of a simulated set in `out`, for `load_set(name, out, …)`; made if it is not there yet.
+    """The store of a simulated set in `out`, for `load_dataset(name, out, …)`; made if it is not there yet.
 
     `images` are the pictures to show, which every set but `synthgesture` needs; `train`, `val` and `test` are how many
     clips to make, all when not given; `size` is the sensor's side, `seconds` how long a gesture is watched. With more
@@ -141,7 +148,7 @@ def make_set(
             report("reading the pictures", done, len(groups))
         said = _describe(recipe, digest.hexdigest() if source else None)
         key = recipe_key(said, listing.classes, [(clip.name, clip.label) for clip in listing.clips], cut_facts(listing))
-        with opened_home(Path(out) / STORE, name) as home:
+        with locked_dataset_folder(Path(out) / STORE, name) as home:
             build_store(
                 home / key,
                 run,
@@ -175,7 +182,7 @@ def _index(listing: Listing, recipe: dict[str, Any], notes: list[Note]) -> dict[
 
 
 def plan_simulated_shards(
-    recipe: SimulationRecipe, planned: Planned, source: Path | None, folder: Path
+    recipe: SimulationRecipe, planned: SimulationPlan, source: Path | None, folder: Path
 ) -> list[SimulatedShardTask]:
     """Shards of about one size."""
     clips = planned.listing.clips
@@ -257,7 +264,7 @@ def _saccades(recipe: SimulationRecipe, pictures: Sequence[NDArray[np.float32]],
     """Those of one size together; the order stays."""
     made: dict[int, Events] = {}
     alike: dict[tuple[int, int], list[int]] = {}
-    squares = [on_ground(picture) for picture in pictures]
+    squares = [pad_to_square(picture) for picture in pictures]
     for index, (picture, square) in enumerate(zip(pictures, squares, strict=True)):
         alike.setdefault((max(picture.shape), len(square)), []).append(index)
     for (cells, _), members in alike.items():

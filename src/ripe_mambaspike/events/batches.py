@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.binning import MAX_STEPS, By, as_grid, bin_events
+from ripe_mambaspike.events.binning import MAX_STEPS, BinBy, as_grid, bin_events
 from ripe_mambaspike.events.recording import EVENT, Recording, check_inside, make_events
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def bin_batch(
     recordings: Sequence[Recording],
     steps: int,
     *,
-    by: By = "time",
+    by: BinBy = "time",
     grid: int | tuple[int, int] | None = None,
     binary: bool = False,
     device: Any = None,
@@ -47,7 +47,7 @@ def bin_batch(
     return (counts > 0).to(counts.dtype) if binary else counts
 
 
-def _count(recordings: Sequence[Recording], steps: int, by: By, grid: tuple[int, int], device: Any) -> "Tensor":
+def _count(recordings: Sequence[Recording], steps: int, by: BinBy, grid: tuple[int, int], device: Any) -> "Tensor":
     import torch
 
     batch, (height, width) = len(recordings), grid

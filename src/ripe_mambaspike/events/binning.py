@@ -20,7 +20,7 @@ from ripe_mambaspike.events.recording import Events, Recording, check_inside
 if TYPE_CHECKING:
     from torch import Tensor
 
-By = Literal["time", "count", "window"]
+BinBy = Literal["time", "count", "window"]
 CHUNK_EVENTS = 1 << 15  # events at a time: indices stay in the cache
 MAX_STEPS = 1 << 20
 
@@ -29,7 +29,7 @@ def bin_events(
     recording: Recording | Events,
     steps: int | None = None,
     *,
-    by: By = "time",
+    by: BinBy = "time",
     window_us: int | None = None,
     grid: int | tuple[int, int] | None = None,
     binary: bool = False,
@@ -59,7 +59,7 @@ def bin_events(
 def step_bounds(
     recording: Recording,
     steps: int | None,
-    by: By,
+    by: BinBy,
     window_us: int | None,
     start_us: int | None,
     stop_us: int | None,

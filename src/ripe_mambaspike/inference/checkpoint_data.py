@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ripe_mambaspike.data.clips import Clips, TrainingData, open_data, root_of
-from ripe_mambaspike.data.sets.registry import STORE, find_set
+from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.store import describe_keys, store_keys
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.labels import Labels
@@ -61,7 +61,7 @@ def data_settings_of(
     elsewhere = root is not None and (recipe is None or root_of(asked).resolve() != root_of(recipe).resolve())
     if elsewhere or not store_keys(home):  # that nothing is prepared there is said when it is opened
         return asked
-    command = "sim make" if find_set(asked.dataset).simulated else "data prepare"
+    command = "sim make" if dataset_info(asked.dataset).simulated else "data prepare"
     raise DataError(
         f"{home}: store: expected {trained}, which {folder} was trained on, got {describe_keys(home)}; make it again "
         f"by `ripe {command} {asked.dataset}` with the options of then, or name another by --store KEY",

@@ -9,7 +9,7 @@ from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.binning import bin_events, step_bounds
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, RecordingWarning
-from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, sides
+from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, format_size
 from ripe_mambaspike.events.source import Options
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint
 
@@ -143,8 +143,8 @@ def make_classifier(
         part: Crop | None = check_crop(crop, size if sensor_size is not None else None)
     elif own_crop is not None and size != own_size:
         raise InputError(
-            f"crop: expected --crop X Y W H with a sensor of {sides(size)}, since the network bins a part of its own "
-            f"{sides(own_size)} sensor; got none",
+            f"crop: expected --crop X Y W H with a sensor of {format_size(size)}, since the network bins a part of its "
+            f"own {format_size(own_size)} sensor; got none",
             field="crop",
         )
     else:

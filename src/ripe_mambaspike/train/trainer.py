@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.data.augment.draws import draws_for
+from ripe_mambaspike.data.augment.draws import batch_generator
 from ripe_mambaspike.data.augment.settings import augment_labeled, label_tables, mix
 from ripe_mambaspike.data.clips import Clips, TrainBatches
 from ripe_mambaspike.errors import RipeError
@@ -159,7 +159,7 @@ class Trainer:
         settings, classes = self.recipe.augmentation, self.model.config.num_classes
         if not len(x):  # what a process may have of an epoch's last batch
             return x, x.new_zeros(0, classes)
-        draws = draws_for(self.recipe.run.seed, self.place.epoch, index)
+        draws = batch_generator(self.recipe.run.seed, self.place.epoch, index)
         x, y = augment_labeled(x, y, settings, draws, self.clips.classes)
         return mix(x, y, settings, draws, classes)
 

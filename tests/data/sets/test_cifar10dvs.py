@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.cifar10dvs import CLASSES, PUBLISHED, list_cifar10dvs
 from ripe_mambaspike.errors import DataError
 
@@ -113,6 +113,6 @@ def test_names_that_are_not_of_the_set_are_passed_over():
 def test_from_a_folder(tmp_path):
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / "cifar10_dog_12.aedat").write_bytes(b"")
-    found = list_set("cifar10dvs", tmp_path, partial=True, lists=None)
+    found = list_dataset("cifar10dvs", tmp_path, partial=True, lists=None)
     assert [(clip.name, clip.label) for clip in found.clips] == [("cifar10_dog_12", 5)]
     assert found.notes == ("1 of the 10,000 recordings are there",)

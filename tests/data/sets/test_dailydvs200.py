@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.dailydvs200 import CLASSES, SIZES, list_dailydvs200
 from ripe_mambaspike.errors import DataError
 
@@ -105,28 +105,28 @@ def test_the_lists_are_found_in_the_root(tmp_path, place):
     for path in (name(0, 1), name(0, 2)):
         (tmp_path / "events" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "events" / path).write_bytes(b"")
-    found = list_set("dailydvs200", tmp_path)
+    found = list_dataset("dailydvs200", tmp_path)
     assert found.cuts["official"].sizes() == {"train": 1, "val": 0, "test": 1}
     assert found.sources[0].path == f"events/{name(0, 1)}"
 
 
 def test_no_lists(tmp_path, lists):
     wanted = "has no split lists; the set's train.txt, val.txt and test.txt are wanted there"
-    assert refusal(DataError, list_set, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no") == (
+    assert refusal(DataError, list_dataset, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no") == (
         f"{tmp_path / 'no' / 'train.txt'} cannot be read (No such file or directory); the set's official list is wanted"
     )
     (lists / "val.txt").unlink()
-    assert refusal(DataError, list_set, "dailydvs200", lists) == f"{lists} {wanted}"
+    assert refusal(DataError, list_dataset, "dailydvs200", lists) == f"{lists} {wanted}"
 
 
 def test_lists_may_be_named_by_a_text(tmp_path, lists):
     (tmp_path / "root").mkdir()
-    message = refusal(DataError, list_set, "dailydvs200", tmp_path / "root", lists=str(lists))
+    message = refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=str(lists))
     assert message == (
         f"{tmp_path / 'root'} lacks 5 of the 5 recordings that the lists name, '{name(0, 1)}' first; "
         "all of them, or --partial, are wanted"
     )
-    message = refusal(DataError, list_set, "dailydvs200", tmp_path / "root", lists=lists, partial=True)
+    message = refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=lists, partial=True)
     assert message == f"{tmp_path / 'root'} holds no recording of dailydvs200; its files are wanted there"
 
 

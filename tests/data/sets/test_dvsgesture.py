@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from trees import make_recording, refusal, save_trial
 
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.dvsgesture import CLASSES, SENSOR, list_dvsgesture, trials
 from ripe_mambaspike.errors import DataError, ReadError, RipeError
 from ripe_mambaspike.events.formats.aedat3 import LabelSpan
@@ -173,7 +173,7 @@ def test_a_clip_twice():
 
 def test_labels_are_read_from_the_file_beside(tmp_path):
     save_trial(tmp_path, "user24_led", make_recording(0).events, [(8, 1000, 1300), (8, 1200, 1500), (1, 1500, 1900)])
-    found = list_set("dvsgesture", tmp_path)
+    found = list_dataset("dvsgesture", tmp_path)
     assert [(clip.label, clip.start_us, clip.stop_us) for clip in found.clips] == [
         (7, 1000, 1300),
         (7, 1200, 1500),
@@ -196,8 +196,8 @@ def test_garbled_labels(tmp_path, text, said):
     (tmp_path / "user24_led.aedat").write_bytes(b"")
     path = tmp_path / "user24_led_labels.csv"
     path.write_text(text)
-    assert refusal(RipeError, list_set, "dvsgesture", tmp_path) == f"{path} {said}"
+    assert refusal(RipeError, list_dataset, "dvsgesture", tmp_path) == f"{path} {said}"
     path.write_bytes(b"\xff\xfe\x00")
-    assert refusal(ReadError, list_set, "dvsgesture", tmp_path).startswith(
+    assert refusal(ReadError, list_dataset, "dvsgesture", tmp_path).startswith(
         f"{path} cannot be read as a csv of labels ("
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.folder import list_folder
 from ripe_mambaspike.errors import DataError
 
@@ -124,7 +124,7 @@ def test_an_empty_class(tmp_path):
     for folder in ("left", "right"):
         (tmp_path / folder).mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    message = refusal(DataError, list_set, "folder", tmp_path)
+    message = refusal(DataError, list_dataset, "folder", tmp_path)
     assert message == f"{tmp_path / 'right'} is a class without a recording; at least one is wanted"
     files, folders = ["train/a/1.bin", "test/a/2.bin"], ["train", "test", "train/a", "test/a", "test/b"]
     message = refusal(DataError, list_folder, ROOT, files, folders)
@@ -136,7 +136,7 @@ def test_an_empty_class(tmp_path):
 def test_a_share_that_is_none(tmp_path, share):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    message = refusal(DataError, list_set, "folder", tmp_path, test_share=share)
+    message = refusal(DataError, list_dataset, "folder", tmp_path, test_share=share)
     assert message == f"--test-share is {share}; a number between 0 and 1 is wanted"
 
 

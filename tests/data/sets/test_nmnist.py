@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.nmnist import PUBLISHED, PUBLISHED_600, list_nmnist, list_nmnist_600
 from ripe_mambaspike.errors import DataError
 
@@ -87,6 +87,6 @@ def test_a_recording_twice(make):
 
 
 def test_the_shared_recordings(shared):
-    found = list_set("nmnist-600", shared / "nmnist-real")
+    found = list_dataset("nmnist-600", shared / "nmnist-real")
     assert found.cuts["thirds"].published
     assert found.notes == ()

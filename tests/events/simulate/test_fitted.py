@@ -19,7 +19,7 @@ from ripe_mambaspike.events.simulate.fitted import (
 )
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
-from ripe_mambaspike.events.simulate.smooth import Fit
+from ripe_mambaspike.events.simulate.smooth import FitOptions
 from ripe_mambaspike.events.simulate.start import find_path
 
 SIZE = (20, 20)
@@ -76,7 +76,7 @@ def test_rests_are_where_little_happens(recordings):
 
 
 def test_calibration_finds_the_camera(pictures, recordings):
-    made = calibrate(recordings, pictures, SIZE, Fit(rounds=40, batch=16))
+    made = calibrate(recordings, pictures, SIZE, FitOptions(rounds=40, batch=16))
     again = simulate_pictures(pictures, made, range(100, 148), size=SIZE)
     counts = [np.array([len(events) for events in part]) for part in (recordings, again)]
     assert abs(counts[1].sum() / counts[0].sum() - 1) < 0.03

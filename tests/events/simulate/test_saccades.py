@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.simulate.saccades import Moved, Saccades, as_dict, from_dict, saccade_scene, scale_saccades
+from ripe_mambaspike.events.simulate.saccades import (
+    Saccades,
+    SaccadeVariation,
+    as_dict,
+    from_dict,
+    saccade_scene,
+    scale_saccades,
+)
 
 PATH = ((0.0, 0.0), (2.0, -1.0), (2.0, 3.0))
 PLAIN = Saccades(PATH, 10_000, 20_000, blur=0.01, contrast=1.0, inverted=False)
@@ -64,7 +71,7 @@ def test_blur_against_a_loop():
 
 def test_each_picture_may_differ():
     rested = Saccades(PATH, 10_000, 20_000, blur=0.01, contrast=1.0, inverted=False, rests_us=(10_000.0,))
-    moved = Moved(
+    moved = SaccadeVariation(
         torch.tensor([[0.0, 0.0], [1.0, 2.0]]).double(),
         torch.tensor([1.0, 0.5]).double(),
         torch.tensor([[0.0, 2_000.0], [1_000.0, 0.0]]).double(),

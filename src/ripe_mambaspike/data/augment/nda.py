@@ -17,7 +17,7 @@ MAX_SHEAR = 0.3  # at magnitude 1: pixels of shift for each pixel from the centr
 MAX_DEGREES = 15.0  # at magnitude 1
 
 
-class Draw(NamedTuple):
+class NDADraw(NamedTuple):
     """One operation for each of B samples, on the CPU. What an operation does not use holds a value of no effect."""
 
     operation: Tensor  # [B] index into OPERATIONS
@@ -35,13 +35,13 @@ class Draw(NamedTuple):
         return torch.isin(self.operation, torch.tensor([OPERATIONS.index(name) for name in names]))
 
 
-def apply_draw(x: Tensor, draw: Draw) -> Tensor:
+def apply_draw(x: Tensor, draw: NDADraw) -> Tensor:
     """Each sample's drawn operation, on all its steps and both polarities. x [B, T, 2, H, W]."""
     check_clips(x)
     return _apply(x.clone(), draw) if bool(draw.hit(*OPERATIONS[1:]).any()) else x
 
 
-def _apply(owned: Tensor, draw: Draw) -> Tensor:
+def _apply(owned: Tensor, draw: NDADraw) -> Tensor:
     out = edit(owned, draw.hit("shear_x", "shear_y", "rotate"), affine_transform, draw.matrices, owned=True)
     out = edit(out, draw.hit("roll_x", "roll_y"), roll, draw.shift_y, draw.shift_x, owned=True)
     out = edit(out, draw.hit("cutout"), cutout, draw.top, draw.left, draw.side, owned=True)
@@ -77,7 +77,7 @@ class NDA:
             x = apply_draw(x, self.draw(samples, steps, height, width, generator))
         return x
 
-    def draw(self, samples: int, steps: int, height: int, width: int, generator: torch.Generator) -> Draw:
+    def draw(self, samples: int, steps: int, height: int, width: int, generator: torch.Generator) -> NDADraw:
         """One operation and its parameters for each sample. What it takes from the generator depends on B alone."""
         operation = torch.randint(len(OPERATIONS), (samples,), generator=generator)
         strength, first, second = draw_uniform(3, samples, generator=generator)
@@ -90,7 +90,7 @@ class NDA:
         length = only("temporal_cutout", _one_to(self._most_steps(steps), strength))
         turned = operation == OPERATIONS.index("rotate")
         sheared = shears(*(MAX_SHEAR * only(name, signed) for name in ("shear_x", "shear_y")))
-        return Draw(
+        return NDADraw(
             operation=operation,
             matrices=torch.where(turned[:, None, None], rotations(MAX_DEGREES * only("rotate", signed)), sheared),
             shift_y=only("roll_y", self._shift(height, strength)),

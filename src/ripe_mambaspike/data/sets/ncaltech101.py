@@ -7,7 +7,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import TEST, TRAIN, Listing, carve_validation, check_listing, make_cut, one_clip_each
+from ripe_mambaspike.data.listing import (
+    TEST,
+    TRAIN,
+    Listing,
+    check_listing,
+    hold_out_validation,
+    make_cut,
+    one_clip_each,
+)
 
 SENSOR = (240, 180)
 TOTAL = 8_709
@@ -36,7 +44,7 @@ def list_ncaltech101(root: Path, files: Sequence[str]) -> Listing:
     notes = []
     if len(clips) != TOTAL or len(classes) != 101:
         notes.append(f"{len(clips):,} recordings of {len(classes)} classes are there; the whole set has 8,709 of 101")
-    cut = make_cut("first-90", clips, carve_validation("ncaltech101", clips, parts), PUBLISHED)
+    cut = make_cut("first-90", clips, hold_out_validation("ncaltech101", clips, parts), PUBLISHED)
     return check_listing(
         Listing("ncaltech101", classes, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
     )

@@ -2,7 +2,7 @@
 
 A line, a header with its length in front, then packets: stream, length, content. The package believes every length, up
 to 4 GiB, and aborts its process on some damage: so the lengths and the header are checked before, and it runs in a
-process of its own (`events/guarded.py`).
+process of its own (`events/isolated.py`).
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import guarded
+from ripe_mambaspike.events import isolated as isolated
 from ripe_mambaspike.events.recording import EVENT, Events
 from ripe_mambaspike.events.source import EventSource, Options, empty_events
 
@@ -29,7 +29,7 @@ def recognizes(head: bytes, path: Path) -> bool:
 
 
 def open_source(path: Path, options: Options) -> EventSource:
-    return guarded.open_source(FORMAT, path, options)
+    return isolated.open_source(FORMAT, path, options)
 
 
 def load(path: Path) -> Any:

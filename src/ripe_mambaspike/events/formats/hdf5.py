@@ -2,7 +2,7 @@
 and a compound dataset with named fields.
 
 An HDF5 file can name other files, claim sizes that nothing stands behind, and pack gigabytes into kilobytes. Only what
-lies in the file itself is read, within bounds, and in a process of its own (`events/guarded.py`).
+lies in the file itself is read, within bounds, and in a process of its own (`events/isolated.py`).
 """
 
 import math
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import guarded
+from ripe_mambaspike.events import isolated as isolated
 from ripe_mambaspike.events.columns import NAMES, ColumnConverter, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, Options, check_expansion
@@ -35,7 +35,7 @@ def recognizes(head: bytes, path: Path) -> bool:
 
 
 def open_source(path: Path, options: Options) -> EventSource:
-    return guarded.open_source(FORMAT, path, options)
+    return isolated.open_source(FORMAT, path, options)
 
 
 def load(path: Path) -> Any:

@@ -18,7 +18,7 @@ from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, simulate_picture_bins
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate
-from ripe_mambaspike.events.simulate.smooth import KNOT_US, Fit, SmoothSaccades, fit
+from ripe_mambaspike.events.simulate.smooth import KNOT_US, FitOptions, SmoothSaccades, fit
 from ripe_mambaspike.events.simulate.start import find_path
 
 Report = Callable[[str, int, int], None]  # (what is being done, done, of)
@@ -31,11 +31,11 @@ def calibrate(
     real: Sequence[Events],
     pictures: Tensor,
     size: tuple[int, int] = (34, 34),
-    how: Fit | None = None,
+    how: FitOptions | None = None,
     report: Report | None = None,
 ) -> CameraCalibration:
     """The camera that made these recordings of these pictures [N, h, w], values 0 to 1."""
-    how = how or Fit()
+    how = how or FitOptions()
     said = report or (lambda what, done, of: None)
     if len(real) != len(pictures) or len(real) < 2:
         raise InputError(

@@ -13,7 +13,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.pixel import Pixel, Scene, simulate_bins, simulate_events
-from ripe_mambaspike.events.simulate.saccades import Moved, Saccades, as_dict, from_dict, saccade_scene
+from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, as_dict, from_dict, saccade_scene
 from ripe_mambaspike.files import atomic_write
 
 # Of a DVS that watches people, set by eye against five real clips of DVS-Gesture.
@@ -133,7 +133,7 @@ def _varied(
     common, tilt = by.threshold * draws[:, 0], by.balance / 2 * draws[:, 1]
     factors = torch.stack([common + tilt, common - tilt], 1).exp()
     side = size[0] / SENSOR[0]
-    moved = Moved(
+    moved = SaccadeVariation(
         (by.shift * side * draws[:, 2:4]).double().to(device),
         (1 + by.stretch * draws[:, 4]).double().to(device),
         (late * draws[:, 5:]).double().to(device),

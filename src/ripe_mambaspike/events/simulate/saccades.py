@@ -42,7 +42,7 @@ class Saccades:
 
 
 @dataclass(frozen=True)
-class Moved:
+class SaccadeVariation:
     """How each picture's own saccades differ from the common ones."""
 
     shift: Tensor  # [B, 2] sensor pixels
@@ -50,7 +50,9 @@ class Moved:
     delay_us: Tensor  # [B, saccades]: how late each saccade is
 
 
-def saccade_scene(pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: Moved | None = None) -> Scene:
+def saccade_scene(
+    pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: SaccadeVariation | None = None
+) -> Scene:
     """Light of pictures [B, h, w] with values from 0 to 1."""
     _, rows, columns = pictures.shape
     width, height = size

@@ -16,7 +16,7 @@ import numpy as np
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, RecordingWarning
-from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed
+from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed_size_warning
 from ripe_mambaspike.inference.stream.packets import EventPacket, InvalidPacket, PacketReader, read_packet
 
 Pace = Literal["real", "fast"]
@@ -91,7 +91,7 @@ class FileSource:
         self.size: tuple[int, int] | None = found[0]
         self.size_from = found[1]
         if self.size_from == GUESSED and region is not None:
-            warnings.warn(f"{path}: {guessed(found[0])}", RecordingWarning, stacklevel=3)
+            warnings.warn(f"{path}: {guessed_size_warning(found[0])}", RecordingWarning, stacklevel=3)
         self.warnings: tuple[str, ...] = ()
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:

@@ -1,4 +1,4 @@
-"""The process of `guarded.py`: `python -m ripe_mambaspike.events.guarded_reader`.
+"""The process of `isolated.py`: `python -m ripe_mambaspike.events.isolated_reader`.
 
 A line of JSON asks for a file; each answer is the length of a JSON text, the text, and the events it counts.
 """
