@@ -118,9 +118,7 @@ def run_fused(
 
 def _selection(model: Any) -> Callable[[Tensor], Tensor | None]:
     """The tokens kept, from the last stage's spikes [B, T, C, H, W]; None where all are."""
-    if model.config.num_tokens is None:
-        return lambda spikes: None
-    return lambda spikes: model.select(model.tokens.scores(spikes)[0])
+    return lambda spikes: model.select(model.tokens(spikes)[0])
 
 
 def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[ForwardMode], None]]:

@@ -177,10 +177,8 @@ class RipeMambaSpike(Model):
         grid = (current.shape[-2], current.shape[-1])
         features, left = self.bridge.features(read, grid, mode, below(state, "bridge"), first_step)
         final |= prefixed("bridge", left)
-        scores = None
-        if self.config.num_tokens is not None:
-            scores, left = self.tokens.scores(current, below(state, "tokens"), first_step)
-            final |= prefixed("tokens", left)
+        scores, left = self.tokens(current, below(state, "tokens"), first_step)
+        final |= prefixed("tokens", left)
         rates = torch.cat([out.rates() for out in stages])
         return FrontEnd(features, stages[-1].attention, rates, scores, final, observed)
 
@@ -201,7 +199,7 @@ class RipeMambaSpike(Model):
                 f"got {self.config.num_tokens}",
                 field="num_tokens",
             )
-        return self.tokens(token_scores)
+        return self.tokens.select(token_scores)
 
     def _check_causal(self) -> None:
         if not self.config.causal:

@@ -152,7 +152,9 @@ class TimeBatchNorm(_Statistics):
             rows = (rows_of_steps(value, first_step, x.shape[1]) for value in self.scale_and_shift())
             return affine_over_time(x, *(value.to(self.weight.dtype) for value in rows))
         if not isinstance(first_step, int):
-            raise InputError("first_step: expected an int in training or a literal pass, got a tensor", field="first_step")
+            raise InputError(
+                "first_step: expected an int in training or a literal pass, got a tensor", field="first_step"
+            )
         steps = slice(first_step, first_step + x.shape[1])
         if self.training and stats_sync() is not None:
             return self.normalize_synced(x, mode, first_step)

@@ -15,10 +15,12 @@ class TokenSelection(nn.Module):
         self.activity = nn.Parameter(torch.ones(()), requires_grad=False)
         self.earliness = nn.Parameter(torch.ones(()), requires_grad=False)
 
-    def scores(
+    def forward(
         self, spikes: Tensor, initial_state: State | None = None, first_step: int | Tensor = 0
-    ) -> tuple[Tensor, State]:
-        """Spikes [B, T, C, H, W] → the score of every position [B, N], and what is needed to go on."""
+    ) -> tuple[Tensor | None, State]:
+        """Spikes [B, T, C, H, W] → the score of every position so far [B, N], None where all are kept; and the state."""
+        if self.keep is None:
+            return None, {}
         counts = spikes.detach().float().sum(2).flatten(2)  # [B, T, N]
         fired = counts > 0
         first = fired.float().argmax(1) + (first_step if isinstance(first_step, int) else first_step.unsqueeze(1))
@@ -29,10 +31,8 @@ class TokenSelection(nn.Module):
             count, earliness = initial_state["count"] + count, torch.where(before > 0, before, earliness)
         return self.activity * count + self.earliness * earliness, {"count": count, "earliness": earliness}
 
-    def forward(self, scores: Tensor) -> Tensor | None:
-        """The positions kept, in raster order and the same for every step: [B, N] → [B, k]; None for all."""
-        if self.keep is None:
-            return None
+    def select(self, scores: Tensor) -> Tensor:
+        """The positions kept, in raster order and the same for every step: [B, N] → [B, k]."""
         best = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
         return best.sort(1).values
 

@@ -38,7 +38,7 @@ def affine_over_time(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def rows_of_steps(table: Tensor, first_step: int | Tensor, steps: int) -> Tensor:
-    """What a table [S, C] says about `steps` steps from `first_step` on: [T, C], or [B, T, C] for a step per row [B]."""
+    """Rows of a table [S, C] for `steps` steps from `first_step` on: [T, C], or [B, T, C] for a step per row [B]."""
     if isinstance(first_step, int):
         return table[first_step : first_step + steps]
     return table[first_step.unsqueeze(1) + torch.arange(steps, device=table.device)]

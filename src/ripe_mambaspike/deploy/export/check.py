@@ -11,6 +11,7 @@ from ripe_mambaspike.deploy.export.manifest import RUNNABLE
 from ripe_mambaspike.deploy.export.parity import ParityResult, compare_outputs, require_parity
 from ripe_mambaspike.deploy.export.run import Exported, format_module, load_exported
 from ripe_mambaspike.errors import VerificationError
+from ripe_mambaspike.models.observe import by_layer
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
@@ -41,7 +42,7 @@ def check_front(path: Path, model: RipeMambaSpike, clips: Tensor) -> FrontParity
         if not torch.equal(tensor, own[name]):
             raise VerificationError(f"{path.name} gives {name} back otherwise than it was; the same numbers are wanted")
     for clip in wide.split(1):
-        ours = [stage.spikes for stage in reference.front_end(clip).stages]
+        ours = by_layer(reference.front_end(clip, observe=("spikes",)).observed, "second_neuron.spikes").values()
         for spikes, restored, alone in zip(ours, front.restored(clip), front(clip), strict=True):
             fired += int(spikes.sum())
             differing += int((spikes != restored).sum())

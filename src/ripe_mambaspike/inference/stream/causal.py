@@ -14,7 +14,8 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
 from ripe_mambaspike.inference.stream.front import WindowOutput
 from ripe_mambaspike.inference.stream.windows import WindowResult
-from ripe_mambaspike.models.ripe import CausalState, RipeMambaSpike
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.state import State
 
 RESET_AFTER_SPANS = 4  # silent spans after which the network begins anew and waits; what came before has faded
 
@@ -36,7 +37,7 @@ class CausalStream(RegularBins):
                 f"such as {' or '.join(map(str, dict.fromkeys(check_sensor)))} µs"
             )
         self.every = max(1, self.every) + (hop_us != check_sensor[0])
-        self._state: CausalState | None = None
+        self._state: State | None = None
         self._recent: deque[tuple[int, int, torch.Tensor, tuple[float, ...]]] = deque(maxlen=steps)
         self._seen = self._skipped = 0
         self._heard = 0  # when the last bin with events ended
@@ -80,9 +81,9 @@ class CausalStream(RegularBins):
         counts = (part.counts > 0).astype(np.float32) if self.binary else part.counts
         device = next(self.model.parameters()).device
         x = torch.from_numpy(counts)[None, None].to(device, self.model.dtype)
-        run = self.model.run_causal(x, self._state)
+        run = self.model.eval().run(x, state=self._state or {})
         self._state = run.state
-        rates = tuple(float(stage.spikes.float().mean()) for stage in run.front.stages)
+        rates = tuple(run.rates[1::2].tolist())
         self._recent.append((part.start_us, part.events, run.logits[:, 0].cpu(), rates))
         self._seen += 1
         if self._seen % self.every or not (self.early or len(self._recent) == self.steps):
@@ -92,7 +93,7 @@ class CausalStream(RegularBins):
             return []
         logits = torch.stack([one for _, _, one, _ in self._recent], 1)
         mean = tuple(sum(column) / len(self._recent) for column in zip(*(one[3] for one in self._recent), strict=True))
-        attention = run.front.attention[0, -1].float().cpu()
+        attention = run.attention[0, -1].float().cpu()
         start = self._recent[0][0]
         return [
             WindowResult(
