@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.events import Recording, make_events, write
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import model_config
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

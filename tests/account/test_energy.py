@@ -5,7 +5,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.account.energy import energy_report, fan_out, measure_activity
-from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SIZES = pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (6, 7), (9, 9)])

@@ -7,11 +7,11 @@ import pytest
 import tyro
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load
 from ripe_mambaspike.inference.predict import predict as predict_one
 from ripe_mambaspike.models.labels import Labels, save_labels
 
@@ -63,7 +63,7 @@ def test_json(predict, network, clip):
     assert (code, err) == (0, "")
     document = json.loads(out)
     wanted = predict_one(load(network), make_recording())
-    assert (document["steps"], document["grid"], document["by"]) == (24, [16, 16], "time")
+    assert (document["time_steps"], document["grid"], document["bin_by"]) == (24, [16, 16], "time")
     assert document["form"] == "training"
     assert document["failed"] == []
     (row,) = document["recordings"]
@@ -112,7 +112,7 @@ def test_the_unit_of_time_suits_the_length(predict, network, tmp_path):
 
 def test_steps_and_grid(predict, network, clip):
     document = json.loads(predict(network, clip, "--time-steps", "5", "--grid", "9", "--json")[1])
-    assert (document["steps"], document["grid"]) == (5, [9, 9])
+    assert (document["time_steps"], document["grid"]) == (5, [9, 9])
     assert len(document["recordings"][0]["timeline"]) == 5
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.account.energy import measure_activity
@@ -297,16 +298,16 @@ def test_the_tokens_kept_are_the_dense_networks():
 
 def test_what_the_runtime_refuses():
     x = clips(1)[0]
-    with pytest.raises(ConfigError, match="sums is 'int4'; one of float64, float32, int8 is wanted"):
+    with raises(ConfigError, field="sums"):
         Accumulator(dual(), "int4")
-    with pytest.raises(ConfigError, match="RIPE-MambaSpike network"):
+    with raises(ConfigError, field="model"):
         Accumulator(create_model("mamba-spike-nmnist"))
-    with pytest.raises(ConfigError, match="tdm is false"):
+    with raises(ConfigError, field="tdm"):
         Accumulator(create_model("nmnist", tdm=False, stage_channels=(4, 4, 4), form="deployed"))
     runtime = Accumulator(dual())
-    with pytest.raises(InputError, match="steps_at_once is 0"):
+    with raises(InputError, field="steps_at_once"):
         runtime.run(x, 0)
-    with pytest.raises(InputError, match="a relaxed pass has no spikes"):
+    with raises(InputError, field="mode"):
         runtime.network.front_end(x.double(), ForwardMode(relaxed=True))
     with pytest.raises(InputError, match="5 time steps"):
         runtime.run(torch.cat((x, x[:, :1]), 1))

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.export.graph import NEXT, clip_graph, initial_states, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.graph_scan import CHUNK, scan
-from ripe_mambaspike.deploy.export.trace import MAX_TOKENS, check_length
+from ripe_mambaspike.deploy.export.trace import check_length
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.models.synthetic import synthetic_clip
@@ -173,22 +174,22 @@ def test_fewer_steps(loud):
 
 def test_refusals(loud):
     training = loud(time_steps=2)
-    with pytest.raises(ConfigError, match="deployed form; 'nmnist' is in its training form"):
+    with raises(ConfigError, field="form"):
         clip_graph(training, 18, 18)
-    with pytest.raises(ConfigError, match="'nmnist' is in its dual-kernel form"):
+    with raises(ConfigError, field="form"):
         step_graph(dual_kernel(training, quiet=True), 18, 18)
-    with pytest.raises(ConfigError, match="'mamba-spike-nmnist' was given"):
+    with raises(ConfigError, field="model"):
         tail_graph(create_model("mamba-spike-nmnist"), 18, 18)
     fused = fuse(training, quiet=True)
-    with pytest.raises(ConfigError, match="7×18; three strides"):
+    with raises(ConfigError, field="in_size"):
         clip_graph(fused, 7, 18)
-    with pytest.raises(ConfigError, match="steps is 3; the network takes from 1 to 2"):
+    with raises(ConfigError, field="time_steps"):
         clip_graph(fused, 18, 18, steps=3)
-    with pytest.raises(ConfigError, match=r"stored has head\.weight of shape"):
+    with raises(ConfigError, field="stored"):
         clip_graph(fused, 18, 18, {"head.weight": Stored(torch.zeros(1, dtype=torch.int8), None)})
 
 
 def test_clips_too_long_for_any_free_size_are_refused():
     check_length("clip", (torch.empty(1, 16, 2, 1024, 1024, device="meta"),))
-    with pytest.raises(InputError, match=f"give 409600 tokens each; a graph of free size takes at most {MAX_TOKENS}"):
+    with raises(InputError, field="clips"):
         check_length("clip", (torch.empty(1, 25, 2, 1024, 1024, device="meta"),))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse import convert as fusing
@@ -22,7 +23,7 @@ def corrupt_kernel(monkeypatch, owner, name, factor=1 + 1e-9):
 def test_a_wrong_branch(loud, monkeypatch, owner):
     model = loud()
     corrupt_kernel(monkeypatch, owner, "kernel")
-    with pytest.raises(VerificationError, match=r"deployed form of 'nmnist'.*training form.*1e-12"):
+    with raises(VerificationError, field="deployed"):
         fuse(model, quiet=True)
 
 
@@ -84,7 +85,7 @@ def test_a_wrong_tensor_anywhere(loud, monkeypatch, pattern):
 def test_a_wrong_kernel_of_two(loud, monkeypatch, pattern):
     fused = fuse(loud(), quiet=True)
     corrupt_tensor(monkeypatch, f"stages.2.second_conv.{pattern}", lambda t: t * (1 + 1e-9))
-    with pytest.raises(VerificationError, match="dual-kernel"):
+    with raises(VerificationError):
         dual_kernel(fused, quiet=True)
 
 
@@ -128,7 +129,7 @@ def test_comparing_a_network_with_itself_and_with_another(loud):
     apart = compare_forms(model, other, x)
     assert apart.error > 0.01
     assert apart.flips > 0
-    with pytest.raises(VerificationError, match="spikes differ"):
+    with raises(VerificationError):
         verify(model, other)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.observe import run_in_pieces
 from ripe_mambaspike.models.ripe import RipeMambaSpike

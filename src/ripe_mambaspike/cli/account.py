@@ -15,7 +15,7 @@ from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 if TYPE_CHECKING:
     from ripe_mambaspike.account.measured import Activity
     from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
-    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.classifier import Classifier
 
 SWEPT = {
     "resolution": {"in_size"},
@@ -138,10 +138,10 @@ class AccountCommand:
                 f"--recordings was given for {self.model!r}; the folder of a run or of a saved network is wanted"
             )
         from ripe_mambaspike.account.measured import account_recordings, accumulator_of
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.inference.classifier import load_network
 
-        classifier = load(
-            self.model, steps=self.time_steps, grid=self.in_size, sensor_size=self.sensor_size, crop=self.crop
+        classifier = load_network(
+            self.model, time_steps=self.time_steps, grid=self.in_size, sensor_size=self.sensor_size, crop=self.crop
         )
         runtime = accumulator_of(classifier.model)
         activities = []
@@ -180,7 +180,7 @@ class AccountCommand:
 def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
     """One recording's activity; an error always names the file."""
     from ripe_mambaspike.account.measured import measure_clip
-    from ripe_mambaspike.inference.predict import make_clip, read_recording
+    from ripe_mambaspike.inference.classifier import make_clip, read_recording
 
     try:
         with print_warnings():

@@ -56,7 +56,8 @@ class LiveStream:
         frames: int,
         crop: Crop | None = None,
     ) -> None:
-        from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+        from ripe_mambaspike.inference.stream.run import StreamRunner
+        from ripe_mambaspike.inference.stream.summary import StreamLimits
 
         self.name, self.viewers, self._crop = name, 0, crop
         self._source, self._make, self._period = source, make_streamer, 1 / frames
@@ -105,9 +106,9 @@ class LiveStream:
         with self._lock:
             behind = (self._came_us - self._reached_us) / 1e6
             trouble = self._trouble
-        if source.refused:
+        if source.invalid:
             trouble = (
-                f"{source.refused:,} packets refused (the last: {source.last_reason}); {trouble or 'others taken'}"
+                f"{source.invalid:,} invalid packets (the last: {source.last_invalid}); {trouble or 'others taken'}"
             )
         behind = behind if 0 < behind < MAX_BEHIND_SECONDS else 0.0
         return {

@@ -17,7 +17,8 @@ from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.state import State, below, prefixed
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.pooled_rates.reference import LeakyState, RateState, cumulative_rates, leaky_rates
+from ripe_mambaspike.ops.pooled_rates import RateState
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates
 
 
 def pooled_rates(
@@ -39,14 +40,12 @@ def pooled_rates(
         pooled = F.adaptive_avg_pool2d(flat, grid)
     pooled = pooled.unflatten(0, spikes.shape[:2])
     if decay is None:
-        before = RateState(initial_state["count"], first_step) if initial_state else None
-        rates, left = cumulative_rates(pooled, before)
-        return rates, {"count": left.total}
-    faded = LeakyState(initial_state["count"], initial_state["weight"]) if initial_state else None
-    rates, (count, weight) = leaky_rates(pooled, decay, faded)
-    if not isinstance(weight, Tensor):
-        weight = torch.full((len(count),), weight, dtype=torch.float64, device=count.device)
-    return rates, {"count": count, "weight": weight}
+        count = initial_state["count"] if initial_state else None
+        rates, count = cumulative_rates(pooled, count, first_step=first_step)
+        return rates, {"count": count}
+    faded = RateState(initial_state["count"], initial_state["weight"]) if initial_state else None
+    rates, left = leaky_rates(pooled, decay, faded)
+    return rates, left._asdict()
 
 
 class Mixture(nn.Module):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from ripe_mambaspike.nn.state import State
-from ripe_mambaspike.ops.mamba_inner import InnerWeights
-from ripe_mambaspike.ops.mamba_inner.reference import MambaState, causal_conv
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaState
+from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.shapes import at_least_float32
 

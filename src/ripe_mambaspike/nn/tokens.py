@@ -18,7 +18,7 @@ class TokenSelection(nn.Module):
     def forward(
         self, spikes: Tensor, initial_state: State | None = None, first_step: int | Tensor = 0
     ) -> tuple[Tensor | None, State]:
-        """Spikes [B, T, C, H, W] → the score of every position so far [B, N], None where all are kept; and the state."""
+        """Spikes [B, T, C, H, W] → the score of every position so far [B, N] (None where all are kept), state."""
         if self.keep is None:
             return None, {}
         counts = spikes.detach().float().sum(2).flatten(2)  # [B, T, N]

@@ -52,8 +52,9 @@ def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> FormAgreement:
     agreement = compare_forms(first, second, probe(first).to(next(first.parameters()).device))
     if not agreement.error <= TOLERANCE or agreement.flips:
         raise VerificationError(
-            f"the {second.config.form} form of '{second.name}' does not agree with its {first.config.form} form: "
-            f"{agreement}; at most {TOLERANCE:.0e} and no differing spike are wanted"
+            f"{second.config.form}: expected the outputs of the {first.config.form} form of '{second.name}' to "
+            f"{TOLERANCE:.0e} and the same spikes, got {agreement}",
+            field=second.config.form,
         )
     return agreement
 
@@ -69,8 +70,9 @@ def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
     agreement = _agreement(ours, theirs, MIN_ROUNDED_SCALE)
     if not agreement.error <= ROUNDING[first.dtype]:
         raise VerificationError(
-            f"the {second.config.form} form of '{second.name}' rounds too far from its {first.config.form} form: "
-            f"{agreement}; at most {ROUNDING[first.dtype]:.0e} is wanted"
+            f"{second.config.form}: expected layers that round as in the {first.config.form} form of '{second.name}' "
+            f"to {ROUNDING[first.dtype]:.0e}, got {agreement}",
+            field=second.config.form,
         )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ripe_mambaspike.account.flops import count_flops, token_counts
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.flops import count_flops, token_counts
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.mamba import EXPAND, TAPS
 from ripe_mambaspike.ops.backend import kernels
