@@ -53,14 +53,14 @@ def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
     if not (isinstance(mixture, ProjectedMixture) and mixture.tracks_batches()):
         scales = mixture.folded_scales()
         kernel, bias = folded_kernel(mixture.shares(bridge.norm.weight), scales)
-        if _over_spikes(kernel, dtype) and bridge.keep is None:
+        if _over_spikes(kernel, dtype) and bridge.decay is None:
             channels = [weight.shape[1] // 2 for weight, _, _ in scales]
             paired = channels_together(paired_kernel(kernel, channels), dtype), at_least_float32(bias)
         kernel, bias = channels_together(kernel, dtype), bias.to(dtype)
         winograd = winograd_weights(kernel)
     norm = (at_least_float32(bridge.norm.weight), at_least_float32(bridge.norm.bias))
     attention = (bridge.attention.weight.to(dtype), bridge.attention.bias.to(dtype))
-    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.keep, winograd)
+    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.decay, winograd)
 
 
 def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
