@@ -7,8 +7,8 @@ import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.account.document import account
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
@@ -62,7 +62,7 @@ def test_the_account_of_a_clip(form):
     assert document["flops"] == {"total": flops.total, "without_scan": flops.without_scan, "by_part": flops.by_part}
     assert document["weight_bytes"] == parameters.weight_bytes
     assert document["dual_kernel"]["weights"] == parameters.dual_kernel
-    assert document["counted_at"] == {"steps": 3, "resolution": [20, 30]}
+    assert document["counted_at"] == {"time_steps": 3, "in_size": [20, 30]}
     assert document["energy"]["assumptions"]["measured_on"] == "a clip"
     assert json.loads(json.dumps(document, allow_nan=False)) == document
 

@@ -52,7 +52,7 @@ def ripe(capsys):
 @pytest.fixture
 def small_words():
     """Words that make a network small and quick to measure."""
-    return ("--steps", "4", "--resolution", "18", "--set", *SMALL)
+    return ("--time-steps", "4", "--in-size", "18", "--set", *SMALL)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ LIT = """(() => { const one = document.getElementById('events');
   let lit = 0;
   for (let i = 0; i < data.length; i += 4) lit += data[i] + data[i + 1] + data[i + 2] > 100;
   return lit; })()"""
-UNNAMED = """(() => { const one = document.getElementById('answers');
+UNNAMED = """(() => { const one = document.getElementById('predictions');
   const { data } = one.getContext('2d').getImageData(one.width - 12, 8, 1, one.height - 28);
   const rows = {};
   for (let i = 0; i < data.length; i += 4) {
@@ -205,7 +205,7 @@ def test_hostile_names_cannot_script_the_page(browser, serve, classifier, clip, 
     for number, name in enumerate(HOSTILE):
         path = folder / f"{number}{name.replace('/', '|')}.npz"
         path.write_bytes(packed(clip.events) if number else b"no recording")
-    network = make_served_network(replace(classifier, names=HOSTILE), window_ms=400, hop_ms=100)
+    network = make_served_network(replace(classifier, class_names=HOSTILE), window_ms=400, hop_ms=100)
     running = serve(network=network, listed=list_recordings(folder, 100)[0])
     browser.do("Page.navigate", url=f"http://127.0.0.1:{running.port}/")
     browser.until(f"document.querySelectorAll('#recordings option').length === {len(HOSTILE) + 1}")

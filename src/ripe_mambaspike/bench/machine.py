@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.measure import Job, time_jobs
-from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import commit
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,15 +28,6 @@ class Product(NamedTuple):
     @property
     def operations(self) -> int:
         return 2 * self.side**3
-
-
-def choose_device(name: str | None) -> torch.device:
-    """The device asked for, CUDA where there is one when none was."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device: expected cpu, got cuda (PyTorch finds no CUDA device)", field="--device")
-    if name not in (None, "cpu", "cuda"):
-        raise InputError(f"--device: expected cpu or cuda, got '{name}'", field="--device")
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def measure_product(device: torch.device, precision: str, sides: tuple[int, ...] | None = None) -> Product:

@@ -61,10 +61,10 @@ class EvalCommand:
         from ripe_mambaspike.models.labels import find_checkpoint, read_labels
         from ripe_mambaspike.models.pretrained import from_pretrained
         from ripe_mambaspike.models.ripe import RipeMambaSpike
-        from ripe_mambaspike.train.network import choose_device
+        from ripe_mambaspike.nn.evaluation import choose_device
 
         folder = find_checkpoint(self.checkpoint)
-        device = choose_device(self.device, "--device")
+        device = choose_device(self.device)
         model = from_pretrained(folder)
         labels = read_labels(folder)
         settings = data_settings_of(

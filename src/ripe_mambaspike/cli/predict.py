@@ -17,7 +17,8 @@ from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.inference.predict import Classifier, Prediction, TimelineStep
+    from ripe_mambaspike.inference.classifier import Classifier
+    from ripe_mambaspike.inference.predict import Prediction, TimelineStep
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -38,8 +39,8 @@ class PredictCommand:
     """Recordings of any format."""
     held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """So many test recordings of the set it was trained on, of different classes, with what they show."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Time bins; as in training when not given."""
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Time bins of a recording; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the bins' square grid; as in training when not given."""
     sensor_size: SensorSize = None
@@ -96,13 +97,16 @@ class PredictCommand:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.deploy.export.run import is_export, load_export
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.api import load
 
-        how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
-        if is_export(self.checkpoint):
-            return load_export(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
-        return load(self.checkpoint, **how)  # type: ignore[arg-type]
+        return load(
+            self.checkpoint,
+            time_steps=self.time_steps,
+            grid=self.grid,
+            sensor_size=self.sensor_size,
+            crop=self.crop,
+            trust=self.trust,
+        )
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""
@@ -146,7 +150,8 @@ class ClassStyles:
 
 def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
-    from ripe_mambaspike.inference.predict import predict, read_recording
+    from ripe_mambaspike.inference.classifier import read_recording
+    from ripe_mambaspike.inference.predict import predict
 
     try:
         with print_warnings():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
-from ripe_mambaspike.cli.stream import say_unknown_window
+from ripe_mambaspike.cli.stream import warn_default_window
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ServeCommand:
             raise InputError(f"ripe serve needs the package {missing[0]}; install ripe-mambaspike[serve]")
         import torch
 
-        from ripe_mambaspike.live.addresses import is_loopback
+        from ripe_mambaspike.live.access import is_loopback
         from ripe_mambaspike.live.server import listen, make_app, make_server
 
         sys.setswitchinterval(QUICK)
@@ -77,14 +77,16 @@ class ServeCommand:
         socket = listen(self.host.strip("[]"), self.port)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores - 1))  # one core is for the frames
-        service.network.warm()
+        service.network.warm_up()
         address, port = socket.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        print(f"{service.network.facts()['name']} on http://{shown}:{port}/ ({len(service.listed)} recordings listed)")
+        print(
+            f"{service.network.describe()['name']} on http://{shown}:{port}/ ({len(service.listed)} recordings listed)"
+        )
         if not is_loopback(address):
             print("ripe: whoever reaches this machine can watch and upload; there is no password", file=sys.stderr)
         if self.window is None:
-            say_unknown_window(service.network.classifier)
+            warn_default_window(service.network.classifier)
         sys.stdout.flush()
         with socket:
             make_server(make_app(service), service.limits).run(sockets=[socket])
@@ -92,8 +94,8 @@ class ServeCommand:
 
     def _service(self) -> "Service":
         from ripe_mambaspike.deploy.export.run import is_export
-        from ripe_mambaspike.inference.predict import load
-        from ripe_mambaspike.live.addresses import check_host, known_names
+        from ripe_mambaspike.inference.classifier import load_network
+        from ripe_mambaspike.live.access import check_host, known_names
         from ripe_mambaspike.live.library import list_recordings
         from ripe_mambaspike.live.limits import MEGABYTE, ServerLimits
         from ripe_mambaspike.live.network import make_served_network
@@ -124,7 +126,7 @@ class ServeCommand:
             print(f"ripe: {len(listed):,} of the {count:,} recordings are offered", file=sys.stderr)
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
-        classifier = load(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
+        classifier = load_network(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
         network = make_served_network(classifier, self.window, self.hop)
         return Service(network, listed, self._live(network), limits, known_names(host, sockets.gethostname()))
 

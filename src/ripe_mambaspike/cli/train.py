@@ -51,8 +51,8 @@ class TrainCommand:
     """Print the result as one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike.nn.evaluation import choose_device
         from ripe_mambaspike.train.distributed import asked_for, joined
-        from ripe_mambaspike.train.network import choose_device
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
         from ripe_mambaspike.train.run import Stop, train_recipe, with_store
 
@@ -62,7 +62,7 @@ class TrainCommand:
         recipe = with_settings(load_recipe(self.recipe), self.set)
         folder = self.out or Path("runs") / recipe.name
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
-        device, resume = choose_device(recipe.run.device).type, self.resume == "auto"
+        device, resume = choose_device(recipe.run.device, "run.device").type, self.resume == "auto"
         with stopping(quiet=not processes.is_first) as asked, callback:
             try:
                 with joined(processes, device):

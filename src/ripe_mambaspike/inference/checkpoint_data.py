@@ -28,7 +28,7 @@ def data_settings_of(
     The preparation is the one with the key `store`, or the `current` one. When none is named, it is the one that the
     network was trained on; under another root, or of another set, the current one where that is not there.
     """
-    recipe = _run_settings(folder)
+    recipe = run_data_settings(folder)
     known = labels.set or dataset
     if known is None:
         raise WeightsError(f"{folder}: --dataset: expected a name, since the network does not say its set; got none")
@@ -70,7 +70,7 @@ def data_settings_of(
     )
 
 
-def _run_settings(folder: Path) -> DataSettings | None:
+def run_data_settings(folder: Path) -> DataSettings | None:
     """As the run of a network says, where it lies in one."""
     recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
     return None if recipe is None else load_recipe(recipe).data
@@ -80,7 +80,7 @@ def trained_store(folder: Path, labels: Labels) -> str | None:
     """The key of the store that a network was trained on; None where nothing says it."""
     if labels.store is not None:
         return labels.store
-    recipe = _run_settings(folder)
+    recipe = run_data_settings(folder)
     return None if recipe is None or recipe.dataset != labels.set else recipe.store
 
 

@@ -78,7 +78,7 @@ def plan(model: Any, x: Tensor) -> Plan:
         tuple(plan_stage(stage, dtype) for stage in model.stages),
         plan_bridge(model.bridge, dtype),
         plan_hierarchy(model.hierarchy, model.head, dtype),
-        model.select,
+        _selection(model),
         read,
         dtype,
     )
@@ -114,6 +114,11 @@ def run_fused(
         logits = nan_where_not_finite(classify(planned.hierarchy, tokens).to(x.dtype), x)
     measured = torch.stack(rates) if rates else logits.new_empty(0)
     return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
+
+
+def _selection(model: Any) -> Callable[[Tensor], Tensor | None]:
+    """The tokens kept, from the last stage's spikes [B, T, C, H, W]; None where all are."""
+    return lambda spikes: model.select(model.tokens(spikes)[0])
 
 
 def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[ForwardMode], None]]:

@@ -1,13 +1,16 @@
 """What a network says about an input it cannot read."""
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.config import MIN_SIDE
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
+from ripe_mambaspike.nn.stage import OBSERVABLE
+from ripe_mambaspike.nn.state import State
 
 WANTED = "events binned to (batch, steps, 2, height, width)"
 
@@ -62,3 +65,22 @@ def nan_where_not_finite(logits: Tensor, x: Tensor) -> Tensor:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def check_state(state: State | None, x: Tensor, config: RipeConfig) -> None:
+    """Raise unless a state can be what x [B, T, 2, H, W] goes on from."""
+    if not state:
+        return
+    name = "stages.0.first_neuron.membrane"
+    expected = (x.shape[0], config.stage_channels[0], *config.grids(x.shape[3], x.shape[4])[0])
+    got = tuple(state[name].shape) if name in state else None
+    if got != expected:
+        raise InputError(f"state: expected {name} of shape {expected}, got {got}", field="state")
+
+
+def check_observe(names: Collection[str]) -> None:
+    """Raise unless a run can hand all of these out."""
+    unknown = [name for name in names if name not in OBSERVABLE]
+    if isinstance(names, str) or unknown:
+        got = repr(names) if isinstance(names, str) else repr(unknown[0])
+        raise ConfigError(f"observe: expected some of {', '.join(OBSERVABLE)}, got {got}", field="observe")

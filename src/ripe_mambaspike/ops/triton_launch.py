@@ -6,7 +6,7 @@ compiles; it is set for our launches alone. What another thread compiles at that
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,15 @@ class Synchronous:
 
 def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
+def neuron_state(i: Any, finals: Sequence[Tensor], suffix: str = "") -> dict[str, Any]:
+    """The kernel arguments of a neuron's state before the first step and after the last, None where there is none."""
+    given = (i.membrane, i.membrane_imag, i.last_spikes)
+    tensors = (*contiguous(*given), *(one if one.numel() else None for one in finals))
+    names = ("membrane", "membrane_imag", "last_spikes", "final_membrane", "final_imag", "final_spikes")
+    found = {f"{name}{suffix}": one for name, one in zip(names, tensors, strict=True)}
+    return {"PER_SAMPLE": i.scale is not None and i.scale.ndim == 3, **found}
 
 
 def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:

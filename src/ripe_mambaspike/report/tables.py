@@ -31,8 +31,8 @@ def account_tables(document: dict[str, Any]) -> dict[str, Any]:
     parameters, flops, energy, at = (document[key] for key in ("parameters", "flops", "energy", "counted_at"))
     about = energy["assumptions"]
     return {
-        "time_steps": at["steps"],
-        "in_size": " × ".join(map(str, at["resolution"])),
+        "time_steps": at["time_steps"],
+        "in_size": " × ".join(map(str, at["in_size"])),
         "sizes": "; ".join(f"{count / 1e6:.2f} MB as {kind}" for kind, count in document["weight_bytes"].items()),
         "parameters": [
             (part.replace("_", " "), count_text(parameters["training_by_part"][part]), count_text(count))

@@ -35,10 +35,3 @@ def create_model_like(model: Model, form: str) -> Model:
     """The same network in another form, without weights."""
     with torch.device("meta"):
         return build(model.config.replace(form=form), model.name)
-
-
-def choose_device(name: str, option: str = "run.device") -> torch.device:
-    """The device asked for; auto is CUDA where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{option} is cuda; PyTorch sees no CUDA device here, so cpu or auto is wanted")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

@@ -28,12 +28,13 @@ from ripe_mambaspike.models.evaluate import Evaluation
 from ripe_mambaspike.models.labels import LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.train.chance import chance_warning, first_check, result_warnings
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
 from ripe_mambaspike.train.distributed import ALONE, Processes, evaluate_together, shared_batch
 from ripe_mambaspike.train.history import Board, Row, write_log
-from ripe_mambaspike.train.network import choose_device, make_network, parameters
+from ripe_mambaspike.train.network import make_network, parameters
 from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import difference, load_recipe, save_recipe
 from ripe_mambaspike.train.run_folder import ended_result, in_use
@@ -74,7 +75,7 @@ class Run:
     processes: Processes = ALONE
 
     def __post_init__(self) -> None:
-        self.device = choose_device(self.recipe.run.device)
+        self.device = choose_device(self.recipe.run.device, "run.device")
         self.data: TrainingData = open_data(self.recipe)
         self.recipe = replace(self.recipe, data=self.data.settings)  # with the sizes that were left to the data
         self.recipe = with_store(self.recipe, self.data.store.key)
