@@ -107,7 +107,7 @@ class TrainingData:
         self.classes = store.classes
         self.extra = tuple(_open_extra(text, self) for text in data.extra)
         if strange := [name for name in data.first if name not in self.classes]:
-            raise ConfigError(f"data.first has '{strange[0]}'; some of {', '.join(self.classes)} are wanted")
+            raise ConfigError.expected("data.first", f"some of {', '.join(self.classes)}", repr(strange[0]))
 
     @cached_property
     def train(self) -> Clips:
@@ -117,7 +117,7 @@ class TrainingData:
         clips = Clips([events for events, _ in pairs], [labels for _, labels in pairs], self.settings)
         for name in self.settings.first:
             if self.classes.index(name) not in clips.labels:
-                raise DataError(f"data.first has '{name}', of which there is no training clip; some are wanted")
+                raise DataError.expected("data.first", "classes with training clips", f"'{name}', which has none")
         return clips
 
     @cached_property
@@ -198,7 +198,7 @@ def open_data(recipe: Recipe) -> TrainingData:
         cut = store.cuts[0] if data.cut is None else data.cut
         members = folds_of(store, cut, data.folds, data.fold)
     elif data.fold:
-        raise ConfigError(f"data.fold is {data.fold} and data.folds is 0; how many folds there are is wanted")
+        raise ConfigError.expected("data.folds", f"the number of folds with data.fold={data.fold}", 0)
     else:
         train = load_dataset(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
         store, cut = train.store, train.cut
@@ -208,9 +208,7 @@ def open_data(recipe: Recipe) -> TrainingData:
         members[VALIDATION] = members[VALIDATION][:0]
     for part in (TRAIN, TEST):  # said now, not when all epochs are over
         if not len(members[part]):
-            raise DataError(
-                f"{data.dataset} ({cut}) has no {part} clips in {store.folder}; some are wanted in every part"
-            )
+            raise DataError.expected("data.cut", f"{part} clips of {data.dataset} ({cut})", "none", path=store.folder)
     return TrainingData(with_sizes(data, store.sensor_size), root, store, cut, members)
 
 
@@ -230,7 +228,8 @@ def _check_there(name: str, root: Path) -> None:
     if not there:
         command = f"ripe sim make {name} --out {root}" if simulated else f"ripe data prepare {name} --root {root}"
         command += " --test-share 0.2" * (name == "folder")
-        raise DataError(f"{root} holds no prepared {name}; run `{command}` first, or name another data.root")
+        hint = f"run `{command}`, or set another data.root"
+        raise DataError.expected("data.root", f"a prepared {name}", "none", path=root, hint=hint)
 
 
 def _open_extra(text: str, data: TrainingData) -> Extra:
@@ -240,24 +239,23 @@ def _open_extra(text: str, data: TrainingData) -> Extra:
     """
     name, _, place = text.partition("=")
     if not name or not place:
-        raise ConfigError(f"data.extra has '{text}'; SET=ROOT is wanted")
+        raise ConfigError.expected("data.extra", "SET=ROOT", repr(text))
     root = Path(place)
     _check_there(name, root)
     events = load_dataset(name, root, TRAIN)
     if events.store.key == data.store.key:
-        raise ConfigError(f"data.extra has '{text}', which is the set that is learned from already; another is wanted")
+        raise ConfigError.expected("data.extra", "a dataset that is not trained on already", repr(text))
     if sorted(events.classes) != sorted(data.classes):
         strange = sorted(set(events.classes) ^ set(data.classes))
-        raise DataError(
-            f"data.extra has '{text}' of {len(events.classes)} classes; the {len(data.classes)} of {data.store.name} "
-            f"are wanted ('{strange[0]}' is in one of them alone)"
-        )
+        wanted = f"the {len(data.classes)} classes of {data.store.name}"
+        got = f"'{text}' with {len(events.classes)} ('{strange[0]}' is in one of them alone)"
+        raise DataError.expected("data.extra", wanted, got)
     if not data.settings.validation:
         parts = [events.store.members(events.cut, part) for part in (TRAIN, VALIDATION)]
         events = EventDataset(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
-        names = data.store.index["clips"]["name"]
+        names = data.store.index.clips.name
         held = {names[member] for part in (VALIDATION, TEST) for member in data.members[part]}
         members = members[[clip not in held for clip in events.names]]
     kept = EventDataset(events.store, events.cut, TRAIN, members)

@@ -7,7 +7,6 @@ with wrong labels; then the test part alone tells.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -117,6 +116,6 @@ def causes(recipe: Recipe, data: TrainingData) -> list[str]:
 
 def _events_a_bin(recipe: Recipe, data: TrainingData) -> float:
     """Of the median training clip."""
-    clips: dict[str, Any] = data.store.index["clips"]
-    counts = np.array(clips["events"], np.int64)[data.members["train"]]
+    clips = data.store.index.clips
+    counts = np.array(clips.events, np.int64)[data.members["train"]]
     return float(np.median(counts)) / recipe.data.time_steps

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from ripe_mambaspike.data.sets.registry import SETS, SIMULATED
+from ripe_mambaspike.data.sets.registry import datasets
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, MIN_SIDE
@@ -68,7 +68,7 @@ def _refuse(path: str, value: Any, wanted: str) -> None:
 def _check_data(recipe: Recipe) -> None:
     data = recipe.data
     most_steps, most_side = MAX_TIME_STEPS, MAX_SIDE
-    known = [*SETS, *SIMULATED]
+    known = list(datasets())
     if data.dataset not in known:
         raise ConfigError(
             f"data.dataset is {show(data.dataset)}{nearest(data.dataset, known)} (one of {', '.join(known)} is wanted)"
