@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,35 @@ class Output(NamedTuple):
     observed: Mapping[str, Tensor] = MappingProxyType({})  # what `observe` asked for, by the module's name
 
 
+class FrontEnd(NamedTuple):
+    """What the spiking part and the bridge give for some steps of a recording."""
+
+    features: Tensor  # the bridge's mixture [B, T, N, d]
+    attention: Tensor  # the last stage's map [B, T, C, h, w]
+    rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
+    token_scores: Tensor | None  # of every position so far [B, N], where tokens are selected
+    state: State  # what the next steps go on from
+    observed: dict[str, Tensor]  # what was asked for, by the module's name
+
+
+class PreparedWeights:
+    """What was made from the weights for the fused operators, by device, precision and kind of kernels.
+
+    An entry is used as long as every parameter and buffer is the same tensor, in the same version, at the same address
+    (see `models.fused.prepared`). Changes made through `tensor.data` have no version: after them call `model.eval()`,
+    which drops all entries, as `model.train()` and `model.to()` do.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, tuple[list[Tensor], list[int], Any]] = {}
+
+    def __deepcopy__(self, memo: Any) -> "PreparedWeights":
+        return PreparedWeights()
+
+    def __reduce__(self) -> Any:
+        return PreparedWeights, ()
+
+
 class Model(nn.Module):
     """A network with its config; `model(x)` gives per-step logits [B, T, num_classes]."""
 
@@ -39,6 +68,15 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
         self.config, self.name = config, name
+        self.prepared_weights = PreparedWeights()
+
+    def train(self, mode: bool = True) -> Self:
+        self.prepared_weights.entries.clear()
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self.prepared_weights.entries.clear()
+        return super()._apply(fn, recurse)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Clips [B, T, 2, H, W] → the tokens that the head reads [B, T, k, d]."""

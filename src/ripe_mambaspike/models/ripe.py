@@ -6,15 +6,22 @@ both give the same results, states and names.
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output, modified_error
+from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
+from ripe_mambaspike.models.fused import (
+    kernels_cover,
+    prepared,
+    run_front_end,
+    run_fused,
+    run_head,
+    run_tail,
+    steps_covered,
+)
 from ripe_mambaspike.models.input_checks import check_input, check_observe, check_state, nan_where_not_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.attention import ATTENTIONS
@@ -29,17 +36,6 @@ from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
 from ripe_mambaspike.nn.state import State, below, compact, prefixed
 from ripe_mambaspike.nn.tokens import TokenSelection
-
-
-class FrontEnd(NamedTuple):
-    """What the spiking part and the bridge give for some steps of a recording."""
-
-    features: Tensor  # the bridge's mixture [B, T, N, d]
-    attention: Tensor  # the last stage's map [B, T, C, h, w]
-    rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
-    token_scores: Tensor | None  # of every position so far [B, N], where tokens are selected
-    state: State  # what the next steps go on from
-    observed: dict[str, Tensor]  # what was asked for, by the module's name
 
 
 class RipeMambaSpike(Model):
@@ -66,16 +62,18 @@ class RipeMambaSpike(Model):
         if not kernels_cover(self, x):
             return self.run(x).logits
         with explain_model_memory(self, x):
-            return run_fused(plan(self, x), x, want_rates=False).logits
+            return run_fused(prepared(self, x), x, want_rates=False).logits
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
         front = self.front_end(x)
-        tokens = self.bridge(front.features, front.attention, self.select(front.token_scores))
-        return nan_where_not_finite(self.hierarchy(tokens), x)
+        tokens = self._tail(front.features, front.attention, self.select(front.token_scores))
+        return nan_where_not_finite(tokens, x)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Mean over the tokens of a step, then the head: [B, T, k, d] → [B, T, num_classes]."""
+        if steps_covered(self, tokens, HARD):
+            return run_head(prepared(self, tokens), tokens, pre_logits)
         pooled = tokens.mean(2)
         if not pre_logits:
             return self.head(pooled)
@@ -108,8 +106,8 @@ class RipeMambaSpike(Model):
         state: State | None = None,
         observe: Collection[str] = (),
     ) -> Output:
-        if state is None and not observe and kernels_cover(self, x, mode):
-            return run_fused(plan(self, x), x, mode, token_indices)
+        if steps_covered(self, x, mode, observe) or (state is None and not observe and kernels_cover(self, x, mode)):
+            return run_fused(prepared(self, x), x, mode, token_indices, state=state, observe=observe)
         front = self.front_end(x, mode, state, observe=observe)
         if token_indices is None:
             token_indices = self.select(front.token_scores)
@@ -127,7 +125,7 @@ class RipeMambaSpike(Model):
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
         with explain_model_memory(self, x, len(modes)):
-            planned = plan(self, x) if kernels_cover(self, x, modes[0]) else None
+            planned = prepared(self, x) if kernels_cover(self, x, modes[0]) else None
             outputs: list[Output] = []
             for mode in modes:
                 indices = outputs[0].token_indices if outputs else None
@@ -151,6 +149,8 @@ class RipeMambaSpike(Model):
         check_input(x, self.config.max_time_steps, self.dtype, seen=seen, training=self.training)
         check_state(state, x, self.config)
         check_observe(observe)
+        if steps_covered(self, x, mode, observe):
+            return run_front_end(prepared(self, x), x, mode, state, first_step, observe)
         return self.reference_front_end(x, mode, state, first_step, observe)
 
     def reference_front_end(
@@ -186,7 +186,12 @@ class RipeMambaSpike(Model):
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
         if token_indices is not None:
             self._check_indices(token_indices, features.shape[0], features.shape[2])
-        return self.forward_head(self.hierarchy(self.bridge(features, attention, token_indices)))
+        return self.forward_head(self._tail(features, attention, token_indices)).to(attention.dtype)
+
+    def _tail(self, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
+        if steps_covered(self, attention, HARD):
+            return run_tail(prepared(self, attention), features, attention, token_indices)
+        return self.hierarchy(self.bridge(features, attention, token_indices))
 
     def select(self, token_scores: Tensor | None) -> Tensor | None:
         """The positions with the highest scores [B, k], None where all are kept."""
