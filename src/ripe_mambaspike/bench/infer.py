@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
-from ripe_mambaspike.bench.machine import Product, choose_device, describe, measure_memory_rate, measure_product
+from ripe_mambaspike.bench.machine import Product, describe, measure_memory_rate, measure_product
+from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (

@@ -31,15 +31,6 @@ class Product(NamedTuple):
         return 2 * self.side**3
 
 
-def choose_device(name: str | None) -> torch.device:
-    """The device asked for, CUDA where there is one when none was."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device: expected cpu, got cuda (PyTorch finds no CUDA device)", field="--device")
-    if name not in (None, "cpu", "cuda"):
-        raise InputError(f"--device: expected cpu or cuda, got '{name}'", field="--device")
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
 def measure_product(device: torch.device, precision: str, sides: tuple[int, ...] | None = None) -> Product:
     """The best of several sizes, each by its median."""
     found = []

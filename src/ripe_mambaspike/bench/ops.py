@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.agreement import Agreement, Check, relative
-from ripe_mambaspike.bench.machine import choose_device, describe
+from ripe_mambaspike.bench.machine import describe
+from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import Subject, measure, ratio
 from ripe_mambaspike.bench.memory import explain_out_of_memory
 from ripe_mambaspike.bench.network import Progress, autocast, check_sizes, precisions_of, quiet, repeats_of

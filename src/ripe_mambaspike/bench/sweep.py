@@ -9,7 +9,8 @@ import torch
 
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes
-from ripe_mambaspike.bench.machine import choose_device, describe
+from ripe_mambaspike.bench.machine import describe
+from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import time_jobs
 from ripe_mambaspike.bench.memory import expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from ripe_mambaspike.bench.agreement import Agreement, compare_training
 from ripe_mambaspike.bench.bounds import least_bytes
-from ripe_mambaspike.bench.machine import choose_device, describe
+from ripe_mambaspike.bench.machine import describe
+from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import Job, Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
