@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ripe_mambaspike.data.augment import BENCHMARKS, augment_clips, augmentation_for, draws_for, mix
+from ripe_mambaspike.data.augment import BENCHMARKS, augment_clips, augmentation_for, batch_generator, mix
 from ripe_mambaspike.events.batches import bin_batch
 from ripe_mambaspike.events.recording import Recording, make_events
 
@@ -65,12 +65,12 @@ def measure_augmentation(batch: int) -> dict[str, Any]:
         clips = torch.poisson(torch.full((batch, steps, 2, side, side), 0.3))
         labels = torch.arange(batch) % classes
         on_device, labels_there = clips.cuda(), labels.cuda()
-        expected = augment_clips(clips, settings, draws_for(0, 0, 0))
-        if not torch.equal(augment_clips(on_device, settings, draws_for(0, 0, 0)).cpu(), expected):
+        expected = augment_clips(clips, settings, batch_generator(0, 0, 0))
+        if not torch.equal(augment_clips(on_device, settings, batch_generator(0, 0, 0)).cpu(), expected):
             raise SystemExit(f"{name} is augmented otherwise than on the CPU: no time is given")
 
         def whole(settings: Any = settings, x: Any = on_device, y: Any = labels_there, n: int = classes) -> object:
-            draws = draws_for(0, 0, 1)
+            draws = batch_generator(0, 0, 1)
             return mix(augment_clips(x, settings, draws), y, settings, draws, n)
 
         measured[name] = {"shape": [batch, steps, 2, side, side], "gpu_ms": milliseconds(whole)}

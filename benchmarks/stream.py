@@ -25,8 +25,9 @@ from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Events, Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier
-from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.stream.run import StreamRunner
+from ripe_mambaspike.inference.stream.summary import StreamLimits
 from ripe_mambaspike.inference.streamer import Streamer, StreamPrediction
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.memory import keep_freed_memory
@@ -77,8 +78,8 @@ class SteadySource:
     def __init__(self, packets: list[Events], side: int, seconds: float, live: bool) -> None:
         self.live = live
         self.size: tuple[int, int] | None = (side, side)
-        self.refused = 0
-        self.last_reason: str | None = None
+        self.invalid = 0
+        self.last_invalid: str | None = None
         self._packets, self._number = packets, round(seconds * 1e6 / PACKET_US)
 
     def packets(self, stopped: Callable[[], bool]) -> Iterator[Events]:

@@ -14,6 +14,16 @@ def test_field_and_path_are_attributes():
     assert isinstance(error, RipeError)
 
 
+def test_one_form_for_all_messages():
+    error = DataError.expected("grid", "one int or two", "48,48", path="a.yaml", hint="try 48")
+    assert (str(error), error.field) == ("a.yaml: grid: expected one int or two, got 48,48; try 48", "grid")
+    assert str(DataError.expected("grid", "an int", ["x"])) == "grid: expected an int, got ['x']"
+    assert len(str(DataError.expected("grid", "an int", ["x"] * 10**6))) < 100
+    unplaced = DataError.expected("grid", "an int", 1.5)
+    assert (str(unplaced.in_file("b")), unplaced.path) == ("b: grid: expected an int, got 1.5", "b")
+    assert str(unplaced.in_file("c")) == "b: grid: expected an int, got 1.5"
+
+
 @pytest.mark.parametrize("text", ["a\nb", "a\r\n\tb", "a\x1b[31mb\x00", "x" * 300_000, "\n" * 300_000])
 def test_a_message_is_one_line_of_bounded_length(text):
     said = str(DataError(f"before {text} after"))

@@ -15,7 +15,7 @@ from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.events import Recording, make_events, write
 from ripe_mambaspike.models.registry import model_config
 
@@ -48,7 +48,7 @@ def folder(tmp_path):
         x, y = random.integers(0, 64, (2, len(times)))
         write(Recording(make_events(x, y, times, random.integers(0, 2, len(times))), (64, 64)), path)
     root = tmp_path / "my-gestures"
-    prepare(list_set("folder", root, test_share=0.2), root, root / ".ripe")
+    prepare(list_dataset("folder", root, test_share=0.2), root, root / ".ripe")
     return tmp_path
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ripe_mambaspike import from_pretrained
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.inference.predict import load
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "weights"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import make_served_network
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server

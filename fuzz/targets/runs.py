@@ -13,7 +13,7 @@ from safetensors.torch import load
 
 from fuzz.mutate import mutate_document
 from fuzz.target import Target, WrongAnswer
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.train import run as runs
 from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
@@ -63,7 +63,7 @@ def _change(case: bytes, random: Random) -> bytes:
 def _begun() -> tuple[Any, Path]:
     """A run of a very small network after its first epoch; goes with the process."""
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
-    make_set("synthgesture", place / "set", train=11, val=11, test=11, size=16)
+    simulate_dataset("synthgesture", place / "set", train=11, val=11, test=11, size=16)
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
     run = runs.Run(recipe, place / "run", Quiet())
     (place / "run").mkdir()

@@ -13,7 +13,7 @@ from fuzz.mutate import dump, mutate_document
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.archives import extract
 from ripe_mambaspike.data.listing import PARTS
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import read_store, verify_store
 from ripe_mambaspike.data.store_index import INDEX
 from ripe_mambaspike.errors import RipeError
@@ -25,7 +25,7 @@ def make(name: str) -> Target:
 
 def _store(name: str) -> Target:
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
-    store = make_set("synthgesture", place, train=11, val=11, test=11, size=16)
+    store = simulate_dataset("synthgesture", place, train=11, val=11, test=11, size=16)
     seed = (store.folder / INDEX).read_bytes()
 
     def run(case: bytes, folder: Path) -> None:

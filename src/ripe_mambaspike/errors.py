@@ -5,8 +5,10 @@ catches `RipeError` and reads `field` and `path`.
 """
 
 import os
+from typing import Any, Self
 
 MAX_MESSAGE = 1000  # characters; what a hostile file puts into a message is cut to that
+MAX_VALUE = 60  # characters of a wrong value in a message
 
 
 class RipeError(Exception):
@@ -22,6 +24,35 @@ class RipeError(Exception):
         super().__init__(one_line(str(message)))
         self.field = field
         self.path = path
+
+    @classmethod
+    def expected(
+        cls, field: str, expected: str, got: object, *, path: str | os.PathLike[str] | None = None, hint: str = ""
+    ) -> Self:
+        """The error "field: expected X, got Y", with the file in front where known and the hint at the end.
+
+        `got` is shown as it is where it is a string (a description), and by its repr otherwise.
+        """
+        shown = got if isinstance(got, str) else short_repr(got)
+        place = "" if path is None else f"{path}: "
+        message = f"{place}{field}: expected {expected}, got {shown}" + (f"; {hint}" if hint else "")
+        return cls(message, field=field, path=path)
+
+    def in_file(self, path: str | os.PathLike[str]) -> Self:
+        """This error, said of a file, unless it names one already."""
+        if self.path is None:
+            self.args = (one_line(f"{path}: {self}"),)
+            self.path = path
+        return self
+
+
+def short_repr(value: Any, most: int = MAX_VALUE) -> str:
+    """A value as a message shows it: its repr, one line of at most `most` characters."""
+    if isinstance(value, str | bytes) and len(value) > most:
+        value = value[:most]
+    if isinstance(value, list | tuple | dict) and len(value) > most:
+        return f"a {type(value).__name__} of {len(value)}"
+    return one_line(repr(value), most)
 
 
 def one_line(text: str, most: int = MAX_MESSAGE) -> str:

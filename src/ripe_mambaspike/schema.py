@@ -22,12 +22,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from ripe_mambaspike.errors import DataError, RipeError, one_line
+from ripe_mambaspike.errors import DataError, RipeError, short_repr
 from ripe_mambaspike.files import MAX_JSON, read_regular
 
 T = TypeVar("T")
 Origin = str | os.PathLike[str] | None
-MAX_SHOWN = 60  # characters of a wrong value in a message
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,15 +106,6 @@ def suggest(name: str, known: Mapping[str, Any] | list[str] | tuple[str, ...]) -
     """ "; did you mean 'x'?" where a known name is close to this one, otherwise nothing."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def short_repr(value: Any, most: int = MAX_SHOWN) -> str:
-    """A value as a message shows it: its repr, one line of at most `most` characters."""
-    if isinstance(value, (str, bytes)) and len(value) > most:
-        value = value[:most]
-    if isinstance(value, (list, tuple, dict)) and len(value) > most:
-        return f"a {type(value).__name__} of {len(value)}"
-    return one_line(repr(value), most)
 
 
 def _with_hint(message: str, hint: str) -> str:

@@ -79,7 +79,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
 def parse_yaml(text: str, origin: str) -> Any:
     """The values of a YAML document; a ConfigError names `origin` and the line."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f"line {mark.line + 1}: " if mark else ""

@@ -62,7 +62,7 @@ def test_the_account_of_a_clip(form):
     assert document["flops"] == {"total": flops.total, "without_scan": flops.without_scan, "by_part": flops.by_part}
     assert document["weight_bytes"] == parameters.weight_bytes
     assert document["dual_kernel"]["weights"] == parameters.dual_kernel
-    assert document["counted_at"] == {"steps": 3, "resolution": [20, 30]}
+    assert document["counted_at"] == {"time_steps": 3, "in_size": [20, 30]}
     assert document["energy"]["assumptions"]["measured_on"] == "a clip"
     assert json.loads(json.dumps(document, allow_nan=False)) == document
 

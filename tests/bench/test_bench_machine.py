@@ -8,11 +8,11 @@ from ripe_mambaspike.bench import memory
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
 from ripe_mambaspike.bench.machine import commit, describe, measure_memory_rate, measure_product
 from ripe_mambaspike.bench.measure import Times
-from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory, free_memory, measure_memory
 from ripe_mambaspike.bench.sweep import fit_line
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.registry import model_config
+from ripe_mambaspike.nn.evaluation import choose_device
 
 CPU = torch.device("cpu")
 MEGABYTE = 1_000_000
@@ -80,7 +80,7 @@ def test_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device(None) == CPU
     for name in ("cuda", "tpu"):
-        with raises(ConfigError, field="--device"):
+        with raises(ConfigError, field="device"):
             choose_device(name)
 
 

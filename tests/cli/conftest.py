@@ -6,7 +6,7 @@ import pytest
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 
 SETTINGS = (
     "name=tiny",
@@ -52,7 +52,7 @@ def ripe(capsys):
 @pytest.fixture
 def small_words():
     """Words that make a network small and quick to measure."""
-    return ("--steps", "4", "--resolution", "18", "--set", *SMALL)
+    return ("--time-steps", "4", "--in-size", "18", "--set", *SMALL)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def refused(ripe):
 def gestures(tmp_path_factory):
     """The root of a small simulated set."""
     folder = tmp_path_factory.mktemp("gestures")
-    make_set("synthgesture", folder, train=22, val=13, test=37, size=16)
+    simulate_dataset("synthgesture", folder, train=22, val=13, test=37, size=16)
     return folder
 
 

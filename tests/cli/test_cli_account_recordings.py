@@ -64,7 +64,7 @@ def read(said):
 def test_json(ripe, run, clips, network):
     document = read(ripe("account", run, "--recordings", *clips, "--json"))
     assert set(document) == KEYS
-    assert document["counted_at"] == {"steps": 4, "resolution": [16, 16]}
+    assert document["counted_at"] == {"time_steps": 4, "in_size": [16, 16]}
     seen = document["recordings"]
     assert (seen["count"], seen["spikes_that_differ"]) == (3, 0)
     assert [one["file"] for one in seen["files"]] == [str(clip) for clip in clips]
@@ -98,10 +98,10 @@ def test_for_people(ripe, run, clips):
 
 
 def test_limit_steps_and_resolution(ripe, run, clips):
-    words = ("account", run, "--recordings", *clips, "--limit", "2", "--steps", "2", "--resolution", "9", "--json")
+    words = ("account", run, "--recordings", *clips, "--limit", "2", "--time-steps", "2", "--in-size", "9", "--json")
     document = read(ripe(*words))
     assert document["recordings"]["count"] == 2
-    assert document["counted_at"] == {"steps": 2, "resolution": [9, 9]}
+    assert document["counted_at"] == {"time_steps": 2, "in_size": [9, 9]}
     one = read(ripe("account", run, "--recordings", clips[0], "--json"))
     assert one["energy"]["assumptions"]["measured_on"] == f"1 recording, weights of {run}"
 
@@ -111,7 +111,7 @@ def test_any_form_gives_the_same_numbers(ripe, run, clips, network, tmp_path, fo
     other = fuse(network, quiet=True) if form == "deployed" else dual_kernel(network, quiet=True)
     folder = other.save_pretrained(tmp_path / form)
     wanted = read(ripe("account", run, "--recordings", clips[0], "--json"))
-    given = read(ripe("account", folder, "--recordings", clips[0], "--steps", "4", "--json"))
+    given = read(ripe("account", folder, "--recordings", clips[0], "--time-steps", "4", "--json"))
     assert given["config"]["form"] == form
     for key in ("recordings", "operations", "parameters", "dual_kernel"):
         assert given[key] == wanted[key]
@@ -140,10 +140,10 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
     refused(("account", "nmnist", *on), "--recordings", "nmnist")
     refused(("account", quick, *on, "--sweep", "steps"), "--recordings", "--sweep")
     refused(("account", quick, *on, "--input", missing), "--input", "--recordings")
-    refused(("account", quick, *on, "--set", "tokens=3"), "--set", "--recordings")
+    refused(("account", quick, *on, "--set", "num_tokens=3"), "--set", "--recordings")
     refused(("account", quick, *on, "--limit", "0"), "--limit", "0")
     refused(("account", quick, "--limit", "3"), "--limit", "3", "--recordings")
-    refused(("account", quick, *on, "--steps", "9"), "steps", "9", "5")
+    refused(("account", quick, *on, "--time-steps", "9"), "steps", "9", "5")
     refused(("account", quick, "--recordings"), "--recordings")
     fields = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 1, "time_steps": 3, "in_size": 16}
     baseline = create_model("mamba-spike", seed=0, **fields).save_pretrained(tmp_path / "baseline")

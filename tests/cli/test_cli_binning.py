@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.export.run import load_export, read_manifest
 from ripe_mambaspike.deploy.fuse.randomize import randomize
@@ -21,10 +22,12 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.checkpoint_data import data_settings_of, open_data_for
-from ripe_mambaspike.inference.predict import load, predict, read_recording
+from ripe_mambaspike.inference.classifier import read_recording
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.packets import write_packet
-from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+from ripe_mambaspike.inference.stream.run import StreamRunner
 from ripe_mambaspike.inference.stream.sources import PipeSource
+from ripe_mambaspike.inference.stream.summary import StreamLimits
 from ripe_mambaspike.inference.streamer import Streamer, check_stream
 from ripe_mambaspike.live.engine import PredictionWorker
 from ripe_mambaspike.live.library import RecordingLibrary
@@ -380,13 +383,13 @@ def test_frames_of_another_sensor_are_refused(network):
             on_prediction=lambda answer: None,
             on_message=said.append,
             check_sensor=lambda size: check_stream(classifier, size, 40_000, 10_000),
-            tell_refusals=True,
+            report_invalid=True,
         )
         summary = run.run()
-    assert (summary.refused_packets, summary.sensor_size, summary.sensor_size_from) == (20, (128, 128), "the source")
-    assert "sensor_size" in summary.last_refusal
-    assert summary.answers > 0
-    assert len([line for line in said if "refused" in line]) == 1
+    assert (summary.invalid_packets, summary.sensor_size, summary.sensor_size_from) == (20, (128, 128), "the source")
+    assert "sensor_size" in summary.last_invalid
+    assert summary.predictions > 0
+    assert len([line for line in said if "invalid" in line]) == 1
 
 
 @pytest.mark.parametrize(("factor", "told"), [(0.45, 1), (0.6, 0), (1.0, 0), (1.9, 0), (2.2, 1)])

@@ -11,30 +11,30 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
     [
         (("account", "dvsgestures"), ["dvsgestures", "dvsgesture"]),
         (("account", "nope"), ["nope"]),
-        (("account", "nmnist", "--set", "stepz=3"), ["stepz", "steps"]),
+        (("account", "nmnist", "--set", "time_stepz=3"), ["time_stepz", "time_steps"]),
         (("account", "nmnist", "--set", "steps"), ["steps", "field=value"]),
         (("account", "nmnist", "--set", "=3"), ["=3"]),
-        (("account", "nmnist", "--set", "steps=[3"), ["steps=[3"]),
+        (("account", "nmnist", "--set", "time_steps=[3"), ["time_steps=[3"]),
         (("account", "nmnist", "--set", "mixer=rnn"), ["mixer", "rnn"]),
         (("account", "nmnist", "--set", "neurons=lif,lif"), ["neurons", "lif,lif"]),
-        (("account", "nmnist", "--set", "tokens=0"), ["tokens", "0"]),
-        (("account", "nmnist", "--set", "tokens=26"), ["26", "25"]),
-        (("account", "nmnist", "--resolution", "4"), ["resolution", "4", "8"]),
-        (("account", "nmnist", "--resolution", "0"), ["resolution", "0"]),
-        (("account", "nmnist", "--resolution", "-34"), ["resolution", "-34"]),
-        (("account", "nmnist", "--resolution", "abc"), ["--resolution", "abc"]),
-        (("account", "nmnist", "--resolution", "34.5"), ["--resolution", "34.5"]),
-        (("account", "nmnist", "--steps", "0"), ["steps", "0"]),
-        (("account", "nmnist", "--steps", "-3"), ["steps", "-3"]),
-        (("account", "nmnist", "--steps", "many"), ["--steps", "many"]),
-        (("account", "--set", "steps=2024-13-45"), ["steps=2024-13-45"]),
-        (("account", "--set", "steps=8", "--steps", "4"), ["steps"]),
-        (("account", "--sweep", "steps", "--steps", "8"), ["steps", "sweep"]),
+        (("account", "nmnist", "--set", "num_tokens=0"), ["tokens", "0"]),
+        (("account", "nmnist", "--set", "num_tokens=26"), ["26", "25"]),
+        (("account", "nmnist", "--in-size", "4"), ["in_size", "4", "8"]),
+        (("account", "nmnist", "--in-size", "0"), ["in_size", "0"]),
+        (("account", "nmnist", "--in-size", "-34"), ["in_size", "-34"]),
+        (("account", "nmnist", "--in-size", "abc"), ["--in-size", "abc"]),
+        (("account", "nmnist", "--in-size", "34.5"), ["--in-size", "34.5"]),
+        (("account", "nmnist", "--time-steps", "0"), ["steps", "0"]),
+        (("account", "nmnist", "--time-steps", "-3"), ["steps", "-3"]),
+        (("account", "nmnist", "--time-steps", "many"), ["--time-steps", "many"]),
+        (("account", "--set", "time_steps=2024-13-45"), ["time_steps=2024-13-45"]),
+        (("account", "--set", "time_steps=8", "--time-steps", "4"), ["steps"]),
+        (("account", "--sweep", "steps", "--time-steps", "8"), ["steps", "sweep"]),
         (("account", "x" * 5000), ["xxx"]),
         (("account", "x/" * 3000), ["x/"]),
         (("account", "--sweep", "depth"), ["--sweep", "depth"]),
         (("account", "mamba-spike", "--sweep", "steps"), ["Mamba-Spike", "steps"]),
-        (("account", "--sweep", "steps", "--set", "classes=0"), ["classes", "0"]),
+        (("account", "--sweep", "steps", "--set", "num_classes=-1"), ["num_classes", "-1"]),
         (("account", "nmnist", "extra"), ["extra"]),
         (("account", "nmnist", "--colour"), ["--colour"]),
         (("models", "--colour", "red"), ["--colour"]),
@@ -50,16 +50,25 @@ def test_words(refused, words, named, json):
     refused(words, *named)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("account", "--steps", "3"), ("account", "--resolution", "34"), ("predict", "net", "a.raw", "--steps", "3")],
+    ids=" ".join,
+)
+def test_an_earlier_spelling_names_today_s(refused, words):
+    refused(words, "--in-size" if "--resolution" in words else "--time-steps")
+
+
 def test_folders(refused, saved, tmp_path):
     refused(("account", tmp_path / "nowhere"), tmp_path / "nowhere")
     refused(("account", tmp_path), "config.json")
     refused(("account", saved / "config.json"), "config.json")
-    refused(("account", saved, "--set", "classes=3"), "classes", saved)
-    refused(("account", saved, "--steps", "5"), "5", "4")
-    refused(("account", saved, "--resolution", "4"), "4", "8")
+    refused(("account", saved, "--set", "num_classes=3"), "classes", saved)
+    refused(("account", saved, "--time-steps", "5"), "5", "4")
+    refused(("account", saved, "--in-size", "4"), "4", "8")
 
 
-@pytest.mark.parametrize("option", ["steps", "resolution"])
+@pytest.mark.parametrize("option", ["time-steps", "in-size"])
 @pytest.mark.parametrize("value", ["0", "-1"])
 def test_sizes_of_a_saved_network(refused, saved, option, value):
     refused(("account", saved, f"--{option}", value), option, value)
@@ -124,5 +133,5 @@ def test_two_arrays_in_one_file(refused, saved, tmp_path):
 
 def test_options_that_exclude_each_other(refused, saved, tmp_path):
     np.save(tmp_path / "clip.npy", synthetic_clip(3, 18, 18)[0].numpy())
-    refused(("account", saved, "--input", tmp_path / "clip.npy", "--steps", "2"), "--input", "--steps")
+    refused(("account", saved, "--input", tmp_path / "clip.npy", "--time-steps", "2"), "--input", "--time-steps")
     refused(("account", "--sweep", "steps", "--input", tmp_path / "clip.npy"), "--input", "--sweep")

@@ -7,11 +7,11 @@ import pytest
 import tyro
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.predict import PredictCommand
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load
 from ripe_mambaspike.inference.predict import predict as predict_one
 from ripe_mambaspike.models.labels import Labels, save_labels
 
@@ -63,7 +63,7 @@ def test_json(predict, network, clip):
     assert (code, err) == (0, "")
     document = json.loads(out)
     wanted = predict_one(load(network), make_recording())
-    assert (document["steps"], document["grid"], document["by"]) == (24, [16, 16], "time")
+    assert (document["time_steps"], document["grid"], document["bin_by"]) == (24, [16, 16], "time")
     assert document["form"] == "training"
     assert document["failed"] == []
     (row,) = document["recordings"]
@@ -100,7 +100,7 @@ def test_a_long_timeline_is_broken_and_a_short_one_is_marked(predict, network, c
     assert [len(line.strip()) for line in lines[1:3]] == [12, 12]
     assert [line.count("╵") for line in (lines[3], lines[6])] == [2, 2]
     assert lines[6].endswith("╵300 ms")
-    assert predict(network, clip, "--steps", "2")[1].splitlines()[3] == "  ╵0 ms ╵300 ms"
+    assert predict(network, clip, "--time-steps", "2")[1].splitlines()[3] == "  ╵0 ms ╵300 ms"
 
 
 def test_the_unit_of_time_suits_the_length(predict, network, tmp_path):
@@ -111,8 +111,8 @@ def test_the_unit_of_time_suits_the_length(predict, network, tmp_path):
 
 
 def test_steps_and_grid(predict, network, clip):
-    document = json.loads(predict(network, clip, "--steps", "5", "--grid", "9", "--json")[1])
-    assert (document["steps"], document["grid"]) == (5, [9, 9])
+    document = json.loads(predict(network, clip, "--time-steps", "5", "--grid", "9", "--json")[1])
+    assert (document["time_steps"], document["grid"]) == (5, [9, 9])
     assert len(document["recordings"][0]["timeline"]) == 5
 
 
@@ -148,7 +148,7 @@ def test_one_that_cannot_be_used_is_one_sentence(predict, network, clip, tmp_pat
         ((network, empty), (empty,)),
         ((network, small), (small, "10×10", "16×16")),
         ((network, tmp_path), (tmp_path, "folder")),
-        ((network, clip, "--steps", "31"), ("steps", "31", "30")),
+        ((network, clip, "--time-steps", "31"), ("steps", "31", "30")),
         ((network, clip, "--grid", "2"), ("grid", "2", "8")),
         ((tmp_path / "torch", clip), (tmp_path / "torch", "ripe-mambaspike")),
         ((tmp_path, clip), (tmp_path, "config.json")),

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, save_labels
@@ -74,18 +75,18 @@ def test_json_lines_are_predictions_of_the_windows(ripe, network, recording, eve
         assert one["probabilities"] == torch.softmax(clip_logits(logits)[0], -1).tolist()
         assert one["label"] == NAMES[int(np.argmax(one["probabilities"]))]
         assert one["final"] is True
-    assert (summary["answers"], summary["events"]) == (4, 4000)
+    assert (summary["predictions"], summary["events"]) == (4, 4000)
     assert summary["dropped"] == {"queue": 0, "rate": 0, "late": 0, "stray": 0}
     assert set(summary["latency_ms"]) == {"p50", "p95", "p99", "max"}
 
 
 def test_lines_for_a_person(ripe, network, recording):
-    said = ripe("stream", network, "--source", recording, *FAST, "--early", "--answers", "2")
+    said = ripe("stream", network, "--source", recording, *FAST, "--early", "--max-predictions", "2")
     lines = said.out.splitlines()
     assert said.code == 0
     assert sum("after" in line and "of 4 steps" in line for line in lines) >= 5
     assert any(line.strip().startswith("0.020–0.060 s") for line in lines)
-    assert "2 answers" in said.out
+    assert "2 predictions" in said.out
     assert "latency p50" in said.out
 
 
@@ -93,7 +94,7 @@ def test_the_pace_is_the_recordings_own(ripe, network, recording):
     began = time.monotonic()
     _, summary = rows_of(ripe("stream", network, "--source", recording, "--window", "40", "--hop", "20", "--json"))
     assert time.monotonic() - began >= 0.1
-    assert summary["answers"] == 4
+    assert summary["predictions"] == 4
 
 
 def test_rate_limits_and_dropped_events_are_told(ripe, network, recording):
@@ -116,7 +117,7 @@ def test_a_recording_shorter_than_the_window_is_told(ripe, network, recording):
     assert len(said.err.splitlines()) == 1
     assert "100.001 ms" in said.err
     assert "120 ms" in said.err
-    assert "0 answers" in said.out
+    assert "0 predictions" in said.out
 
 
 def test_output_that_takes_nothing_and_readers_that_leave(network, recording, monkeypatch, capfd):
@@ -127,7 +128,7 @@ def test_output_that_takes_nothing_and_readers_that_leave(network, recording, mo
             monkeypatch.setattr("sys.stdout", full)
             assert main([*words, *form]) == 2
         said = capfd.readouterr().err
-        assert said.startswith("ripe: standard output")
+        assert said.startswith("ripe: stdout")
         assert "No space left on device" in said
         reading, writing = os.pipe()
         os.close(reading)
@@ -151,7 +152,7 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
         process.stdin.write(write_packet(part, SENSOR) + b"noise")
     process.stdin.flush()
     first = json.loads(process.stdout.readline())
-    assert (first["start_us"], first["stop_us"], first["step"], first["steps"]) == (0, 40_000, 4, 4)
+    assert (first["start_us"], first["stop_us"], first["step"], first["time_steps"]) == (0, 40_000, 4, 4)
     for _ in range(6):  # hops of 10 ms, as the window has four bins
         last = json.loads(process.stdout.readline())
     assert last["stop_us"] == 100_000
@@ -160,8 +161,8 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
     rows = [json.loads(line) for line in out.decode().splitlines()]
     assert process.returncode == 130, err.decode()
     assert "Traceback" not in err.decode()
-    assert rows[-1]["summary"]["refused_packets"] >= 19
-    assert rows[-1]["summary"]["answers"] >= 7
+    assert rows[-1]["summary"]["invalid_packets"] >= 19
+    assert rows[-1]["summary"]["predictions"] >= 7
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
         (("--window", "3600001"), ["window", "3600001"]),
         (("--max-rate", "inf"), ["inf"]),
         (("--max-rate", "0.9"), ["0.9"]),
-        (("--max-rate", "5", "--pace", "fast"), ["--max-rate", "5", "--pace"]),
+        (("--max-rate", "5", "--pace", "fast"), ["max_rate", "5", "--pace"]),
         (("--hop", "-3"), ["hop", "-3"]),
         (("--window", "1e15"), ["window", "1e+15"]),
         (("--window", "60000", "--hop", "1"), ["1024"]),
@@ -179,7 +180,7 @@ def test_frames_and_garbage_from_a_pipe_and_an_end_by_ctrl_c(network, events):
         (("--queue", "0"), ["queue", "0"]),
         (("--max-rate", "0"), ["0.0"]),
         (("--stall", "0"), ["stall", "0"]),
-        (("--answers", "0"), ["answers", "0"]),
+        (("--max-predictions", "0"), ["max_predictions", "0"]),
         (("--pace", "slow"), ["--pace", "slow"]),
         (("--sensor-size", "8", "8"), ["grid", "8×8"]),
     ],

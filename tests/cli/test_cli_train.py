@@ -15,7 +15,7 @@ import pytest
 
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.cli.train import ProgressCallback
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 
 FIELDS = {
     "name": "tiny",
@@ -34,7 +34,7 @@ TIMED = ("seconds", "samples_per_second", "memory_mib")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gestures")
-    make_set("synthgesture", folder, train=11, val=3, test=3, size=16)
+    simulate_dataset("synthgesture", folder, train=11, val=3, test=3, size=16)
     return folder
 
 

@@ -106,10 +106,10 @@ def test_recordings_that_are_none(refused, folder, tmp_path, command):
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    no_events = tmp_path / "no_events.npy"
-    np.save(no_events, EVENTS[:0])
+    empty_events = tmp_path / "no_events.npy"
+    np.save(empty_events, EVENTS[:0])
     before = folder()
-    refused(("data", command, no_events, *rest), no_events, "event")
+    refused(("data", command, empty_events, *rest), empty_events, "event")
     refused(("data", command, tmp_path / "none.bin", *rest), tmp_path / "none.bin", "No such file")
     refused(("data", command, tmp_path, *rest), tmp_path)
     refused(("data", command, tmp_path / "empty.bin", *rest), "empty.bin")

@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from ripe_mambaspike import load_set
+from ripe_mambaspike import load_dataset
 from ripe_mambaspike.data import download, mirrors
 from ripe_mambaspike.data.mirrors import Archive, Benchmark
 from ripe_mambaspike.data.sets import SETS, SIMULATED
@@ -136,7 +136,7 @@ def test_another_store(ripe, refused, tree, tmp_path):
     assert not (tree / ".ripe").exists()
     assert ripe("data", "verify", "folder", "--root", tree, "--store", tmp_path / "stores").code == 0
     refused(("data", "verify", "folder", "--root", tree), tree / ".ripe", "folder")
-    assert len(load_set("folder", tree, "test", store=tmp_path / "stores")) == 4
+    assert len(load_dataset("folder", tree, "test", store=tmp_path / "stores")) == 4
 
 
 def test_verify_notices_a_changed_byte(ripe, refused, tree):
@@ -249,7 +249,7 @@ def test_the_whole_way(ripe, served, tmp_path):
     assert document["clips"] == 8
     assert document["events"] == sum(30 + number for number in (1, 2, 3, 4, 5, 6, 1, 2))
     assert json.loads(ripe("data", "verify", "nmnist", "--root", root, "--json").out)["source"] == "unchanged"
-    test = load_set("nmnist", root, "test")
+    test = load_dataset("nmnist", root, "test")
     assert test.names == ["Test/0/00002", "Test/1/00001"]
     wanted = make_clip(2)
     np.testing.assert_array_equal(test[0][0]["t"], wanted["t"] - wanted.first_us)

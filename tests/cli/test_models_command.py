@@ -18,7 +18,7 @@ def test_the_list_as_json(ripe):
     for name, (training, deployed) in TOTALS.items():
         assert (rows[name]["training"], rows[name]["deployed"]) == (training, deployed)
         assert rows[name]["fp16_bytes"] == 2 * deployed
-    assert rows["nmnist"]["resolution"] == [34, 34]
+    assert rows["nmnist"]["in_size"] == [34, 34]
     assert "verified" not in rows["nmnist"]
 
 

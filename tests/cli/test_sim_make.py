@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from ripe_mambaspike import load_set
-from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_calibration
+from ripe_mambaspike import load_dataset
+from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
@@ -17,7 +17,7 @@ COMMANDS = ("make", "calibrate")
 @pytest.fixture
 def quick(tmp_path):
     saccades = Saccades(((-2.0, 0.0), (2.0, 1.0), (0.0, -1.0)), 10_000, 20_000)
-    return save_calibration(Calibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
+    return save_calibration(CameraCalibration(Pixel(leak_hz=5.0), saccades, Variation()), tmp_path / "camera.json")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     assert (verified.code, verified.err) == (0, "")
     verified = json.loads(verified.out)
     assert verified == {**{key: document[key] for key in store_document_keys}, "verified": True, "source": "simulated"}
-    assert len(load_set("sim-nmnist", tmp_path / "out", "test")) == 10
+    assert len(load_dataset("sim-nmnist", tmp_path / "out", "test")) == 10
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
     assert said.out.endswith("every checksum is right; it is simulated, by its recipe\n")
     shard = next((tmp_path / "out" / ".ripe").rglob("shard-00000.npy"))
@@ -79,7 +79,7 @@ def test_the_default_set(ripe, tmp_path):
     assert said.code == 0
     assert "synthgesture: 18 clips of 11 classes" in said.out
     assert "16×16" in said.out
-    train = load_set("synthgesture", tmp_path / "out", "train")
+    train = load_dataset("synthgesture", tmp_path / "out", "train")
     assert sorted(train.labels.tolist()) == list(range(11))
 
 

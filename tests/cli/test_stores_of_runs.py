@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import current_key, store_keys
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.inference.checkpoint_data import data_settings_of, open_data_for
@@ -36,7 +36,7 @@ def words(root, out, *settings):
 def trained(tmp_path_factory):
     """A root prepared in one way, and a run on it."""
     root = tmp_path_factory.mktemp("root")
-    make_set("synthgesture", root, **COUNTS, size=16)
+    simulate_dataset("synthgesture", root, **COUNTS, size=16)
     run = tmp_path_factory.mktemp("runs") / "run"
     assert main(words(root, run)) == 0
     return root, run
@@ -48,7 +48,7 @@ def twice(trained, tmp_path_factory):
     root = tmp_path_factory.mktemp("twice") / "root"
     shutil.copytree(trained[0], root)
     first = current_key(home_of(root))
-    second = make_set("synthgesture", root, **COUNTS, size=20, seed=5).key
+    second = simulate_dataset("synthgesture", root, **COUNTS, size=20, seed=5).key
     assert first != second == current_key(home_of(root))
     return root, first, second
 
@@ -112,7 +112,7 @@ def test_a_store_that_is_gone_is_refused(ripe, refused, prepared_again):
 
 def test_another_root_is_used_as_it_is_and_noted(ripe, prepared_again, tmp_path):
     _, run, first, _ = prepared_again
-    other = make_set("synthgesture", tmp_path / "other", **COUNTS, size=20, seed=9)
+    other = simulate_dataset("synthgesture", tmp_path / "other", **COUNTS, size=20, seed=9)
     found, err = asked(ripe, run, "--root", tmp_path / "other")
     assert (found["store"], found["trained_on_store"]) == (other.key, first)
     assert "ripe: note: " in err
@@ -228,12 +228,12 @@ def test_a_run_does_not_go_on_with_another_store(refused, stopped):
 def test_a_run_does_not_go_on_with_another_extra_set(ripe, refused, trained, tmp_path):
     root, _ = trained
     extra, run = tmp_path / "extra", tmp_path / "run"
-    key = make_set("synthgesture", extra, **COUNTS, size=16, seed=1).key
+    key = simulate_dataset("synthgesture", extra, **COUNTS, size=16, seed=1).key
     chosen = words(root, run, f"data.extra=[synthgesture={extra}]")
     assert ripe(*chosen).code == 0
     (run / "result.json").unlink()
     assert last_checkpoint(run / "checkpoints").document["extra_stores"] == [key]
-    other = make_set("synthgesture", extra, **COUNTS, size=16, seed=2).key
+    other = simulate_dataset("synthgesture", extra, **COUNTS, size=16, seed=2).key
     refused([*chosen, "--resume", "auto"], key, other)
 
 

@@ -7,7 +7,7 @@ import pytest
 from trees import save_digits
 
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 
 
 @pytest.fixture(scope="session")
@@ -29,4 +29,4 @@ def digits(tmp_path):
 @pytest.fixture
 def store(digits):
     """Their store."""
-    return prepare(list_set("nmnist-600", digits), digits, digits / ".ripe")
+    return prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")

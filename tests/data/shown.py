@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, save_calibration
+from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, save_calibration
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
 
@@ -21,7 +21,8 @@ def camera(path: Path, **pixel: float) -> Path:
     saccades = Saccades(((-2.0, 0.0), (2.0, 1.0), (0.0, -1.0)), 10_000, 20_000)
     values = {"threshold_on": 0.12, "threshold_off": 0.12, "leak_hz": 5.0, **pixel}
     return save_calibration(
-        Calibration(Pixel(**values), saccades, Variation(threshold=0.1, balance=0.05, shift=0.3, stretch=0.03)), path
+        CameraCalibration(Pixel(**values), saccades, Variation(threshold=0.1, balance=0.05, shift=0.3, stretch=0.03)),
+        path,
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from ripe_mambaspike import files
 from ripe_mambaspike.data import archives
-from ripe_mambaspike.data.archives import MARK, extract, made_from
+from ripe_mambaspike.data.archives import MARKER_FILE, extract, extracted_from
 from ripe_mambaspike.errors import DataError
 
 TREE = {"Train/0/00002.bin": b"\1\2\3" * 1000, "Train/1/00004.bin": b"", "Train/read me.txt": "größe".encode()}
@@ -51,7 +51,7 @@ def tar_of(path: Path, **fields: object) -> Path:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != MARKER_FILE)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
@@ -149,7 +149,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, make, inside):
     """By its bytes beside its own size, archives inside it counted in."""
-    monkeypatch.setattr(archives, "SMALL", 1 << 16)
+    monkeypatch.setattr(archives, "FREE_BYTES", 1 << 16)
     bomb = make(tmp_path / "bomb", {f"{number}.bin": bytes(1 << 20) for number in range(4)})
     path = tmp_path / "a.zip"
     data = bomb.read_bytes()
@@ -279,13 +279,13 @@ def test_a_second_call_has_nothing_to_do(tmp_path, monkeypatch):
 
 def test_a_folder_tells_its_archive(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
-    assert made_from(tmp_path / "out") is None
+    assert extracted_from(tmp_path / "out") is None
     out = extract(path, tmp_path / "out")
     path.unlink()
-    assert made_from(out) == "a.zip"
+    assert extracted_from(out) == "a.zip"
     for text in ("[]", "", '{"archive": 3}'):
-        (out / MARK).write_text(text)
-        assert made_from(out) is None
+        (out / MARKER_FILE).write_text(text)
+        assert extracted_from(out) is None
 
 
 def test_a_folder_of_another_origin_is_not_touched(tmp_path):
@@ -351,6 +351,6 @@ def test_a_kill_leaves_no_half_folder(tmp_path):
 
 def test_checksum_names_its_kind(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
-    assert archives.checksum(tmp_path / "a", "md5") == "md5:900150983cd24fb0d6963f7d28e17f72"
+    assert archives.archive_checksum(tmp_path / "a", "md5") == "md5:900150983cd24fb0d6963f7d28e17f72"
     with pytest.raises(DataError, match="cannot be read"):
-        archives.checksum(tmp_path / "b", "md5")
+        archives.archive_checksum(tmp_path / "b", "md5")

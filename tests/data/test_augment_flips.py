@@ -9,7 +9,7 @@ from ripe_mambaspike.data.augment import (
     HorizontalFlip,
     PolarityFlip,
     TimeReversal,
-    draws_for,
+    batch_generator,
     flip_horizontal,
     flip_polarity,
     reverse_time,
@@ -107,7 +107,7 @@ def was_hit(given, x):
 def test_each_sample_is_hit_with_its_probability(name, dtype):
     x = torch.arange(24.0).view(1, 3, 2, 1, 4).expand(4000, -1, -1, -1, -1).to(dtype)
     for probability in (0.1, 0.5, 0.9):
-        given = TRANSFORMS[name][0](probability)(x, draws_for(0, 0, 0))
+        given = TRANSFORMS[name][0](probability)(x, batch_generator(0, 0, 0))
         hit = was_hit(given, x)
         assert given.dtype == dtype
         assert torch.equal(given, TRANSFORMS[name][1](x, hit))
@@ -118,8 +118,8 @@ def test_each_sample_is_hit_with_its_probability(name, dtype):
 def test_never_at_0_and_always_at_1(name):
     x = counts(200, 2, 2, 3, 3) + torch.arange(36.0).view(2, 2, 3, 3) * 10
     make, flip = TRANSFORMS[name]
-    assert make(0)(x, draws_for(0, 0, 0)) is x
-    assert torch.equal(make(1)(x, draws_for(0, 0, 0)), flip(x, torch.ones(200, dtype=torch.bool)))
+    assert make(0)(x, batch_generator(0, 0, 0)) is x
+    assert torch.equal(make(1)(x, batch_generator(0, 0, 0)), flip(x, torch.ones(200, dtype=torch.bool)))
 
 
 @transforms
@@ -127,11 +127,11 @@ def test_draws_are_the_generators_alone(name):
     x = counts(64, 2, 2, 3, 4)
     transform = TRANSFORMS[name][0](0.5)
     state = torch.random.get_rng_state()
-    given = transform(x, draws_for(1, 2, 3))
+    given = transform(x, batch_generator(1, 2, 3))
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(99)
-    assert torch.equal(transform(x, draws_for(1, 2, 3)), given)
-    assert not torch.equal(transform(x, draws_for(1, 2, 4)), given)
+    assert torch.equal(transform(x, batch_generator(1, 2, 3)), given)
+    assert not torch.equal(transform(x, batch_generator(1, 2, 4)), given)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_swap_polarity_is_true_or_false():
 @transforms
 def test_clips_are_checked_even_when_nothing_is_drawn(name):
     with pytest.raises(InputError, match=r"torch\.int64; floating-point counts are wanted"):
-        TRANSFORMS[name][0](0)(torch.zeros(2, 3, 2, 4, 4, dtype=torch.long), draws_for(0, 0, 0))
+        TRANSFORMS[name][0](0)(torch.zeros(2, 3, 2, 4, 4, dtype=torch.long), batch_generator(0, 0, 0))
 
 
 def test_transforms_are_frozen():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ripe_mambaspike.data.augment import affine, cutout, roll, rotations, shears, temporal_cutout
+from ripe_mambaspike.data.augment import affine_transform, cutout, roll, rotations, shears, temporal_cutout
 from ripe_mambaspike.errors import InputError
 
 SHAPES = [(3, 4, 2, 5, 7), (1, 1, 2, 34, 34), (4, 2, 2, 8, 8), (2, 3, 2, 1, 6)]
@@ -67,7 +67,7 @@ def test_shear_x_moves_rows(shape):
     x = counts(shape)
     amount = torch.rand(len(x), dtype=torch.float64) - 0.5
     expected = slow_map(x, centered(x, lambda b, right, down: (right - amount[b].item() * down, down)))
-    assert torch.equal(affine(x, shears(amount, torch.zeros_like(amount))), expected)
+    assert torch.equal(affine_transform(x, shears(amount, torch.zeros_like(amount))), expected)
 
 
 @shapes
@@ -75,7 +75,7 @@ def test_shear_y_moves_columns(shape):
     x = counts(shape)
     amount = torch.rand(len(x), dtype=torch.float64) - 0.5
     expected = slow_map(x, centered(x, lambda b, right, down: (right, down - amount[b].item() * right)))
-    assert torch.equal(affine(x, shears(torch.zeros_like(amount), amount)), expected)
+    assert torch.equal(affine_transform(x, shears(torch.zeros_like(amount), amount)), expected)
 
 
 @shapes
@@ -88,13 +88,13 @@ def test_rotation_turns_clockwise(shape):
         angle = math.atan2(down, right) - math.radians(degrees[sample].item())
         return math.hypot(right, down) * math.cos(angle), math.hypot(right, down) * math.sin(angle)
 
-    assert torch.equal(affine(x, rotations(degrees)), slow_map(x, centered(x, back)))
+    assert torch.equal(affine_transform(x, rotations(degrees)), slow_map(x, centered(x, back)))
 
 
 @pytest.mark.parametrize("side", [6, 7])
 def test_quarter_turns_keep_every_count(side):
     x = counts((4, 2, 2, side, side))
-    turned = affine(x, rotations(numbers(0, 90, 180, -90)))
+    turned = affine_transform(x, rotations(numbers(0, 90, 180, -90)))
     for sample, quarters in enumerate((0, -1, 2, 1)):  # rot90 turns the other way
         assert torch.equal(turned[sample], x[sample].rot90(quarters, (-2, -1)))
 
@@ -105,15 +105,15 @@ def test_whole_translations_are_exact():
     moves = [(0, 0), (3, -2), (-5, 1), (40, 0)]
     matrices[:, :, 2] = torch.tensor(moves, dtype=torch.float64)
     expected = slow_map(x, lambda b, r, c: (r + moves[b][1], c + moves[b][0]))
-    assert torch.equal(affine(x, matrices), expected)
-    assert not affine(x, matrices)[3].any()
+    assert torch.equal(affine_transform(x, matrices), expected)
+    assert not affine_transform(x, matrices)[3].any()
 
 
 def test_a_half_pixel_goes_the_same_way_in_every_row():
     x = counts((1, 1, 2, 6, 6))
     matrices = torch.eye(2, 3, dtype=torch.float64)[None]
     matrices[:, 0, 2] = 0.5
-    assert torch.equal(affine(x, matrices)[..., :-1], x[..., 1:])
+    assert torch.equal(affine_transform(x, matrices)[..., :-1], x[..., 1:])
 
 
 @shapes
@@ -149,9 +149,9 @@ def every_operation(x):
     none, some = zero.double(), one.double()
     return {
         "roll": (lambda p: roll(x, *p), (one, -one), (zero, zero)),
-        "shear_x": (lambda p: affine(x, shears(*p)), (0.3 * some, none), (none, none)),
-        "shear_y": (lambda p: affine(x, shears(*p)), (none, 0.3 * some), (none, none)),
-        "rotate": (lambda p: affine(x, rotations(p)), 15 * some, none),
+        "shear_x": (lambda p: affine_transform(x, shears(*p)), (0.3 * some, none), (none, none)),
+        "shear_y": (lambda p: affine_transform(x, shears(*p)), (none, 0.3 * some), (none, none)),
+        "rotate": (lambda p: affine_transform(x, rotations(p)), 15 * some, none),
         "cutout": (lambda p: cutout(x, *p), (zero, zero, 2 * one), (zero, zero, zero)),
         "temporal": (lambda p: temporal_cutout(x, *p), (zero, one), (zero, zero)),
     }

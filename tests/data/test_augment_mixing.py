@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from ripe_mambaspike.data.augment import Box, EventCutMix, Mixup, cutmix, draws_for, mixup, soft_targets
+from ripe_mambaspike.data.augment import Box, EventCutMix, Mixup, batch_generator, cutmix, mixup, soft_targets
 from ripe_mambaspike.data.augment.draws import symmetric_beta
 from ripe_mambaspike.data.augment.mixing import draw_box
 from ripe_mambaspike.errors import ConfigError, InputError
@@ -98,7 +98,7 @@ def test_a_box_is_the_wanted_one_clipped(height, width):
     clipped = 0
     for index in range(300):
         kept = index / 299
-        box = draw_box(kept, height, width, draws_for(0, 0, index))
+        box = draw_box(kept, height, width, batch_generator(0, 0, index))
         tall, wide = round(height * math.sqrt(1 - kept)), round(width * math.sqrt(1 - kept))
         for low, high, want, size in ((box.top, box.bottom, tall, height), (box.left, box.right, wide, width)):
             assert 0 <= low <= high <= size
@@ -113,7 +113,7 @@ def test_a_box_is_the_wanted_one_clipped(height, width):
 
 
 def test_box_centres_are_anywhere():
-    boxes = [draw_box(1 - 1 / 25, 5, 5, draws_for(0, 0, index)) for index in range(1500)]
+    boxes = [draw_box(1 - 1 / 25, 5, 5, batch_generator(0, 0, index)) for index in range(1500)]
     assert all(box.area() == 1 for box in boxes)
     places = torch.zeros(5, 5)
     for box in boxes:
@@ -123,7 +123,7 @@ def test_box_centres_are_anywhere():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.4, 1.0, 5.0])
 def test_beta_has_its_mean_variance_and_symmetry(alpha):
-    generator = draws_for(0, 0, 0)
+    generator = batch_generator(0, 0, 0)
     values = torch.tensor([symmetric_beta(alpha, generator) for _ in range(4000)], dtype=torch.float64)
     assert ((values >= 0) & (values <= 1)).all()
     variance = 1 / (4 * (2 * alpha + 1))
@@ -139,7 +139,7 @@ def test_target_sums_input_dtype_and_range(name, shape, dtype):
     for index in range(10):
         x, labels = batch(shape, dtype=dtype)
         before = x.clone()
-        mixed, soft = MIXERS[name](x, labels, draws_for(0, 0, index), classes=4)
+        mixed, soft = MIXERS[name](x, labels, batch_generator(0, 0, index), classes=4)
         assert torch.equal(x, before)
         assert mixed.shape == x.shape
         assert mixed.dtype == dtype
@@ -155,7 +155,7 @@ def test_cutmix_targets_go_by_the_pixels_that_came_from_the_partner():
     samples, partial = 7, 0
     x = torch.arange(1.0, samples + 1).view(-1, 1, 1, 1, 1).expand(-1, 2, 2, 9, 12)
     for index in range(60):
-        mixed, soft = EventCutMix(1.0, 1.0)(x, torch.arange(samples), draws_for(0, 0, index), samples)
+        mixed, soft = EventCutMix(1.0, 1.0)(x, torch.arange(samples), batch_generator(0, 0, index), samples)
         assert torch.equal(mixed, mixed[:, :1, :1].expand_as(mixed))  # one box for all steps and polarities
         for sample in range(samples):
             shares = [(mixed[sample, 0, 0] == other + 1).double().mean().item() for other in range(samples)]
@@ -169,7 +169,7 @@ def test_mixup_targets_have_the_weight_of_the_clips():
     x = torch.eye(samples).view(samples, 1, 1, 1, samples).expand(-1, 2, 2, 3, -1)
     weights = set()
     for index in range(40):
-        mixed, soft = Mixup(1.0, 1.0)(x, torch.arange(samples), draws_for(0, 0, index), samples)
+        mixed, soft = Mixup(1.0, 1.0)(x, torch.arange(samples), batch_generator(0, 0, index), samples)
         torch.testing.assert_close(mixed, soft.view(samples, 1, 1, 1, samples).expand_as(mixed))
         own = {round(value, 5) for value in soft.diagonal().tolist() if value != 1}
         assert len(own) <= 1  # one λ a batch
@@ -182,10 +182,10 @@ def test_mixup_targets_have_the_weight_of_the_clips():
 def test_a_batch_is_hit_with_its_probability(name):
     x, labels = batch((8, 1, 2, 8, 8), classes=8)
     made = type(MIXERS[name])(1.0, 0.3)
-    hit = [made(x, labels, draws_for(0, 0, index), 8)[0] is not x for index in range(1000)]
+    hit = [made(x, labels, batch_generator(0, 0, index), 8)[0] is not x for index in range(1000)]
     assert abs(sum(hit) / 1000 - 0.3) < 0.06
     for off in (type(made)(1.0, 0), type(made)(0, 1.0)):
-        mixed, soft = off(x, labels, draws_for(0, 0, 0), 8)
+        mixed, soft = off(x, labels, batch_generator(0, 0, 0), 8)
         assert mixed is x
         assert torch.equal(soft, torch.eye(8))
 
@@ -195,7 +195,7 @@ def test_luck_moves_no_later_draw(name):
     x, labels = batch()
     states = set()
     for probability in (1e-9, 1.0):
-        generator = draws_for(0, 0, 0)
+        generator = batch_generator(0, 0, 0)
         type(MIXERS[name])(1.0, probability)(x, labels, generator, 4)
         states.add(tuple(generator.get_state().tolist()))
     assert len(states) == 1
@@ -205,14 +205,14 @@ def test_luck_moves_no_later_draw(name):
 def test_draws_are_the_generators_alone(name):
     x, labels = batch()
     state, python = torch.random.get_rng_state(), random.getstate()
-    given = MIXERS[name](x, labels, draws_for(1, 2, 3), 4)
+    given = MIXERS[name](x, labels, batch_generator(1, 2, 3), 4)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert random.getstate() == python
     torch.manual_seed(99)
     random.seed(99)
-    for a, b in zip(MIXERS[name](x, soft_targets(labels, 4), draws_for(1, 2, 3)), given, strict=True):
+    for a, b in zip(MIXERS[name](x, soft_targets(labels, 4), batch_generator(1, 2, 3)), given, strict=True):
         assert torch.equal(a, b)
-    assert not torch.equal(MIXERS[name](x, labels, draws_for(1, 2, 4), 4)[0], given[0])
+    assert not torch.equal(MIXERS[name](x, labels, batch_generator(1, 2, 4), 4)[0], given[0])
 
 
 @mixers
@@ -226,6 +226,6 @@ def test_bad_settings_and_inputs_are_named(name):
         make(0.2, 2)
     x, labels = batch()
     with pytest.raises(InputError, match="there are 5 targets for 6 clips"):
-        MIXERS[name](x, labels[:5], draws_for(0, 0, 0), 4)
+        MIXERS[name](x, labels[:5], batch_generator(0, 0, 0), 4)
     with pytest.raises(InputError, match="floating-point counts are wanted"):
-        MIXERS[name](x.int(), labels, draws_for(0, 0, 0), 4)
+        MIXERS[name](x.int(), labels, batch_generator(0, 0, 0), 4)

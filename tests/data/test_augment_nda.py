@@ -8,10 +8,10 @@ import torch
 from ripe_mambaspike.data.augment import (
     NDA,
     OPERATIONS,
-    affine,
+    affine_transform,
     apply_draw,
+    batch_generator,
     cutout,
-    draws_for,
     roll,
     rotations,
     shears,
@@ -28,7 +28,7 @@ def counts(*shape):
 
 
 def drawn(nda, shape=(16, 40, 24), samples=MANY, index=0):
-    return nda.draw(samples, *shape, draws_for(0, 0, index))
+    return nda.draw(samples, *shape, batch_generator(0, 0, index))
 
 
 def of(draw, name):
@@ -88,7 +88,7 @@ def test_a_cutout_wider_than_the_frame_is_made_to_fit():
 
 
 def test_a_cutout_may_lie_anywhere():
-    draw = NDA(1, 1.0, 0.25, 0.25).draw(MANY, 4, 4, 4, draws_for(0, 0, 0))  # a side of one, sixteen places
+    draw = NDA(1, 1.0, 0.25, 0.25).draw(MANY, 4, 4, 4, batch_generator(0, 0, 0))  # a side of one, sixteen places
     cut = of(draw, "cutout")
     places = torch.bincount(4 * draw.top[cut] + draw.left[cut], minlength=16)
     chi_square = ((places - cut.sum() / 16) ** 2 / (cut.sum() / 16)).sum().item()
@@ -109,9 +109,9 @@ def test_each_sample_gets_its_own_operation_and_no_other():
         name = OPERATIONS[draw.operation[sample]]
         expected = {
             "identity": lambda one=one: one,
-            "shear_x": lambda one=one, at=at: affine(one, shears(-draw.matrices[at, 0, 1], torch.zeros(1))),
-            "shear_y": lambda one=one, at=at: affine(one, shears(torch.zeros(1), -draw.matrices[at, 1, 0])),
-            "rotate": lambda one=one, at=at: affine(one, rotations(draw.matrices[at, 0, 1].asin().rad2deg())),
+            "shear_x": lambda one=one, at=at: affine_transform(one, shears(-draw.matrices[at, 0, 1], torch.zeros(1))),
+            "shear_y": lambda one=one, at=at: affine_transform(one, shears(torch.zeros(1), -draw.matrices[at, 1, 0])),
+            "rotate": lambda one=one, at=at: affine_transform(one, rotations(draw.matrices[at, 0, 1].asin().rad2deg())),
             "roll_x": lambda one=one, at=at: roll(one, torch.tensor([0]), draw.shift_x[at]),
             "roll_y": lambda one=one, at=at: roll(one, draw.shift_y[at], torch.tensor([0])),
             "cutout": lambda one=one, at=at: cutout(one, draw.top[at], draw.left[at], draw.side[at]),
@@ -141,7 +141,7 @@ def test_counts_stay_whole_and_the_input_stays(shape, dtype):
     for index in range(8):
         x = counts(*shape).to(dtype)
         before = x.clone()
-        given = NDA(3, 1.0)(x, draws_for(0, 0, index))
+        given = NDA(3, 1.0)(x, batch_generator(0, 0, index))
         assert torch.equal(x, before)
         assert given.shape == x.shape
         assert given.dtype == dtype
@@ -152,7 +152,7 @@ def test_counts_stay_whole_and_the_input_stays(shape, dtype):
 def test_steps_and_polarities_share_the_geometry():
     """Temporal cutout zeroes whole steps; but for those, each plane is the same when each was the same."""
     plane = counts(200, 1, 1, 12, 10)
-    given = NDA(2, 1.0)(plane.expand(-1, 6, 2, -1, -1), draws_for(0, 0, 0))
+    given = NDA(2, 1.0)(plane.expand(-1, 6, 2, -1, -1), batch_generator(0, 0, 0))
     assert torch.equal(given[:, :, 0], given[:, :, 1])
     blank = ~given.flatten(2).any(2)
     first = given.gather(1, (~blank).long().argmax(1).view(-1, 1, 1, 1, 1).expand(-1, -1, 2, 12, 10))
@@ -163,39 +163,39 @@ def test_steps_and_polarities_share_the_geometry():
 
 def test_several_operations_are_several_draws_in_a_row():
     x = counts(50, 4, 2, 12, 10)
-    generator = draws_for(3, 0, 0)
+    generator = batch_generator(3, 0, 0)
     expected = x
     for _ in range(3):
         expected = NDA(1, 0.8)(expected, generator)
-    assert torch.equal(NDA(3, 0.8)(x, draws_for(3, 0, 0)), expected)
-    assert NDA(0, 0.8)(x, draws_for(3, 0, 0)) is x
+    assert torch.equal(NDA(3, 0.8)(x, batch_generator(3, 0, 0)), expected)
+    assert NDA(0, 0.8)(x, batch_generator(3, 0, 0)) is x
 
 
 def test_magnitude_zero_changes_nothing():
     x = counts(64, 4, 2, 12, 12)
-    assert torch.equal(NDA(4, 0.0)(x, draws_for(0, 0, 0)), x)
+    assert torch.equal(NDA(4, 0.0)(x, batch_generator(0, 0, 0)), x)
 
 
 def test_a_clip_of_one_step_is_never_blanked():
     x = counts(500, 1, 2, 10, 10)
-    assert (NDA(1, 1.0, 0.25, 1.0).draw(500, 1, 10, 10, draws_for(0, 0, 0)).length == 0).all()
-    assert NDA(1, 1.0)(x, draws_for(0, 0, 0)).flatten(1).any(1).all()
+    assert (NDA(1, 1.0, 0.25, 1.0).draw(500, 1, 10, 10, batch_generator(0, 0, 0)).length == 0).all()
+    assert NDA(1, 1.0)(x, batch_generator(0, 0, 0)).flatten(1).any(1).all()
 
 
 def test_draws_are_the_generators_alone():
     x = counts(32, 4, 2, 12, 12)
     state = torch.random.get_rng_state()
-    given = NDA(2, 1.0)(x, draws_for(1, 2, 3))
+    given = NDA(2, 1.0)(x, batch_generator(1, 2, 3))
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(99)
-    assert torch.equal(NDA(2, 1.0)(x, draws_for(1, 2, 3)), given)
-    assert not torch.equal(NDA(2, 1.0)(x, draws_for(1, 2, 4)), given)
+    assert torch.equal(NDA(2, 1.0)(x, batch_generator(1, 2, 3)), given)
+    assert not torch.equal(NDA(2, 1.0)(x, batch_generator(1, 2, 4)), given)
 
 
 def test_what_is_taken_from_the_generator_does_not_depend_on_the_clip():
     after = []
     for shape in ((4, 12, 12), (1, 34, 20)):
-        generator = draws_for(0, 0, 0)
+        generator = batch_generator(0, 0, 0)
         operation = FULL.draw(32, *shape, generator).operation
         after.append((operation.tolist(), generator.get_state().tolist()))
     assert after[0] == after[1]
@@ -219,4 +219,4 @@ def test_a_bad_setting_is_named(settings, words):
 
 def test_what_is_no_clip_is_refused():
     with pytest.raises(InputError, match=r"torch\.uint8; floating-point counts are wanted"):
-        NDA()(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), draws_for(0, 0, 0))
+        NDA()(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), batch_generator(0, 0, 0))

@@ -5,7 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from ripe_mambaspike.data.augment import Augmentation, augment_clips, augment_labeled, draws_for, label_tables, relabel
+from ripe_mambaspike.data.augment import (
+    Augmentation,
+    augment_clips,
+    augment_labeled,
+    batch_generator,
+    label_tables,
+    relabel,
+)
 from ripe_mambaspike.data.augment.relabel import MIRROR, REVERSE, label_table
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.events.gesture_classes import CLASSES
@@ -160,8 +167,8 @@ def test_labels_follow_the_flips_of_each_clip():
     settings = dataclasses.replace(settings, reverse_pairs=("left", "right", *turns))
     first = torch.rand(1, 3, 2, 4, 5) + 1
     x, labels = first.repeat(64, 1, 1, 1, 1), torch.full((64,), 2)
-    out, given = augment_labeled(x, labels, settings, draws_for(0, 0, 0), names)
-    assert torch.equal(out, augment_clips(x, settings, draws_for(0, 0, 0)))  # the draws are the same
+    out, given = augment_labeled(x, labels, settings, batch_generator(0, 0, 0), names)
+    assert torch.equal(out, augment_clips(x, settings, batch_generator(0, 0, 0)))  # the draws are the same
     expected = {
         2: first[0],
         5: first[0].flip(3),  # in a mirror: the other side, the other way round
@@ -176,7 +183,7 @@ def test_labels_follow_the_flips_of_each_clip():
 def test_without_relabel_labels_stay():
     settings = dataclasses.replace(OFF, horizontal_flip=1.0, time_reversal=1.0)
     labels = torch.tensor([3, 4])
-    _, given = augment_labeled(torch.ones(2, 3, 2, 4, 5), labels, settings, draws_for(0, 0, 0), tuple("01234"))
+    _, given = augment_labeled(torch.ones(2, 3, 2, 4, 5), labels, settings, batch_generator(0, 0, 0), tuple("01234"))
     assert given.tolist() == [3, 4]
 
 
@@ -185,7 +192,7 @@ def test_clips_with_labels_that_would_be_wrong_are_not_augmented():
     clips, labels = torch.ones(2, 3, 2, 4, 5), torch.tensor([0, 1])
 
     def call():
-        augment_labeled(clips, labels, settings, draws_for(0, 0, 0), SWIPES)
+        augment_labeled(clips, labels, settings, batch_generator(0, 0, 0), SWIPES)
 
     assert refused(call) == "augmentation.horizontal_flip"
 

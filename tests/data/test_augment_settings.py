@@ -15,7 +15,7 @@ from ripe_mambaspike.data.augment import (
     TimeReversal,
     augment_clips,
     augmentation_for,
-    draws_for,
+    batch_generator,
     mix,
     soft_targets,
 )
@@ -78,7 +78,7 @@ def test_every_field_is_checked_and_named(field):
 
 def test_clips_go_through_the_transforms_in_order():
     x = counts(40, 4, 2, 12, 10)
-    generator = draws_for(0, 0, 0)
+    generator = batch_generator(0, 0, 0)
     expected = x
     for transform in (
         NDA(2, 1.0, 0.25, 0.25),
@@ -89,12 +89,12 @@ def test_clips_go_through_the_transforms_in_order():
         changed = transform(expected, generator)
         assert not torch.equal(changed, expected)
         expected = changed
-    assert torch.equal(augment_clips(x, ALL, draws_for(0, 0, 0)), expected)
+    assert torch.equal(augment_clips(x, ALL, batch_generator(0, 0, 0)), expected)
 
 
 def test_batches_go_through_smoothing_mixup_and_cutmix():
     x, labels = counts(8, 4, 2, 12, 10), torch.arange(8) % 5
-    generator = draws_for(0, 0, 0)
+    generator = batch_generator(0, 0, 0)
     smooth = soft_targets(labels, 5, 0.1)
     expected = Mixup(1.0, 1.0)(x, smooth, generator)
     between = expected[0]
@@ -102,8 +102,8 @@ def test_batches_go_through_smoothing_mixup_and_cutmix():
     assert not torch.equal(between, x)
     assert not torch.equal(between, expected[0])
     for given in (
-        mix(x, labels, ALL, draws_for(0, 0, 0), 5),
-        mix(x, soft_targets(labels, 5), ALL, draws_for(0, 0, 0)),
+        mix(x, labels, ALL, batch_generator(0, 0, 0), 5),
+        mix(x, soft_targets(labels, 5), ALL, batch_generator(0, 0, 0)),
     ):
         assert torch.equal(given[0], expected[0])
         torch.testing.assert_close(given[1], expected[1])
@@ -115,7 +115,7 @@ def test_smoothing_always_applies(name):
     settings = augmentation_for(name)
     x, labels = counts(6, 2, 2, 9, 9), torch.arange(6) % 3
     for index in range(20):
-        _, soft = mix(x, labels, settings, draws_for(0, 0, index), 5)
+        _, soft = mix(x, labels, settings, batch_generator(0, 0, index), 5)
         share = settings.label_smoothing / 5
         torch.testing.assert_close(soft[:, 3:], torch.full((6, 2), share))
         torch.testing.assert_close(soft.sum(1), torch.ones(6))
@@ -130,9 +130,9 @@ def test_every_benchmarks_settings_run_on_any_size(name, shape, dtype):
     x = counts(*shape).to(dtype)
     before = x.clone()
     for index in range(4):
-        clips = augment_clips(x, settings, draws_for(0, 0, index))
+        clips = augment_clips(x, settings, batch_generator(0, 0, index))
         assert torch.equal(clips, clips.round())
-        mixed, soft = mix(clips, torch.arange(len(x)), settings, draws_for(0, 1, index), 11)
+        mixed, soft = mix(clips, torch.arange(len(x)), settings, batch_generator(0, 1, index), 11)
         assert torch.equal(x, before)
         assert clips.shape == mixed.shape == x.shape
         assert clips.dtype == mixed.dtype == dtype
@@ -143,8 +143,8 @@ def test_every_benchmarks_settings_run_on_any_size(name, shape, dtype):
 def test_with_all_off_the_input_comes_back():
     off = Augmentation(nda_operations=0, polarity_flip=0, mixup_alpha=0, label_smoothing=0)
     x, labels = counts(4, 3, 2, 8, 8), torch.arange(4)
-    assert augment_clips(x, off, draws_for(0, 0, 0)) is x
-    mixed, soft = mix(x, labels, off, draws_for(0, 0, 0), 4)
+    assert augment_clips(x, off, batch_generator(0, 0, 0)) is x
+    mixed, soft = mix(x, labels, off, batch_generator(0, 0, 0), 4)
     assert mixed is x
     assert torch.equal(soft, torch.eye(4))
 
@@ -153,7 +153,7 @@ def test_the_whole_is_a_function_of_the_clips_and_the_generator():
     x, labels = counts(8, 4, 2, 12, 12), torch.arange(8)
 
     def run(*key):
-        generator = draws_for(*key)
+        generator = batch_generator(*key)
         return *mix(augment_clips(x, ALL, generator), labels, ALL, generator, 8), generator.get_state()
 
     state = torch.random.get_rng_state()
@@ -168,13 +168,16 @@ def test_the_whole_is_a_function_of_the_clips_and_the_generator():
 
 def test_a_batchs_generator_is_the_same_tomorrow():
     """Written down: a change of these numbers would change what a resumed run sees."""
-    assert draws_for(0, 0, 0).initial_seed() == 2861050586
-    assert torch.randint(1000, (4,), generator=draws_for(1, 2, 3)).tolist() == [125, 172, 375, 453]
+    assert batch_generator(0, 0, 0).initial_seed() == 2861050586
+    assert torch.randint(1000, (4,), generator=batch_generator(1, 2, 3)).tolist() == [125, 172, 375, 453]
 
 
 def test_batches_of_a_run_have_different_draws():
     seeds = {
-        draws_for(seed, epoch, index).initial_seed() for seed in range(3) for epoch in range(20) for index in range(50)
+        batch_generator(seed, epoch, index).initial_seed()
+        for seed in range(3)
+        for epoch in range(20)
+        for index in range(50)
     }
     assert len(seeds) == 3000
 
@@ -182,11 +185,11 @@ def test_batches_of_a_run_have_different_draws():
 @pytest.mark.parametrize("key", [(-1, 0, 0), (0, 1.5, 0), (0, 0, "3"), (True, 0, 0)])
 def test_a_bad_key_is_named(key):
     with pytest.raises(ConfigError, match=r"(seed|epoch|batch index) is .*; a whole number of at least 0 is wanted"):
-        draws_for(*key)
+        batch_generator(*key)
 
 
 def test_clips_of_whole_number_type_are_refused():
     with pytest.raises(
         InputError, match=r"the clips are torch\.uint8; floating-point counts are wanted, such as x\.float\(\)"
     ):
-        augment_clips(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), ALL, draws_for(0, 0, 0))
+        augment_clips(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), ALL, batch_generator(0, 0, 0))

@@ -15,7 +15,7 @@ from ripe_mambaspike.data import clip_cache
 from ripe_mambaspike.data.clip_cache import build, clip_bytes, open_cache, pack, workers_explained
 from ripe_mambaspike.data.clips import Clips, EvalBatches, TrainBatches, TrainingData, open_data
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError
 from ripe_mambaspike.events import Recording, make_events, write
 from ripe_mambaspike.models import memory
@@ -42,7 +42,7 @@ def make_root(folder: Path, hot: bool) -> Path:
         path = folder / part / "ab"[number % 2] / f"{number}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         write(recording(number, hot and number == 17), path)
-    prepare(list_set("folder", folder), folder, folder / ".ripe")
+    prepare(list_dataset("folder", folder), folder, folder / ".ripe")
     return folder
 
 

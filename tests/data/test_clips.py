@@ -12,10 +12,10 @@ import torch
 
 from ripe_mambaspike.data.clips import Clips, EvalBatches, TrainBatches, epoch_order, open_data, share_of
 from ripe_mambaspike.data.folds import folds_of
-from ripe_mambaspike.data.loading import BinnedSet, load_set
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.loading import BinnedDataset, load_dataset
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.data.store import EventStore, current_key
-from ripe_mambaspike.data.store_index import LETTERS, index_checksum
+from ripe_mambaspike.data.store_index import PART_LETTERS, index_checksum
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.gesture_classes import CLASSES
 from ripe_mambaspike.train.recipe import DataSettings, Recipe
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 def root(tmp_path_factory) -> Path:
     """23 + 11 + 11 simulated gestures."""
     folder = tmp_path_factory.mktemp("gestures")
-    make_set("synthgesture", folder, train=23, val=11, test=11, size=16)
+    simulate_dataset("synthgesture", folder, train=23, val=11, test=11, size=16)
     return folder
 
 
@@ -35,7 +35,7 @@ def root(tmp_path_factory) -> Path:
 def other(tmp_path_factory) -> Path:
     """Gestures by another seed, seen by a larger sensor."""
     folder = tmp_path_factory.mktemp("others")
-    make_set("synthgesture", folder, train=5, val=1, test=1, size=20, seed=1)
+    simulate_dataset("synthgesture", folder, train=5, val=1, test=1, size=20, seed=1)
     return folder
 
 
@@ -54,7 +54,7 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     path = home / other / "index.json"
     said = {**json.loads(path.read_text()), **index}
     for cut in said["cuts"].values():
-        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in LETTERS.items()}
+        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in PART_LETTERS.items()}
     path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
     return folder
 
@@ -71,8 +71,8 @@ def test_the_parts(root):
     assert data.classes == CLASSES
     assert data.cut == "people"
     for part, count in (("train", 23), ("val", 11), ("test", 11)):
-        clips, events = getattr(data, part), load_set("synthgesture", root, part)
-        binned = BinnedSet(events, 3, grid=(8, 12))
+        clips, events = getattr(data, part), load_dataset("synthgesture", root, part)
+        binned = BinnedDataset(events, 3, grid=(8, 12))
         assert len(clips) == len(clips.names) == len(clips.labels) == count
         assert clips.names == events.names
         assert clips.labels.tolist() == events.labels.tolist()
@@ -88,9 +88,9 @@ def test_the_parts(root):
 
 
 def test_how_clips_are_binned(root):
-    events = load_set("synthgesture", root, "train")
+    events = load_dataset("synthgesture", root, "train")
     clips = open_data(recipe(root, by="count", binary=True)).train
-    wanted = BinnedSet(events, 3, grid=(8, 12), by="count", binary=True)[2][0]
+    wanted = BinnedDataset(events, 3, grid=(8, 12), by="count", binary=True)[2][0]
     assert torch.equal(clips.clip(2)[0], wanted)
     assert set(wanted.unique().tolist()) == {0.0, 1.0}
 
@@ -105,7 +105,7 @@ def test_the_set_is_looked_for_under_data(root, tmp_path, monkeypatch):
 
 
 def test_the_test_part_is_not_touched(root, monkeypatch):
-    tested = set(load_set("synthgesture", root, "test").members.tolist())
+    tested = set(load_dataset("synthgesture", root, "test").members.tolist())
     real = EventStore.clip
 
     def guarded(self, number, shards=None):
@@ -168,7 +168,7 @@ def test_folds(root):
 
 
 def test_a_set_without_validation(root, tmp_path):
-    index = load_set("synthgesture", root, "train").store.index
+    index = load_dataset("synthgesture", root, "train").store.index
     parts = index["cuts"]["people"]["parts"].replace("v", "r")
     bare = changed(root, tmp_path / "bare", cuts={"people": {**index["cuts"]["people"], "parts": parts}})
     data = open_data(recipe(bare))
@@ -183,18 +183,18 @@ def test_a_set_without_validation(root, tmp_path):
 
 def test_more_to_train_on(root, other):
     data = open_data(recipe(root, extra=(f"synthgesture={other}",)))
-    own, more = load_set("synthgesture", root, "train"), load_set("synthgesture", other, "train")
+    own, more = load_dataset("synthgesture", root, "train"), load_dataset("synthgesture", other, "train")
     assert data.train.names == own.names + more.names
     assert data.train.labels.tolist() == own.labels.tolist() + more.labels.tolist()
-    assert torch.equal(data.train.clip(22)[0], BinnedSet(own, 3, grid=(8, 12))[22][0])
-    assert torch.equal(data.train.clip(23)[0], BinnedSet(more, 3, grid=(8, 12))[0][0])
-    assert torch.equal(data.train.clip(27)[0], BinnedSet(more, 3, grid=(8, 12))[4][0])
+    assert torch.equal(data.train.clip(22)[0], BinnedDataset(own, 3, grid=(8, 12))[22][0])
+    assert torch.equal(data.train.clip(23)[0], BinnedDataset(more, 3, grid=(8, 12))[0][0])
+    assert torch.equal(data.train.clip(27)[0], BinnedDataset(more, 3, grid=(8, 12))[4][0])
     assert (len(data.val), len(data.test)) == (11, 11)
     assert data.describe()["train"] == 28
 
 
 def test_without_validation_all_of_another_set_but_its_test_part_trains(root, tmp_path):
-    index = load_set("synthgesture", root, "train").store.index
+    index = load_dataset("synthgesture", root, "train").store.index
     copy = changed(root, tmp_path / "copy", clips={**index["clips"], "name": [f"c{k}" for k in range(45)]})
     data = open_data(recipe(root, validation=False, extra=(f"synthgesture={copy}",) * 2))
     parts = index["cuts"]["people"]["parts"]
@@ -212,11 +212,11 @@ def test_classes_in_another_order_are_renumbered(root, other, tmp_path):
 
 def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
     """A copy that calls everything training: the clips that this run validates and tests on are left out."""
-    index = load_set("synthgesture", root, "train").store.index
+    index = load_dataset("synthgesture", root, "train").store.index
     parts = "r" * len(index["clips"]["name"])
     copy = changed(root, tmp_path / "copy", cuts={"people": {**index["cuts"]["people"], "parts": parts}})
     data = open_data(recipe(root, extra=(f"synthgesture={copy}",)))
-    own = load_set("synthgesture", root, "train").names
+    own = load_dataset("synthgesture", root, "train").names
     assert data.train.names == own + own
     key = current_key(copy / ".ripe" / "synthgesture")
     assert data.describe()["extra"] == [
@@ -236,7 +236,7 @@ def test_describe(root):
         "fold": 0,
         "grid": [8, 12],
         "root": str(root),
-        "store": load_set("synthgesture", root, "val").store.folder.name,
+        "store": load_dataset("synthgesture", root, "val").store.folder.name,
         "simulated": True,
         "cut": "people",
         "sensor_size": [16, 16],

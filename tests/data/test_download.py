@@ -234,13 +234,13 @@ def test_the_next_mirror_goes_on_where_the_first_gave_up(site, tmp_path):
     first = site.add("first", cuts=[1000] + [0] * 9)
     second = site.add("second", etag='"its own"')
     assert download(archive(first, second), tmp_path).read_bytes() == DATA
-    assert len([path for path, _, _ in site.asked if path == "/first"]) == module.TRIES
+    assert len([path for path, _, _ in site.asked if path == "/first"]) == module.MAX_TRIES
     assert site.asked[-1] == ("/second", "bytes=1000-", None)
     assert site.sent == len(DATA)
 
 
 def test_new_ground_earns_new_tries(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "STEP", 20_000)
+    monkeypatch.setattr(module, "PROGRESS_BYTES", 20_000)
     url = site.add("file", cuts=[30_000] * 9)
     assert download(archive(url), tmp_path).read_bytes() == DATA
     assert len(site.asked) == 10
@@ -302,7 +302,7 @@ def test_a_file_too_short_or_too_long_is_refused(site, tmp_path, announced, chan
 
 def test_a_file_without_end_is_refused(site, tmp_path, monkeypatch):
     """Where neither the list nor the server says how long it is."""
-    monkeypatch.setattr("ripe_mambaspike.data.download.LARGEST", len(DATA) - 1)
+    monkeypatch.setattr("ripe_mambaspike.data.download.MAX_ARCHIVE_BYTES", len(DATA) - 1)
     url = site.add("file", announced=False)
     with pytest.raises(DataError, match=f"gave more than {len(DATA) - 1} bytes"):
         download(archive(url), tmp_path)
@@ -337,7 +337,7 @@ def test_a_server_that_is_not_there(tmp_path):
 
 def test_a_silent_server_is_given_up(site, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(module, "TRIES", 2)
+    monkeypatch.setattr(module, "MAX_TRIES", 2)
     hold = threading.Event()
     try:
         with pytest.raises(DataError, match="timed out"):
@@ -356,7 +356,7 @@ def test_a_full_disk_keeps_what_came(site, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(file, data)
 
-    monkeypatch.setattr(module, "CHUNK", 1000)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(module, "_write", full)
     with pytest.raises(DataError, match="No space left on device") as caught:
         download(archive(url), tmp_path)
@@ -453,7 +453,7 @@ def test_a_killed_process_is_continued(site, tmp_path):
 @pytest.mark.parametrize("size", [None, len(DATA)])
 @pytest.mark.parametrize("announced", [True, False])
 def test_progress_climbs_to_the_whole(site, tmp_path, monkeypatch, size, announced):
-    monkeypatch.setattr(module, "CHUNK", 10_000)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 10_000)
     seen = []
     cuts = [100_000] if announced else []
     url = site.add("file", announced=announced, cuts=cuts)

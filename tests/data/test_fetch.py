@@ -11,7 +11,7 @@ import pytest
 from trees import refusal
 
 from ripe_mambaspike.data import download, mirrors
-from ripe_mambaspike.data.fetch import fetch_set
+from ripe_mambaspike.data.fetch import download_dataset
 from ripe_mambaspike.data.mirrors import Archive, Benchmark
 from ripe_mambaspike.errors import DataError
 
@@ -81,7 +81,7 @@ TREE = {"Train.zip", "Train/3/00001.bin", "Test.zip", "Test/3/00001.bin"}
 def test_every_archive_is_fetched_and_unpacked(known, tmp_path):
     facts, told = known(), []
     root = tmp_path / "new" / "root"
-    assert fetch_set("tiny", root, lambda *words: told.append(words)) is facts
+    assert download_dataset("tiny", root, lambda *words: told.append(words)) is facts
     assert files_of(root) == TREE
     assert (root / "Train" / "3" / "00001.bin").read_bytes() == b"Train" * 9
     size = len(DATA["Train.zip"])
@@ -92,12 +92,12 @@ def test_every_archive_is_fetched_and_unpacked(known, tmp_path):
 
 def test_what_is_unpacked_is_not_fetched_again(known, site, tmp_path):
     known()
-    fetch_set("tiny", tmp_path / "root")
+    download_dataset("tiny", tmp_path / "root")
     for name in DATA:
         (site[1] / name).unlink()
     (tmp_path / "root" / "Train.zip").unlink()
     told = []
-    fetch_set("tiny", tmp_path / "root", lambda *words: told.append(words))
+    download_dataset("tiny", tmp_path / "root", lambda *words: told.append(words))
     assert told == []
     assert files_of(tmp_path / "root") == TREE - {"Train.zip"}
 
@@ -105,12 +105,12 @@ def test_what_is_unpacked_is_not_fetched_again(known, site, tmp_path):
 def test_an_interrupted_set_goes_on_with_the_archive_that_is_missing(known, site, tmp_path):
     known()
     (site[1] / "Test.zip").unlink()
-    message = refusal(DataError, fetch_set, "tiny", tmp_path / "root")
+    message = refusal(DataError, download_dataset, "tiny", tmp_path / "root")
     assert message.startswith("Test.zip could not be downloaded: ")
     assert files_of(tmp_path / "root") == {"Train.zip", "Train/3/00001.bin"}
     (site[1] / "Test.zip").write_bytes(DATA["Test.zip"])
     told = []
-    fetch_set("tiny", tmp_path / "root", lambda *words: told.append(words))
+    download_dataset("tiny", tmp_path / "root", lambda *words: told.append(words))
     assert {name for name, _, _ in told} == {"Test.zip"}
     assert files_of(tmp_path / "root") == TREE
 
@@ -120,37 +120,37 @@ def test_an_archive_that_a_person_brought_is_used_instead(known, site, tmp_path)
     root = tmp_path / "root"
     root.mkdir()
     (root / "Raw.zip").write_bytes(DATA["Raw.zip"])
-    fetch_set("tiny", root)
+    download_dataset("tiny", root)
     assert files_of(root) == {"Raw.zip", "Raw/3/00001.bin"}
     (root / "Raw.zip").unlink()  # once unpacked it is needed no longer
-    fetch_set("tiny", root)
+    download_dataset("tiny", root)
     assert files_of(root) == {"Raw/3/00001.bin"}
 
 
 def test_a_wrong_archive_that_a_person_brought(known, tmp_path):
     known(by_hand=("Raw.zip",))
     (tmp_path / "Raw.zip").write_bytes(b"wrong")
-    message = refusal(DataError, fetch_set, "tiny", tmp_path)
+    message = refusal(DataError, download_dataset, "tiny", tmp_path)
     assert message.startswith(f"{tmp_path / 'Raw.zip'} is there with md5:")
     assert not (tmp_path / "Raw").exists()
 
 
 def test_a_set_that_no_program_fetches(known, tmp_path):
     known(fetched=(), by_hand=("Raw.zip",))
-    message = refusal(DataError, fetch_set, "tiny", tmp_path / "root")
+    message = refusal(DataError, download_dataset, "tiny", tmp_path / "root")
     assert message == "tiny cannot be fetched by a program. Ask a person."
     assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.parametrize("name", ["ncaltech101", "dailydvs200"])
 def test_benchmarks_that_no_program_fetches(tmp_path, name):
-    message = refusal(DataError, fetch_set, name, tmp_path)
+    message = refusal(DataError, download_dataset, name, tmp_path)
     assert message == f"{name} cannot be fetched by a program. {mirrors.BENCHMARKS[name].instructions}"
 
 
 @pytest.mark.parametrize("name", ["folder", "nmnist-600", "nothing"])
 def test_what_is_no_benchmark(tmp_path, name):
-    assert refusal(DataError, fetch_set, name, tmp_path) == (
+    assert refusal(DataError, download_dataset, name, tmp_path) == (
         f"'{name}' is not a known set; one of {', '.join(mirrors.BENCHMARKS)} is wanted"
     )
 
@@ -159,4 +159,4 @@ def test_a_root_that_cannot_be(known, tmp_path):
     known(by_hand=("Raw.zip",))
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
-        assert str(root) in refusal(DataError, fetch_set, "tiny", root)
+        assert str(root) in refusal(DataError, download_dataset, "tiny", root)

@@ -11,15 +11,15 @@ from ripe_mambaspike.data.listing import (
     Clip,
     Listing,
     SourceFile,
-    carve_validation,
-    check,
+    check_listing,
     checksum_of,
+    hash_rank,
+    hold_out_validation,
     make_cut,
     one_clip_each,
-    rank,
 )
-from ripe_mambaspike.data.sets import list_set
-from ripe_mambaspike.data.sets.registry import SETS, find_set
+from ripe_mambaspike.data.sets import list_dataset
+from ripe_mambaspike.data.sets.registry import SETS, dataset_info
 from ripe_mambaspike.errors import ConfigError, DataError
 
 CLIPS = [Clip(f"clip{number}", number % 3) for number in range(60)]
@@ -45,18 +45,18 @@ def test_a_cut_counts_its_parts_and_leaves_out_the_rest():
 
 
 def test_the_lot_is_fixed():
-    assert rank("salt", "name") == hashlib.sha256(b"salt/name").hexdigest()
-    assert rank("salt", "\udcff") == hashlib.sha256(b"salt/\xff").hexdigest()  # a name that is no text
+    assert hash_rank("salt", "name") == hashlib.sha256(b"salt/name").hexdigest()
+    assert hash_rank("salt", "\udcff") == hashlib.sha256(b"salt/\xff").hexdigest()  # a name that is no text
 
 
 def test_validation_is_a_tenth_of_each_class_of_the_training_part():
     parts = ["test" if number % 2 else "train" for number in range(60)]
-    carved = carve_validation("salt", CLIPS, parts)
+    carved = hold_out_validation("salt", CLIPS, parts)
     for label in range(3):
         of_class = [part for clip, part in zip(CLIPS, carved, strict=True) if clip.label == label]
         assert (of_class.count("train"), of_class.count("val"), of_class.count("test")) == (9, 1, 10)
     assert [part == "test" for part in carved] == [part == "test" for part in parts]
-    lowest = [min((rank("salt", c.name), c.name) for c in CLIPS[::2] if c.label == label)[1] for label in range(3)]
+    lowest = [min((hash_rank("salt", c.name), c.name) for c in CLIPS[::2] if c.label == label)[1] for label in range(3)]
     assert sorted(lowest) == sorted(clip.name for clip, part in zip(CLIPS, carved, strict=True) if part == "val")
 
 
@@ -65,13 +65,13 @@ def test_validation_is_a_tenth_of_each_class_of_the_training_part():
 )
 def test_a_class_keeps_a_training_clip_and_gives_one_of_several(count, share, taken):
     clips = [Clip(str(number), 0) for number in range(count)]
-    assert carve_validation("salt", clips, ["train"] * count, share).count("val") == taken
+    assert hold_out_validation("salt", clips, ["train"] * count, share).count("val") == taken
 
 
 def test_the_order_of_the_clips_does_not_matter():
     shuffled = random.Random(0).sample(CLIPS, len(CLIPS))
     checksums = {
-        make_cut("some", clips, carve_validation("salt", clips, ["train"] * len(clips))).checksum
+        make_cut("some", clips, hold_out_validation("salt", clips, ["train"] * len(clips))).checksum
         for clips in (CLIPS, shuffled)
     }
     assert len(checksums) == 1
@@ -80,17 +80,17 @@ def test_the_order_of_the_clips_does_not_matter():
 def test_a_listing_is_checked():
     sources = one_clip_each([("x/a.bin", "a", 0), ("y/a.bin", "a", 1), ("y/b.bin", "b", 1)])
     assert sources[0] == SourceFile("x/a.bin", (Clip("a", 0),))
-    message = refusal(DataError, check, Listing("some", ("0", "1"), sources, {}), "root")
+    message = refusal(DataError, check_listing, Listing("some", ("0", "1"), sources, {}), "root")
     assert message == "root holds 'a' 2 times; every clip once is wanted"
-    message = refusal(DataError, check, Listing("some", (), (), {}), "root")
+    message = refusal(DataError, check_listing, Listing("some", (), (), {}), "root")
     assert message == "root holds no recording of some; its files are wanted there"
     whole = Listing("some", ("0", "1"), sources[1:], {})
-    assert check(whole, "root") is whole
+    assert check_listing(whole, "root") is whole
     assert [clip.name for clip in whole.clips] == ["a", "b"]
 
 
 def test_an_unknown_set(tmp_path):
-    for call in (find_set, lambda name: list_set(name, tmp_path)):
+    for call in (dataset_info, lambda name: list_dataset(name, tmp_path)):
         assert refusal(ConfigError, call, "mnist") == (
             "there is no set 'mnist'; one of dvsgesture, cifar10dvs, ncaltech101, nmnist, nmnist-600, dailydvs200, "
             "folder, synthgesture, sim-nmnist, sim-cifar10, sim-caltech101 is wanted"
@@ -110,25 +110,25 @@ def test_an_unknown_set(tmp_path):
 )
 def test_an_option_of_another_set(tmp_path, name, options):
     (option,) = options
-    message = refusal(ConfigError, list_set, name, tmp_path, **options)
+    message = refusal(ConfigError, list_dataset, name, tmp_path, **options)
     assert message == f"{option} was given for {name}, which does not take it"
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_root_that_is_none(tmp_path, name):
     missing = tmp_path / "missing"
-    assert refusal(DataError, list_set, name, missing) == f"{missing} is not there; the folder of the set is wanted"
+    assert refusal(DataError, list_dataset, name, missing) == f"{missing} is not there; the folder of the set is wanted"
     missing.write_text("a file")
-    assert refusal(DataError, list_set, name, missing) == f"{missing} is no folder; the folder of the set is wanted"
+    assert refusal(DataError, list_dataset, name, missing) == f"{missing} is no folder; the folder of the set is wanted"
     long = tmp_path / ("x" * 5000)
-    assert refusal(DataError, list_set, name, long).endswith("x cannot be read (File name too long)")
+    assert refusal(DataError, list_dataset, name, long).endswith("x cannot be read (File name too long)")
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "dailydvs200"])
 def test_a_root_without_a_recording(tmp_path, name):
     if name != "folder":
         (tmp_path / "notes.md").write_text("none of it")
-    message = refusal(DataError, list_set, name, tmp_path, partial=name == "cifar10dvs")
+    message = refusal(DataError, list_dataset, name, tmp_path, partial=name == "cifar10dvs")
     assert message == f"{tmp_path} holds no recording of {name}; its files are wanted there"
 
 
@@ -144,14 +144,15 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", scan)
     assert (
-        refusal(DataError, list_set, "folder", tmp_path) == f"{tmp_path / 'closed'} cannot be read (Permission denied)"
+        refusal(DataError, list_dataset, "folder", tmp_path)
+        == f"{tmp_path / 'closed'} cannot be read (Permission denied)"
     )
 
 
 def test_a_link_that_leads_back(tmp_path):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "up").symlink_to(tmp_path)
-    message = refusal(DataError, list_set, "folder", tmp_path)
+    message = refusal(DataError, list_dataset, "folder", tmp_path)
     assert (
         message == f"{tmp_path / 'left' / 'up'} leads to a folder that was listed before; every folder once is wanted"
     )
@@ -161,7 +162,7 @@ def test_hidden_files_and_the_store_are_passed_over(tmp_path):
     for path in ("left/1.bin", "left/.DS_Store", ".ripe/folder/x/shard-00000.npy", ".git/a.bin"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"")
-    assert [source.path for source in list_set("folder", tmp_path).sources] == ["left/1.bin"]
+    assert [source.path for source in list_dataset("folder", tmp_path).sources] == ["left/1.bin"]
 
 
 def test_links_to_files_and_folders_elsewhere_are_followed(tmp_path):
@@ -169,4 +170,4 @@ def test_links_to_files_and_folders_elsewhere_are_followed(tmp_path):
     (tmp_path / "disk" / "left" / "1.bin").write_bytes(b"")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "left").symlink_to(tmp_path / "disk" / "left")
-    assert [clip.name for clip in list_set("folder", tmp_path / "root").clips] == ["left/1.bin"]
+    assert [clip.name for clip in list_dataset("folder", tmp_path / "root").clips] == ["left/1.bin"]

@@ -10,16 +10,16 @@ from torch.utils.data import DataLoader
 from trees import make_recording, refusal, save, save_classes
 
 import ripe_mambaspike
-from ripe_mambaspike.data.loading import BinnedSet, EventSet, load_set
+from ripe_mambaspike.data.loading import BinnedDataset, EventDataset, load_dataset
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events import bin_events, read
 
 
 @pytest.fixture
 def train(store, digits):
-    return load_set("nmnist-600", digits, "train")
+    return load_dataset("nmnist-600", digits, "train")
 
 
 def source_of(events, number, digits):
@@ -27,7 +27,7 @@ def source_of(events, number, digits):
 
 
 def test_the_parts_are_disjoint_and_whole(store, digits):
-    parts = {split: load_set("nmnist-600", digits, split) for split in ("train", "val", "test")}
+    parts = {split: load_dataset("nmnist-600", digits, split) for split in ("train", "val", "test")}
     names = [name for part in parts.values() for name in part.names]
     assert Counter(names) == Counter(store.index["clips"]["name"])
     assert parts["test"].names == [f"Train/{number % 2}/{number:05d}" for number in (3, 6, 9, 12)]
@@ -76,7 +76,7 @@ def test_files_are_mapped_once_and_not_pickled(train):
 @pytest.mark.parametrize("by", ["time", "count"])
 @pytest.mark.parametrize("grid", [None, 17, (10, 20)])
 def test_binned(train, digits, by, grid):
-    binned = BinnedSet(train, 5, by=by, grid=grid)
+    binned = BinnedDataset(train, 5, by=by, grid=grid)
     height, width = (34, 34) if grid is None else (17, 17) if grid == 17 else grid
     assert len(binned) == 6
     for number in range(6):
@@ -89,14 +89,14 @@ def test_binned(train, digits, by, grid):
 
 
 def test_binary(train, digits):
-    counts, _ = BinnedSet(train, 2, grid=4, binary=True)[0]
+    counts, _ = BinnedDataset(train, 2, grid=4, binary=True)[0]
     assert set(counts.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(counts, bin_events(source_of(train, 0, digits), 2, grid=4).clamp(max=1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_takes_it(train, workers):
-    binned = BinnedSet(train, 4)
+    binned = BinnedDataset(train, 4)
     context = "spawn" if workers else None  # which pickles the set
     loader = DataLoader(binned, batch_size=4, num_workers=workers, multiprocessing_context=context)
     batches = list(loader)
@@ -112,48 +112,50 @@ def test_whole_clips_in_a_loader(train):
 
 
 def test_another_place(digits, tmp_path):
-    prepare(list_set("nmnist-600", digits), digits, tmp_path / "stores")
-    assert len(load_set("nmnist-600", digits, "train", store=str(tmp_path / "stores"))) == 6
-    assert len(load_set("nmnist-600", tmp_path / "gone", "train", store=tmp_path / "stores")) == 6
+    prepare(list_dataset("nmnist-600", digits), digits, tmp_path / "stores")
+    assert len(load_dataset("nmnist-600", digits, "train", store=str(tmp_path / "stores"))) == 6
+    assert len(load_dataset("nmnist-600", tmp_path / "gone", "train", store=tmp_path / "stores")) == 6
     wanted = "holds no prepared nmnist-600; run `ripe data prepare nmnist-600` first"
-    assert refusal(DataError, load_set, "nmnist-600", digits, "train") == f"{digits / '.ripe'} {wanted}"
+    assert refusal(DataError, load_dataset, "nmnist-600", digits, "train") == f"{digits / '.ripe'} {wanted}"
 
 
 def test_the_door_of_the_package(store, digits):
-    assert ripe_mambaspike.load_set is load_set
-    assert isinstance(ripe_mambaspike.load_set("nmnist-600", str(digits), "val"), EventSet)
+    assert ripe_mambaspike.load_dataset is load_dataset
+    assert isinstance(ripe_mambaspike.load_dataset("nmnist-600", str(digits), "val"), EventDataset)
 
 
 def test_several_cuts(tmp_path):
     for number in (5, 905, 906):
         save(tmp_path / "dog" / f"cifar10_dog_{number}.aedat", make_recording(number, size=(128, 128)))
-    prepare(list_set("cifar10dvs", tmp_path, partial=True), tmp_path, tmp_path / ".ripe")
-    assert load_set("cifar10dvs", tmp_path, "test").names == ["cifar10_dog_5"]
-    assert load_set("cifar10dvs", tmp_path, "test").cut == "first-100"
-    last = load_set("cifar10dvs", tmp_path, "test", cut="last-100")
+    prepare(list_dataset("cifar10dvs", tmp_path, partial=True), tmp_path, tmp_path / ".ripe")
+    assert load_dataset("cifar10dvs", tmp_path, "test").names == ["cifar10_dog_5"]
+    assert load_dataset("cifar10dvs", tmp_path, "test").cut == "first-100"
+    last = load_dataset("cifar10dvs", tmp_path, "test", cut="last-100")
     assert last.names == ["cifar10_dog_905", "cifar10_dog_906"]
     assert last.labels.tolist() == [5, 5]
-    assert refusal(DataError, load_set, "cifar10dvs", tmp_path, "test", cut="middle-100") == (
+    assert refusal(DataError, load_dataset, "cifar10dvs", tmp_path, "test", cut="middle-100") == (
         "cifar10dvs was prepared with the cut first-100, last-100, random-100; 'middle-100' is not there"
     )
 
 
 def test_what_cannot_be_loaded(store, digits, tmp_path):
-    assert refusal(ConfigError, load_set, "nothing", digits, "train").startswith("there is no set 'nothing'; one of")
-    assert refusal(DataError, load_set, "nmnist-600", digits, "testing") == (
+    assert refusal(ConfigError, load_dataset, "nothing", digits, "train").startswith(
+        "there is no set 'nothing'; one of"
+    )
+    assert refusal(DataError, load_dataset, "nmnist-600", digits, "testing") == (
         "split is 'testing'; one of train, val, test is wanted"
     )
     root = save_classes(tmp_path / "own")
-    made = prepare(list_set("folder", root), root, root / ".ripe")
-    assert refusal(DataError, load_set, "folder", root, "train") == (
+    made = prepare(list_dataset("folder", root), root, root / ".ripe")
+    assert refusal(DataError, load_dataset, "folder", root, "train") == (
         f"{made.folder} has no split, so nothing can be reported on it; "
         "give it train/ and test/ folders, or prepare it with --test-share"
     )
     root = save_classes(tmp_path / "parts" / "train", each=1).parent
-    made = prepare(list_set("folder", root), root, root / ".ripe")
-    assert len(load_set("folder", root, "train")) == 2
+    made = prepare(list_dataset("folder", root), root, root / ".ripe")
+    assert len(load_dataset("folder", root, "train")) == 2
     for split in ("val", "test"):
-        assert refusal(DataError, load_set, "folder", root, split) == (
+        assert refusal(DataError, load_dataset, "folder", root, split) == (
             f"folder (folders) has no {split} clips in {made.folder}; a part that has some is wanted"
         )
 

@@ -10,7 +10,7 @@ from PIL import Image
 from shown import cifar_names, digits, idx, packed, png, save_mnist, save_tree
 from trees import refusal
 
-from ripe_mambaspike.data.pictures import find_pictures, fingerprint, read_idx, read_pictures
+from ripe_mambaspike.data.pictures import find_pictures, picture_checksums, read_idx, read_pictures
 from ripe_mambaspike.errors import DataError
 
 
@@ -55,7 +55,7 @@ def test_a_tree_a_zip_and_a_folder_with_the_zip(tmp_path):
         found = find_pictures(place)
         assert found.classes == ("a", "b")
         assert [(one.label, one.part, one.number) for one in found.listed] == [(0, "", -1), (1, "", 9), (1, "", 10)]
-        marks.append(fingerprint(found.source, found.listed))
+        marks.append(picture_checksums(found.source, found.listed))
         read.append(np.stack(read_pictures(found.source, found.listed)))
     assert marks.count(marks[0]) == 4
     assert all(np.array_equal(read[0], other) for other in read)
@@ -162,7 +162,7 @@ def test_odd_and_damaged_pictures(tmp_path, data, said, zipped):
     tree = save_tree(tmp_path / "tree", ["a/1.png"])
     (tree / "a" / "1.png").write_bytes(data)
     found = find_pictures(packed(tree, tmp_path / "x.zip") if zipped else tree)
-    for call in (read_pictures, fingerprint):
+    for call in (read_pictures, picture_checksums):
         message = refusal(DataError, call, found.source, found.listed)
         assert said in message
         assert message.startswith(str(found.source / "a" / "1.png"))

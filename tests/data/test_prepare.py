@@ -16,7 +16,7 @@ from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_cut
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.store import open_store, verify_store
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, ReadError
@@ -26,7 +26,7 @@ from ripe_mambaspike.files import locked
 
 def make(name, root, folder=None, **options):
     told = {key: options.pop(key) for key in ("workers", "strict", "progress") if key in options}
-    return prepare(list_set(name, root, **options), root, folder or root / ".ripe", **told)
+    return prepare(list_dataset(name, root, **options), root, folder or root / ".ripe", **told)
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_a_folder_that_is_read_only(digits):
 
 
 def test_a_file_that_goes_while_it_is_read(digits, monkeypatch):
-    listed = list_set("nmnist-600", digits)
+    listed = list_dataset("nmnist-600", digits)
     path = digits / listed.sources[3].path
     path.unlink()
     message = refusal(DataError, prepare, listed, digits, digits / ".ripe")

@@ -12,7 +12,7 @@ from trees import contents, refusal, save_digits
 
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.store import open_store, verify_store
 from ripe_mambaspike.errors import DataError
 
@@ -69,7 +69,7 @@ def uninterrupted(tmp_path_factory):
     root = save_digits(tmp_path_factory.mktemp("whole"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SHARD_FILES", 2)
-        prepare(list_set("nmnist-600", root), root, root / ".ripe")
+        prepare(list_dataset("nmnist-600", root), root, root / ".ripe")
     return contents(root / ".ripe")
 
 
@@ -82,7 +82,7 @@ def shards(home):
 
 def go_on(digits, uninterrupted, kept):
     """The same command again; what was finished is kept as it was, and the whole is as if nothing had happened."""
-    store = prepare(list_set("nmnist-600", digits), digits, digits / ".ripe")
+    store = prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")
     assert verify_store(store) == 720
     assert contents(digits / ".ripe") == uninterrupted
     for name, facts in kept.items():
@@ -137,7 +137,7 @@ def test_killed_from_outside_with_workers(digits, driver, uninterrupted):
     try:
         wait_for(lambda: len(shards(home)) >= 2)
         assert "is being prepared by another process" in refusal(
-            DataError, prepare, list_set("nmnist-600", digits), digits, digits / ".ripe"
+            DataError, prepare, list_dataset("nmnist-600", digits), digits, digits / ".ripe"
         )
         assert not (home / "current").exists()
         os.kill(running.pid, signal.SIGKILL)
@@ -187,7 +187,7 @@ def group(number):
 
 @pytest.mark.parametrize("damage", ["byte", "short", "gone", "note", "other note", "other shard"])
 def test_a_damaged_leftover_is_made_again(digits, monkeypatch, uninterrupted, damage):
-    real, count = module.make_shard, 0
+    real, count = module.make_file_shard, 0
 
     def make_some(task):
         nonlocal count
@@ -196,10 +196,10 @@ def test_a_damaged_leftover_is_made_again(digits, monkeypatch, uninterrupted, da
             raise KeyboardInterrupt
         real(task)
 
-    monkeypatch.setattr(module, "make_shard", make_some)
+    monkeypatch.setattr(module, "make_file_shard", make_some)
     with pytest.raises(KeyboardInterrupt):
-        prepare(list_set("nmnist-600", digits), digits, digits / ".ripe")
-    monkeypatch.setattr(module, "make_shard", real)
+        prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")
+    monkeypatch.setattr(module, "make_file_shard", real)
     home = digits / ".ripe" / "nmnist-600"
     shard, note = next(home.glob("*.part/shard-00002.npy")), next(home.glob("*.part/shard-00002.json"))
     data = shard.read_bytes()
@@ -229,7 +229,7 @@ def test_leftovers_of_another_source_are_not_used(digits, driver, uninterrupted)
     words = [sys.executable, str(driver), str(digits), "1", "7", "written"]
     subprocess.run(words, capture_output=True, timeout=60)
     path.write_bytes(whole)
-    store = prepare(list_set("nmnist-600", digits), digits, digits / ".ripe")
+    store = prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")
     made = {f"nmnist-600/{store.folder.name}/{name}": data for name, data in contents(store.folder).items()}
     assert made.items() <= uninterrupted.items()
     assert len(made) == 7

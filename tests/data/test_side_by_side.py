@@ -11,9 +11,9 @@ from trees import contents, make_recording, save, save_classes
 from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.checking import source_state
-from ripe_mambaspike.data.loading import load_set
+from ripe_mambaspike.data.loading import load_dataset
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.store import current_key, open_store, store_keys, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError, ReadError
 from ripe_mambaspike.events import Recording, make_events
@@ -24,7 +24,7 @@ HOW = ("workers", "strict", "skip_unreadable", "unsplit")
 
 def make(root, **options):
     how = {name: options.pop(name) for name in HOW if name in options}
-    return prepare(list_set("folder", root, **options), root, root / ".ripe", **how)
+    return prepare(list_dataset("folder", root, **options), root, root / ".ripe", **how)
 
 
 @pytest.fixture
@@ -42,16 +42,16 @@ def test_every_preparation_stays(tree):
     assert [contents(store.folder) for store in made] == kept
     for store, share in zip(made, (0.2, 0.4, 0.6), strict=True):
         (cut,) = store.cuts
-        found = load_set("folder", tree, "test", store_key=store.key)
+        found = load_dataset("folder", tree, "test", store_key=store.key)
         assert (found.store.key, found.cut) == (store.key, cut) == (store.key, f"share-{share}")
-    assert load_set("folder", tree, "test").store.key == made[0].key
+    assert load_dataset("folder", tree, "test").store.key == made[0].key
 
 
 def test_a_preparation_that_is_not_there(tree):
     store = make(tree, test_share=0.2)
     for key in ("0" * 16, "..", "", "current", store.key[:-1]):
         with pytest.raises(DataError) as caught:
-            load_set("folder", tree, "test", store_key=key)
+            load_dataset("folder", tree, "test", store_key=key)
         assert caught.value.field == "store"
         assert store.key in str(caught.value)
 
@@ -64,11 +64,11 @@ def test_a_set_without_a_split_does_not_replace_one_that_has_one(tree):
     assert (caught.value.field, caught.value.path) == ("test_share", tree)
     assert split.key in str(caught.value)
     assert contents(tree / ".ripe") == before
-    without = make(tree, unsplit=True)
+    without_files = make(tree, unsplit=True)
     home = tree / ".ripe" / "folder"
-    assert current_key(home) == without.key
-    assert store_keys(home) == sorted((split.key, without.key))
-    assert make(tree).key == without.key  # it is the current one already
+    assert current_key(home) == without_files.key
+    assert store_keys(home) == sorted((split.key, without_files.key))
+    assert make(tree).key == without_files.key  # it is the current one already
     assert make(tree, test_share=0.2).key == current_key(home) == split.key
 
 
@@ -155,7 +155,7 @@ def test_litter_is_passed_over_and_changes_no_store(tree):
     for path in (*litter, "left/.DS_Store", "__MACOSX/left/._0.npz"):
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_bytes(b"\x00litter")
-    assert sorted(list_set("folder", tree, test_share=0.2).passed_over) == sorted(litter)
+    assert sorted(list_dataset("folder", tree, test_share=0.2).passed_over) == sorted(litter)
     assert make(tree, test_share=0.2).key == plain.key
 
 
@@ -188,7 +188,7 @@ def test_files_that_cannot_be_read_are_left_out(damaged, monkeypatch, files, wor
     assert names == [f"{name}/{number}.npz" for name in ("left", "right") for number in range(1, 5)]
     assert store.labels.tolist() == [0] * 4 + [1] * 4
     (cut,) = store.index["cuts"].values()
-    listed = list_set("folder", damaged, test_share=0.2)
+    listed = list_dataset("folder", damaged, test_share=0.2)
     parts = dict(zip([clip.name for clip in listed.clips], listed.cuts["share-0.2"].parts, strict=True))
     letters = {"train": "r", "val": "v", "test": "t"}
     assert list(cut["parts"]) == [letters[parts[name]] for name in names]

@@ -13,18 +13,18 @@ from PIL import Image
 from shown import CIFAR, camera, cifar_names, digits, packed, save_mnist, save_tree
 from trees import contents, refusal
 
-from ripe_mambaspike import load_set
+from ripe_mambaspike import load_dataset
 from ripe_mambaspike.data import building, simulated
 from ripe_mambaspike.data.checking import source_state
 from ripe_mambaspike.data.listing import PARTS
-from ripe_mambaspike.data.loading import BinnedSet
+from ripe_mambaspike.data.loading import BinnedDataset
 from ripe_mambaspike.data.pictures import find_pictures, read_pictures
-from ripe_mambaspike.data.sets import list_set
+from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.cifar10dvs import PUBLISHED as CIFAR_LISTS
 from ripe_mambaspike.data.sets.nmnist import PUBLISHED as NMNIST_LIST
 from ripe_mambaspike.data.sets.registry import SIMULATED
 from ripe_mambaspike.data.sets.simulated import plan_pictures
-from ripe_mambaspike.data.simulated import clip_seed, fitted_to, make_set, on_ground
+from ripe_mambaspike.data.simulated import clip_seed, fitted_to, pad_to_square, simulate_dataset
 from ripe_mambaspike.data.store import open_store, read_store, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError, InputError
 from ripe_mambaspike.events.simulate.fitted import load_calibration, simulate_pictures
@@ -69,13 +69,13 @@ def make(tmp_path, quick, mnist, monkeypatch):
 
     def call(out="out", name="sim-nmnist", **options):
         given = {"images": mnist, "calibration": quick, **options}
-        return make_set(name, tmp_path / out, **given)
+        return simulate_dataset(name, tmp_path / out, **given)
 
     return call
 
 
 def parts(root, name):
-    return {part: load_set(name, root, part).names for part in PARTS}
+    return {part: load_dataset(name, root, part).names for part in PARTS}
 
 
 def test_a_store_like_any_other(make, tmp_path, mnist, quick):
@@ -92,19 +92,19 @@ def test_a_store_like_any_other(make, tmp_path, mnist, quick):
     named = parts(root, "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 30, "val": 10, "test": 20}
     assert len({name for names in named.values() for name in names}) == 60
-    train = load_set("sim-nmnist", root, "train")
+    train = load_dataset("sim-nmnist", root, "train")
     assert train.labels.tolist() == [int(name.split("/")[1]) for name in train.names]
     recording, label = train[3]
     assert recording.sensor_size == (34, 34)
     assert recording.last_us < 20_000
-    counts, binned_label = BinnedSet(train, 4)[3]
+    counts, binned_label = BinnedDataset(train, 4)[3]
     assert (tuple(counts.shape), binned_label) == ((4, 2, 34, 34), label)
     assert counts.sum() == len(recording)
 
 
 def test_a_clip_is_its_picture_under_its_own_seed(make, tmp_path, mnist, quick):
     make(seed=5)
-    train = load_set("sim-nmnist", tmp_path / "out", "train")
+    train = load_dataset("sim-nmnist", tmp_path / "out", "train")
     name = train.names[7]
     found = find_pictures(mnist)
     (picture,) = read_pictures(found.source, [found.listed[int(name[-5:]) - 1]])
@@ -150,9 +150,9 @@ def test_fewer_are_the_same_ones(make, tmp_path):
     whole = parts(tmp_path / "out", "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 15, "val": 10, "test": 5}
     assert all(set(named[part]) <= set(whole[part]) for part in PARTS)
-    few = load_set("sim-nmnist", tmp_path / "few", "train")
+    few = load_dataset("sim-nmnist", tmp_path / "few", "train")
     assert np.bincount(few.labels, minlength=10).tolist() == [2] * 5 + [1] * 5
-    every = load_set("sim-nmnist", tmp_path / "out", "train")
+    every = load_dataset("sim-nmnist", tmp_path / "out", "train")
     for number, name in enumerate(few.names):
         np.testing.assert_array_equal(few[number][0].events, every[every.names.index(name)][0].events)
 
@@ -167,7 +167,7 @@ def test_killed(make, tmp_path, mnist, quick, at, noted):
     assert done.returncode == -signal.SIGKILL, done
     home = tmp_path / "killed" / ".ripe" / "sim-nmnist"
     assert "run `ripe sim make sim-nmnist` first" in refusal(
-        DataError, load_set, "sim-nmnist", tmp_path / "killed", "val"
+        DataError, load_dataset, "sim-nmnist", tmp_path / "killed", "val"
     )
     kept = {path.stem: path.with_suffix(".npy").stat().st_ino for path in home.glob("*.part/shard-*.json")}
     assert len(kept) == (noted or 0)
@@ -201,8 +201,8 @@ def test_cifar_is_split_as_the_original(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", cifar_names(3, 2))
     root = tmp_path / "out"
     options = {"calibration": quick, "size": 24}
-    store = make_set("sim-cifar10", root, images=packed(tree, tmp_path / "x.zip"), **options)
-    assert make_set("sim-cifar10", root, images=tree, **options).folder == store.folder
+    store = simulate_dataset("sim-cifar10", root, images=packed(tree, tmp_path / "x.zip"), **options)
+    assert simulate_dataset("sim-cifar10", root, images=tree, **options).folder == store.folder
     assert store.sensor_size == (24, 24)
     assert store.classes == CIFAR
     assert store.cuts == ("folders",)
@@ -229,7 +229,7 @@ def test_caltech_is_split_as_the_original(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", names, (20, 12))
     save_tree(tree, ["ant/image_0001.png"], (9, 33))
     root = tmp_path / "out"
-    store = make_set("sim-caltech101", root, images=tree, calibration=quick, size=24)
+    store = simulate_dataset("sim-caltech101", root, images=tree, calibration=quick, size=24)
     assert store.cuts == ("first-90",)
     named = parts(root, "sim-caltech101")
     assert named["test"] == ["ant/image_0011", "cup/image_0019", "cup/image_0020"]
@@ -257,15 +257,15 @@ def test_gestures(tmp_path, quick, monkeypatch):
     """The embedded set, small: no pictures, other people in every part, the same bytes with two workers."""
     monkeypatch.setattr(simulated, "SHARD_PIXELS", 16 * 16 * 16)
     counts = {"train": 33, "val": 11, "test": 22, "size": 16, "calibration": quick}
-    store = make_set("synthgesture", tmp_path / "one", **counts)
-    make_set("synthgesture", tmp_path / "two", workers=2, **counts)
+    store = simulate_dataset("synthgesture", tmp_path / "one", **counts)
+    simulate_dataset("synthgesture", tmp_path / "two", workers=2, **counts)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert store.classes == CLASSES
     assert source_state(store, tmp_path) == "simulated"
     drawn = []
     real = simulated.draw_clip
     monkeypatch.setattr(simulated, "draw_clip", lambda *words: drawn.append(real(*words)) or drawn[-1])
-    other = make_set("synthgesture", tmp_path / "other", seed=1, **counts)
+    other = simulate_dataset("synthgesture", tmp_path / "other", seed=1, **counts)
     assert {path.name for path in other.folder.iterdir()} == {path.name for path in store.folder.iterdir()}
     assert other.index["shards"][0]["sha256"] != store.index["shards"][0]["sha256"]
     people = {part: {clip.person for clip in drawn if clip.part == part} for part in PARTS}
@@ -273,19 +273,19 @@ def test_gestures(tmp_path, quick, monkeypatch):
     assert not people["val"] & (people["train"] | people["test"])
     assert len({clip.stream for clip in drawn}) == 66
     for part, each in (("train", 3), ("val", 1), ("test", 2)):
-        loaded = load_set("synthgesture", tmp_path / "one", part)
+        loaded = load_dataset("synthgesture", tmp_path / "one", part)
         assert np.bincount(loaded.labels).tolist() == [each] * 11
         assert all(name.startswith(f"{part}/") for name in loaded.names)
         recording, _ = loaded[0]
         assert 1_000_000 < recording.last_us < 1_500_000
-        assert BinnedSet(loaded, 10)[0][0].sum() == len(recording)
+        assert BinnedDataset(loaded, 10)[0][0].sum() == len(recording)
 
 
 def test_shorter_gestures_are_the_beginning_of_the_longer_ones(tmp_path, quick):
     """But for those played backwards, whose scene begins where the clip ends."""
     counts = {"train": 11, "val": 1, "test": 1, "size": 16, "calibration": quick}
-    whole = make_set("synthgesture", tmp_path / "whole", **counts)
-    short = make_set("synthgesture", tmp_path / "short", seconds=0.4, **counts)
+    whole = simulate_dataset("synthgesture", tmp_path / "whole", **counts)
+    short = simulate_dataset("synthgesture", tmp_path / "short", seconds=0.4, **counts)
     assert (whole.index["recipe"]["duration_us"], short.index["recipe"]["duration_us"]) == (1_500_000, 400_000)
     assert whole.folder.name != short.folder.name
     for label, ((long, _), (brief, _)) in enumerate(
@@ -299,7 +299,7 @@ def test_shorter_gestures_are_the_beginning_of_the_longer_ones(tmp_path, quick):
 
 
 def parts_of(root):
-    return load_set("synthgesture", root, "train")
+    return load_dataset("synthgesture", root, "train")
 
 
 @pytest.mark.parametrize(
@@ -313,15 +313,15 @@ def parts_of(root):
 def test_seconds_that_cannot_be(name, seconds, sentence, tmp_path):
     images = None if name == "synthgesture" else tmp_path
     with pytest.raises(ConfigError) as error:
-        make_set(name, tmp_path / "out", images=images, seconds=seconds)
+        simulate_dataset(name, tmp_path / "out", images=images, seconds=seconds)
     assert str(error.value) == sentence
 
 
 def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
     counts = {"train": 2, "val": 1, "test": 1, "size": 16, "calibration": quick}
-    make_set("synthgesture", tmp_path / "at once", **counts)
-    monkeypatch.setattr(simulated, "KEPT_FRAMES", 0)
-    make_set("synthgesture", tmp_path / "pieces", **counts)
+    simulate_dataset("synthgesture", tmp_path / "at once", **counts)
+    monkeypatch.setattr(simulated, "MAX_FRAME_PIXELS", 0)
+    simulate_dataset("synthgesture", tmp_path / "pieces", **counts)
     assert contents(tmp_path / "at once") == contents(tmp_path / "pieces")
 
 
@@ -340,10 +340,10 @@ def test_a_picture_fills_the_sensor_as_it_did():
 def test_the_ground_around_a_picture():
     """A digit stays on black, and as it is; a photo lies on the grey of its edge, without a step."""
     digit = digits(1)[0].astype(np.float32) / 255
-    np.testing.assert_array_equal(on_ground(digit), digit)
+    np.testing.assert_array_equal(pad_to_square(digit), digit)
     photo = np.full((10, 16), 0.5, np.float32)
     photo[3:6, 3:6] = 1
-    square = on_ground(photo)
+    square = pad_to_square(photo)
     assert square.shape == (32, 32)
     np.testing.assert_array_equal(square[11:21, 8:24], photo)
     assert (square == 0.5).sum() == 32 * 32 - 9
@@ -356,7 +356,7 @@ def test_an_even_photo_gives_little_but_noise(tmp_path, quick):
         (tmp_path / "even" / "a").mkdir(parents=True, exist_ok=True)
         Image.new("L", (16, 12), 120 + number).save(tmp_path / "even" / name)
     made = [
-        make_set("sim-caltech101", tmp_path / "out", images=tmp_path / kind, calibration=quick, size=24)
+        simulate_dataset("sim-caltech101", tmp_path / "out", images=tmp_path / kind, calibration=quick, size=24)
         for kind in ("even", "noise")
     ]
     even, noise = (np.mean(store.index["clips"]["events"]) for store in made)
@@ -404,32 +404,38 @@ def test_odd_pictures_are_found_before_anything_is_written(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", [f"a/image_{number}.png" for number in range(1, 12)])
     save_tree(tree, ["a/image_9.png"], (3, 3))
     call = {"images": tree, "calibration": quick}
-    assert "is 3×3; sides from 8 to 4096" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    assert "is 3×3; sides from 8 to 4096" in refusal(
+        DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call
+    )
     (tree / "a" / "image_9.png").write_bytes(b"none")
-    assert "is no picture" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    assert "is no picture" in refusal(DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call)
     save_tree(tree, ["a/image_9.png", "a/image_09.png"])
-    assert "two pictures for 'a/image_0009'" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    assert "two pictures for 'a/image_0009'" in refusal(
+        DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call
+    )
     only = save_tree(tmp_path / "one", ["a/1.png"])
     call["images"] = only
-    assert "would have no val clips" in refusal(DataError, make_set, "sim-caltech101", tmp_path / "out", **call)
+    assert "would have no val clips" in refusal(DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call)
     assert not (tmp_path / "out").exists()
 
 
 def test_digits_that_are_none(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", ["train/a/1.png", "test/a/1.png"])
     call = {"images": tree, "calibration": quick}
-    assert "has the class 'a'; digits from 0 to 9" in refusal(DataError, make_set, "sim-nmnist", tmp_path / "o", **call)
+    assert "has the class 'a'; digits from 0 to 9" in refusal(
+        DataError, simulate_dataset, "sim-nmnist", tmp_path / "o", **call
+    )
     call["images"] = save_tree(tmp_path / "flat", ["0/1.png", "1/1.png"])
-    assert "has no train and test parts" in refusal(DataError, make_set, "sim-nmnist", tmp_path / "o", **call)
+    assert "has no train and test parts" in refusal(DataError, simulate_dataset, "sim-nmnist", tmp_path / "o", **call)
 
 
 def test_a_clip_without_events(tmp_path, mnist):
     quiet = camera(tmp_path / "quiet.json", leak_hz=0, shot_hz=0, threshold_on=1e3, threshold_off=1e3)
-    message = refusal(DataError, make_set, "sim-nmnist", tmp_path / "out", images=mnist, calibration=quiet)
+    message = refusal(DataError, simulate_dataset, "sim-nmnist", tmp_path / "out", images=mnist, calibration=quiet)
     assert message.startswith("Train/0/00001 gives no events")
 
 
 def test_it_is_not_prepared(tmp_path):
     for name in SIMULATED:
-        message = refusal(ConfigError, list_set, name, tmp_path)
+        message = refusal(ConfigError, list_dataset, name, tmp_path)
         assert message == f"{name} is simulated: it is made by `ripe sim make {name}`, not prepared from recordings"

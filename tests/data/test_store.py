@@ -14,9 +14,9 @@ from ripe_mambaspike.data.store import (
     current_key,
     file_checksum,
     open_store,
-    pack,
+    pack_events,
     read_store,
-    unpack,
+    unpack_events,
     verify_store,
 )
 from ripe_mambaspike.data.store_index import INDEX, LAYOUT, index_checksum
@@ -30,13 +30,13 @@ def test_packing_loses_nothing():
     corners = make_events(
         [0, 65535, 7, 0], [0, 32767, 32767, 3], [5, 5, 2**32 + 4, 10], [0, 1, 0, 1]
     )  # the largest that fits
-    packed = pack(corners, 5)
+    packed = pack_events(corners, 5)
     assert packed.dtype == STORED
     assert STORED.itemsize == 8
     assert packed["t"].tolist() == [0, 0, 2**32 - 1, 5]
-    np.testing.assert_array_equal(unpack(packed, 5), corners)
-    np.testing.assert_array_equal(unpack(packed)["t"], corners["t"] - 5)
-    assert unpack(packed[:0]).shape == (0,)
+    np.testing.assert_array_equal(unpack_events(packed, 5), corners)
+    np.testing.assert_array_equal(unpack_events(packed)["t"], corners["t"] - 5)
+    assert unpack_events(packed[:0]).shape == (0,)
 
 
 def test_a_store_says_what_it_holds(store, digits):
@@ -56,7 +56,7 @@ def test_a_store_says_what_it_holds(store, digits):
         name = f"Train/{(number + 1) % 2}/{number + 1:05d}"
         source = read(digits / f"{name}.bin")
         assert clip.metadata == {"name": name, "start_us": source.first_us}
-        np.testing.assert_array_equal(unpack(pack(clip.events, 0), source.first_us), source.events)
+        np.testing.assert_array_equal(unpack_events(pack_events(clip.events, 0), source.first_us), source.events)
         assert (clip.format, clip.sensor_size) == ("store/nmnist-600", (34, 34))
 
 

@@ -11,7 +11,7 @@ from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
 from ripe_mambaspike.deploy.quantize.convert import to_float16
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.inference.capture import capture
-from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.streamer import Streamer
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike

@@ -94,13 +94,13 @@ def test_clips_of_any_number(onnx, model, clips):
 
 def test_a_classifier_of_an_export(onnx, clips, model):
     classifier = load_export(onnx)
-    assert (classifier.names, classifier.steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
-    assert (classifier.by, classifier.binary) == ("count", False)
+    assert (classifier.class_names, classifier.time_steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
+    assert (classifier.bin_by, classifier.binary) == ("count", False)
     assert load_export(onnx, grid=SIDE).grid == (SIDE, SIDE)
     with pytest.raises(InputError, match=r"--grid is 24; the graph in .* takes 16×16 alone"):
         load_export(onnx, grid=24)
-    with pytest.raises(InputError, match=r"--steps is 2; the graph in .* takes 3 alone"):
-        load_export(onnx, steps=2)
+    with pytest.raises(InputError, match=r"--time-steps is 2; the graph in .* takes 3 alone"):
+        load_export(onnx, time_steps=2)
 
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):

@@ -12,7 +12,7 @@ import yaml
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.deploy.export.card import CardFacts, CheckedGraph, card_text, safe, write_card
-from ripe_mambaspike.deploy.export.card_result import RunResult, parse_run_result, read_run_result
+from ripe_mambaspike.deploy.export.card_result import CardResult, parse_run_result, read_card_result
 from ripe_mambaspike.deploy.export.manifest import FORMATS, RUNNABLE
 from ripe_mambaspike.deploy.export.run import format_module
 from ripe_mambaspike.deploy.quantize.convert import (
@@ -30,7 +30,7 @@ from ripe_mambaspike.train.recipes import load_recipe, save_recipe
 
 NASTY = ("hand_clapping", "a|b", "<script>alert(1)</script>", "[x](http://e.com)\n# Title")
 LABELS = Labels(NASTY, "synthgesture", "people", 4, (16, 20), "time", False, 3, "validation")
-RESULT = RunResult("my *recipe*", "synthgesture", "people", "val", 3, 0.875, 40)
+RESULT = CardResult("my *recipe*", "synthgesture", "people", "val", 3, 0.875, 40)
 DOCUMENT = {
     "format": "ripe-result", "version": 1, "name": "mine", "protocol": "validation", "picked_on": "val", "epoch": 3,
     "set": "synthgesture", "cut": "people", "top1": 0.875, "n": 40, "folds": None, "fold": None,
@@ -216,20 +216,20 @@ def run(network, tmp_path):
 
 
 def test_the_result_of_a_run_is_found(run, network, tmp_path):
-    expected = RunResult("mine", "synthgesture", "people", "val", 3, 0.875, 40)
-    assert read_run_result(run) == read_run_result(run / "best") == expected
-    assert read_run_result(network.save_pretrained(tmp_path / "alone")) is None
+    expected = CardResult("mine", "synthgesture", "people", "val", 3, 0.875, 40)
+    assert read_card_result(run) == read_card_result(run / "best") == expected
+    assert read_card_result(network.save_pretrained(tmp_path / "alone")) is None
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "folds": 5, "fold": 2}))
-    assert read_run_result(run) == expected._replace(fold=2, folds=5)
+    assert read_card_result(run) == expected._replace(fold=2, folds=5)
     recipe = load_recipe("synthgesture")
     object.__setattr__(recipe.data, "extra", ("nmnist=somewhere/else",))
     save_recipe(recipe, run / "recipe.yaml")
-    assert read_run_result(run).extra == ("nmnist",)
+    assert read_card_result(run).extra == ("nmnist",)
 
 
 def test_a_result_of_another_network_is_not_claimed(run):
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "epoch": 9}))
-    assert read_run_result(run) is None
+    assert read_card_result(run) is None
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_result_of_another_network_is_not_claimed(run):
 def test_a_damaged_result_is_told_in_a_sentence(run, text):
     (run / "result.json").write_text(text)
     with pytest.raises(DataError, match=r"result\.json is not a run's result \(.+\); the file written by ripe train"):
-        read_run_result(run)
+        read_card_result(run)
 
 
 def test_what_cannot_be_written(network, tmp_path):

@@ -42,7 +42,7 @@ def block_size(monkeypatch, request):
         monkeypatch.setattr(source, "blocks", partial(BLOCKS, count=count))
         monkeypatch.setattr(arrays, "BLOCK", count)
         monkeypatch.setattr(hdf5, "BLOCK", count)
-        monkeypatch.setattr(text, "LINES", count)
+        monkeypatch.setattr(text, "LINES_PER_READ", count)
 
     return set_size
 

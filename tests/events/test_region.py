@@ -40,7 +40,7 @@ def test_another_sensor_is_refused_unless_asked_for(size_from):
         SensorRegion((64, 64)).fit(given)
     assert refused.value.field == "sensor_size"
     assert all(word in str(refused.value) for word in ("64×64", "128×128", "--sensor-size", "--crop"))
-    fitted = SensorRegion((128, 128), size_asked=True).fit(given)
+    fitted = SensorRegion((128, 128), size_given=True).fit(given)
     assert (fitted.sensor_size, len(fitted)) == ((128, 128), 5)
 
 
@@ -49,7 +49,7 @@ def test_events_beyond_the_networks_sensor_are_another_sensors():
     with pytest.raises(InputError) as refused:
         SensorRegion((64, 64)).fit(given)
     assert refused.value.field == "sensor_size"
-    asked = SensorRegion((64, 64), size_asked=True).fit(given)  # left out when asked, and counted
+    asked = SensorRegion((64, 64), size_given=True).fit(given)  # left out when asked, and counted
     assert (len(asked), asked.sensor_size) == (4, (64, 64))
     assert "1 events outside the 64×64 sensor left out" in asked.warnings
 
@@ -71,12 +71,12 @@ def test_a_crop_is_taken_of_the_whole_sensor():
 
 
 def test_a_crop_that_is_asked_for_takes_a_part_of_any_sensor_that_holds_it():
-    region = SensorRegion((34, 34), CROP, crop_asked=True)
+    region = SensorRegion((34, 34), CROP, crop_given=True)
     assert len(region.fit(recording(sensor_size_from="the file"))) == 2
     with pytest.raises(InputError) as refused:
         region.fit(recording(size=(34, 34), right=33, bottom=33, sensor_size_from="the file"))
     assert refused.value.field == "crop"
-    both = SensorRegion((64, 64), CROP, size_asked=True, crop_asked=True)
+    both = SensorRegion((64, 64), CROP, size_given=True, crop_given=True)
     with pytest.raises(InputError) as refused:
         both.check_size((128, 128))
     assert refused.value.field == "sensor_size"

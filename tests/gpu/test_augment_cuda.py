@@ -11,7 +11,7 @@ from ripe_mambaspike.data.augment import (
     PolarityFlip,
     TimeReversal,
     augment_clips,
-    draws_for,
+    batch_generator,
     mix,
     soft_targets,
 )
@@ -39,17 +39,17 @@ def counts(shape, dtype=torch.float32):
 def test_clips_are_the_cpus_to_the_bit(shape, dtype, transform):
     x = counts(shape, dtype)
     for index in range(20):
-        given = transform(x.cuda(), draws_for(0, 0, index))
+        given = transform(x.cuda(), batch_generator(0, 0, index))
         assert given.device.type == "cuda"
         assert given.dtype == dtype
-        assert torch.equal(given.cpu(), transform(x, draws_for(0, 0, index)))
+        assert torch.equal(given.cpu(), transform(x, batch_generator(0, 0, index)))
 
 
 @pytest.mark.parametrize("settings", [*BENCHMARKS.values(), STRONG], ids=[*BENCHMARKS, "strong"])
 def test_the_whole_is_the_cpus(settings):
     x, labels = counts((12, 5, 2, 34, 34)), torch.arange(12) % 7
     for index in range(20):
-        generators = draws_for(0, 0, index), draws_for(0, 0, index)
+        generators = batch_generator(0, 0, index), batch_generator(0, 0, index)
         expected = augment_clips(x, settings, generators[0])
         given = augment_clips(x.cuda(), settings, generators[1])
         assert torch.equal(given.cpu(), expected)
@@ -68,7 +68,7 @@ def test_nothing_waits_for_the_device():
     torch.cuda.set_sync_debug_mode("error")
     try:
         for index in range(20):
-            generator = draws_for(0, 0, index)
+            generator = batch_generator(0, 0, index)
             mix(augment_clips(x, STRONG, generator), labels, STRONG, generator, 7)
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -79,7 +79,7 @@ def test_the_same_bits_every_time():
     x, labels = counts((12, 5, 2, 57, 31)).cuda(), torch.arange(12).cuda()
 
     def run():
-        generator = draws_for(4, 5, 6)
+        generator = batch_generator(4, 5, 6)
         return mix(augment_clips(x, STRONG, generator), labels, STRONG, generator, 12)
 
     for a, b in zip(run(), run(), strict=True):
@@ -89,7 +89,7 @@ def test_the_same_bits_every_time():
 def test_the_devices_own_random_state_is_left_alone():
     x, labels = counts((12, 5, 2, 34, 34)).cuda(), torch.arange(12).cuda()
     state = torch.cuda.get_rng_state()
-    generator = draws_for(0, 0, 0)
+    generator = batch_generator(0, 0, 0)
     mix(augment_clips(x, STRONG, generator), labels, STRONG, generator, 12)
     assert torch.equal(torch.cuda.get_rng_state(), state)
 
@@ -101,6 +101,6 @@ def test_a_generator_on_the_device_is_refused():
 
 def test_targets_may_stay_on_the_cpu():
     x = counts((6, 2, 2, 8, 8)).cuda()
-    mixed, soft = mix(x, soft_targets(torch.arange(6), 6), STRONG, draws_for(0, 0, 0))
+    mixed, soft = mix(x, soft_targets(torch.arange(6), 6), STRONG, batch_generator(0, 0, 0))
     assert mixed.device.type == "cuda"
     assert soft.device.type == "cpu"

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike import bin_events, create_model, fuse
+from ripe_mambaspike.api import load
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict, step_edges
+from ripe_mambaspike.inference.predict import predict, step_edges
 from ripe_mambaspike.models.labels import Labels, save_labels
 
 FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 6, "in_size": 18, "num_classes": 4}
@@ -74,8 +76,8 @@ def test_the_clip_is_binned_as_in_training_and_its_mean_is_taken(saved, network,
 def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved, network):
     (saved / "best" / "labels.json").unlink()
     classifier = load(saved)
-    assert (classifier.names, classifier.steps, classifier.grid) == (("0", "1", "2", "3"), 6, (18, 18))
-    assert (classifier.by, classifier.binary) == ("time", False)
+    assert (classifier.class_names, classifier.time_steps, classifier.grid) == (("0", "1", "2", "3"), 6, (18, 18))
+    assert (classifier.bin_by, classifier.binary) == ("time", False)
     clip = recording()
     with torch.no_grad():
         wanted = int(network.predict(bin_events(clip, 6, grid=18)[None]))
@@ -84,7 +86,7 @@ def test_without_labels_classes_have_numbers_and_the_config_gives_the_bins(saved
 
 def test_steps_and_grid_may_be_asked_for(saved, network):
     clip = recording()
-    classifier = load(saved, steps=3, grid=12)
+    classifier = load(saved, time_steps=3, grid=12)
     with torch.no_grad():
         logits = network(bin_events(clip, 3, grid=12)[None])[0]
     made = predict(classifier, clip)
@@ -151,9 +153,8 @@ def test_events_out_of_order_change_nothing(saved):
 
 def test_a_sensor_smaller_than_the_grid_is_refused_unless_asked(saved):
     clip = recording(size=(12, 40))
-    with pytest.raises(InputError) as error:
+    with raises(InputError, field="grid"):
         predict(load(saved), clip)
-    assert all(part in str(error.value) for part in ("12×40", "19×17", "12"))
     assert predict(load(saved, grid=17), clip).label in NAMES
     assert predict(load(saved, grid=12), clip).label in NAMES
 
@@ -161,30 +162,27 @@ def test_a_sensor_smaller_than_the_grid_is_refused_unless_asked(saved):
 def test_no_events(saved):
     for by in ("time", "count"):
         set_labels(saved, by=by)
-        with pytest.raises(InputError, match="no events"):
+        with raises(InputError, field="recording"):
             predict(load(saved), recording(count=0))
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
-    [({"steps": 0}, "0"), ({"steps": 7}, "7"), ({"grid": 7}, "7"), ({"grid": -1}, "-1"), ({"grid": 1 << 20}, "grid")],
-    ids=["steps 0", "steps 7", "grid 7", "grid -1", "grid huge"],
+    ("field", "value"), [("time_steps", 0), ("time_steps", 7), ("grid", 7), ("grid", -1), ("grid", 1 << 20)]
 )
-def test_sizes_that_the_network_does_not_take(saved, options, named):
-    with pytest.raises(InputError, match=named):
-        load(saved, **options)
+def test_sizes_that_the_network_does_not_take(saved, field, value):
+    with raises(InputError, field=field):
+        load(saved, **{field: value})
 
 
 def test_labels_of_another_network(saved):
     set_labels(saved, classes=("a", "b"))
-    with pytest.raises(WeightsError) as caught:
+    with raises(WeightsError, field="classes"):
         load(saved)
-    assert caught.value.field == "classes"
     set_labels(saved, steps=9)
-    with pytest.raises(WeightsError, match="9 steps"):
+    with raises(WeightsError, field="data.steps", path=saved / "best" / "labels.json"):
         load(saved)
     (saved / "best" / "labels.json").write_text(json.dumps({"format": "ripe-labels"}))
-    with pytest.raises(WeightsError, match=r"labels\.json"):
+    with raises(WeightsError, path=saved / "best" / "labels.json"):
         load(saved)
 
 
@@ -193,5 +191,5 @@ def test_a_network_that_gives_no_numbers(saved, network):
         network.head.bias.fill_(3e38)  # finite, as a file's weights are; the mean of two of them is not
         network.head.weight.fill_(0)
     network.save_pretrained(saved / "best")
-    with pytest.raises(WeightsError, match="finite"):
+    with raises(WeightsError, field="logits"):
         predict(load(saved), recording())

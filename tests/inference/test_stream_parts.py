@@ -1,4 +1,4 @@
-"""What stands around the network: frames, order, queue, rate and latency."""
+"""The parts between a source and the network: packets, sorting, queue, rate and latency."""
 
 import itertools
 import threading
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import SENSOR, make, same
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.inference.stream.event_queue import EventQueue, QueuedPacket, RateLimiter
-from ripe_mambaspike.inference.stream.latency import LatencyHistogram
+from ripe_mambaspike.inference.stream.buffering import EventQueue, EventSorter, QueuedPacket, RateLimiter
 from ripe_mambaspike.inference.stream.packets import (
     DATAGRAM_EVENTS,
     EventPacket,
@@ -20,8 +20,7 @@ from ripe_mambaspike.inference.stream.packets import (
     read_packet,
     write_packet,
 )
-from ripe_mambaspike.inference.stream.run import StreamLimits
-from ripe_mambaspike.inference.stream.sorting import EventSorter
+from ripe_mambaspike.inference.stream.summary import LatencyHistogram, StreamLimits
 
 # Frames
 
@@ -45,7 +44,7 @@ def test_a_frame_holds_its_events():
         (lambda d: d[:4] + b"\x02" + d[5:], "the version is 2"),
         (lambda d: d[:6] + b"\0\0" + d[8:], "the sensor is 0×18"),
         (lambda d: d[:12] + b"\xff\xff\xff\xff" + d[16:], "the count is 4,294,967,295"),
-        (lambda d: d[:-1], "a frame of 29 bytes came as 28"),
+        (lambda d: d[:-1], "a packet of 29 bytes came as 28"),
         (lambda d: d[:-1] + b"\x07", "a polarity is 7"),
         (lambda d: d[:-3] + b"\x12\0" + d[-1:], "an event lies outside the 20×18 sensor"),
         (lambda d: d[:16] + b"\xff" * 7 + b"\x7f" + d[24:], "a time is out of range"),
@@ -92,7 +91,7 @@ def counted(frame, count):
 def test_a_wrong_count_loses_one_frame(count, sizes):
     frames = [write_packet(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
     frames[2] = counted(frames[2], count)
-    assert heard_of(frames, sizes) == ([0, 10, 30, 40, 50], 1)
+    assert read_back(frames, sizes) == ([0, 10, 30, 40, 50], 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,16 +99,16 @@ def test_a_wrong_count_loses_one_frame(count, sizes):
 def test_frames_that_were_cut_take_no_neighbour_with_them(cuts, size):
     frames = [write_packet(make(range(10 * index, 10 * index + 3), index), SENSOR) for index in range(6)]
     frames[1], frames[4] = frames[1][: cuts[0]], frames[4][: cuts[1]]
-    assert heard_of(frames, (size,)) == ([0, 20, 30, 50], 2)
+    assert read_back(frames, (size,)) == ([0, 20, 30, 50], 2)
 
 
 def test_a_count_that_hid_frames_until_the_end():
     """Another sensor's frames look like records for long; nothing that came whole is lost for it."""
     frames = [counted(write_packet(make([5]), (60000, 60000)), 40), write_packet(make([7]), SENSOR)]
-    assert heard_of(frames, (1000,)) == ([7], 1)
+    assert read_back(frames, (1000,)) == ([7], 1)
 
 
-def heard_of(frames, sizes):
+def read_back(frames, sizes):
     """The first times of the frames that came through, and how many damages were told."""
     data, reader, found, first = b"".join(frames), PacketReader(), [], 0
     for size in itertools.cycle(sizes):
@@ -129,11 +128,11 @@ def test_after_garbage_the_next_frame_is_found():
     assert [type(one) for one in frames] == [EventPacket, InvalidPacket, EventPacket]
     assert [len(one.events) for one in frames if isinstance(one, EventPacket)] == [3, 2]
     assert list(reader.feed(good[0][:30])) == []
-    assert list(reader.end()) == [InvalidPacket("the stream ended inside a frame, after 30 of its bytes")]
+    assert list(reader.end()) == [InvalidPacket("the stream ended inside a packet, after 30 of its bytes")]
 
 
 def test_a_frame_that_cannot_be_written_is_refused():
-    with pytest.raises(InputError, match="a width and a height from 1 to 65535"):
+    with raises(InputError, field="sensor_size"):
         write_packet(make([1]), (65536, 2))
 
 
@@ -223,12 +222,12 @@ def test_a_queue_that_waits_loses_nothing():
 def test_the_rate_is_kept():
     now = [0.0]
     limiter = RateLimiter(100, clock=lambda: now[0])
-    assert len(limiter.pass_on(make(range(150)))) == 100
-    assert len(limiter.pass_on(make(range(10)))) == 0
+    assert len(limiter.limit(make(range(150)))) == 100
+    assert len(limiter.limit(make(range(10)))) == 0
     now[0] = 0.25
-    assert limiter.pass_on(make(range(40)))["t"].tolist() == list(range(25))
+    assert limiter.limit(make(range(40)))["t"].tolist() == list(range(25))
     now[0] = 100.0
-    assert len(limiter.pass_on(make(range(500)))) == 100
+    assert len(limiter.limit(make(range(500)))) == 100
     assert limiter.dropped == 50 + 10 + 15 + 400
 
 
@@ -250,19 +249,19 @@ def test_no_answers_have_no_percentiles():
 
 
 @pytest.mark.parametrize(
-    ("make_it", "said"),
+    ("make_it", "field"),
     [
-        (lambda: EventQueue(0), "the queue is 0 events long"),
-        (lambda: RateLimiter(-1), "the rate is -1 events/s; a number from 1 on"),
-        (lambda: RateLimiter(float("nan")), "the rate is nan events/s"),
-        (lambda: RateLimiter(float("inf")), "the rate is inf events/s; a number from 1 on"),
-        (lambda: RateLimiter(0.9), "the rate is 0.9 events/s; a number from 1 on"),
-        (lambda: EventSorter(-1), "the tolerance is -1 µs"),
-        (lambda: StreamLimits(stall_seconds=0), "the stall is 0 s"),
-        (lambda: StreamLimits(answers=0), "0 answers are asked for"),
+        (lambda: EventQueue(0), "queue_events"),
+        (lambda: RateLimiter(-1), "max_rate"),
+        (lambda: RateLimiter(float("nan")), "max_rate"),
+        (lambda: RateLimiter(float("inf")), "max_rate"),
+        (lambda: RateLimiter(0.9), "max_rate"),
+        (lambda: EventSorter(-1), "tolerance_us"),
+        (lambda: StreamLimits(stall_seconds=0), "stall_seconds"),
+        (lambda: StreamLimits(max_predictions=0), "max_predictions"),
     ],
-    ids=["queue", "rate", "no rate", "endless rate", "small rate", "tolerance", "stall", "answers"],
+    ids=["queue", "rate", "no rate", "endless rate", "small rate", "tolerance", "stall", "predictions"],
 )
-def test_limits_that_make_no_sense_are_refused(make_it, said):
-    with pytest.raises(InputError, match=said):
+def test_limits_that_make_no_sense_are_refused(make_it, field):
+    with raises(InputError, field=field):
         make_it()

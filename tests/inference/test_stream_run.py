@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from packets import SENSOR, make, same
 
+from raising import raises
 from ripe_mambaspike import write
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.stream.packets import write_packet
-from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
-from ripe_mambaspike.inference.stream.sources import FileSource, PipeSource, UdpSource, open_stream, split
+from ripe_mambaspike.inference.stream.run import StreamRunner
+from ripe_mambaspike.inference.stream.sources import FileSource, PipeSource, UdpSource, open_stream, split_events
+from ripe_mambaspike.inference.stream.summary import StreamLimits
 from ripe_mambaspike.inference.streamer import StreamPrediction
 
 
@@ -21,7 +23,7 @@ class Echo:
 
     def __init__(self, size=SENSOR):
         self.size, self.late, self.silent = size, 0, 0
-        self.pushed, self.advanced, self.closed = [], [], 0
+        self.pushed, self.advanced, self.resets = [], [], 0
 
     def push(self, events):
         self.pushed.append(events["t"].tolist())
@@ -31,19 +33,18 @@ class Echo:
         self.advanced.append(to_us)
         return []
 
-    def settle(self):
+    def finish_pending(self):
         pass
 
-    def close(self):
-        self.closed += 1
-        return []
+    def reset(self):
+        self.resets += 1
 
 
 class Given:
     """A source of ready packets."""
 
     def __init__(self, packets, live=False, pause=0.0, failure=None):
-        self.live, self.refused, self.last_reason, self.size = live, 0, None, SENSOR
+        self.live, self.invalid, self.last_invalid, self.size = live, 0, None, SENSOR
         self._packets, self._pause, self._failure = packets, pause, failure
 
     def packets(self, stopped):
@@ -73,21 +74,21 @@ def test_everything_reaches_the_network():
     echo, answers, said, run = run_with(Given([make([1, 2]), make([3]), make([4, 5, 6])]))
     summary = run.run()
     assert echo.pushed == [[1, 2], [3], [4, 5, 6]]
-    assert (summary.events, summary.answers, len(answers), said) == (6, 3, 3, [])
+    assert (summary.events, summary.predictions, len(answers), said) == (6, 3, 3, [])
     assert summary.latency_ms["p50"] == pytest.approx(10, rel=0.03)  # not live: what the answer took
     assert summary.dropped == {"queue": 0, "rate": 0, "late": 0, "stray": 0}
 
 
 def test_it_stops_after_enough_answers():
-    _, answers, _, run = run_with(Given([make([index]) for index in range(50)]), StreamLimits(answers=7))
-    assert run.run().answers == len(answers) == 7
+    _, answers, _, run = run_with(Given([make([index]) for index in range(50)]), StreamLimits(max_predictions=7))
+    assert run.run().predictions == len(answers) == 7
 
 
 def test_it_stops_when_asked():
     asked = []
     source = Given([make([1]), make([2])], live=True, pause=60)
     _, answers, _, run = run_with(source, should_stop=lambda: bool(asked or answers))
-    assert run.run().answers == 1
+    assert run.run().predictions == 1
 
 
 def test_a_stall_is_told_and_time_goes_on():
@@ -106,9 +107,10 @@ def test_a_new_clock_is_told():
     source = Given([make([10**9]), make([5]), make([6])], live=True)
     echo, _, said, run = run_with(source)
     assert run.run().restarts == 1
-    assert echo.closed == 1
+    assert echo.resets == 1
     assert echo.pushed == [[10**9], [5, 6]]
-    assert said == ["the source's clock began anew; the windows in flight are given up"]
+    assert len(said) == 1
+    assert "clock" in said[0]
 
 
 def test_the_end_closes_the_last_bin():
@@ -116,7 +118,7 @@ def test_the_end_closes_the_last_bin():
     run.run()
     assert echo.advanced == [10]
     broken, _, _, run = run_with(Given([make([1, 9])], failure=ReadError("one.npz is cut off")))
-    with pytest.raises(ReadError):
+    with raises(ReadError):
         run.run()
     assert broken.advanced == []  # who knows what the rest was
 
@@ -133,7 +135,7 @@ def frames_over_a_port(frames, make_streamer, limits, **options):
 
 def refuse_small(size):
     if min(size) < 10:
-        raise InputError(f"the sensor of {size[0]}×{size[1]} is too small")
+        raise InputError("the sensor is too small", field="sensor_size")
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked first", "made"])
@@ -148,14 +150,14 @@ def test_a_sensor_of_no_use_is_refused_and_the_stream_goes_on(asked):
     frames = [empty, small, small, write_packet(make([1, 2]), SENSOR), small, write_packet(make([3]), SENSOR)]
     options = {"check_sensor": refuse_small} if asked else {}
     source, said, run = frames_over_a_port(
-        frames, make_streamer, StreamLimits(answers=2), report_invalid=True, **options
+        frames, make_streamer, StreamLimits(max_predictions=2), report_invalid=True, **options
     )
     summary = run.run()
     assert echo.pushed == [[1, 2], [3]]
     assert source.size == SENSOR
-    assert (summary.refused_packets, summary.last_refusal) == (3, "a sensor of 8×8 in a stream of 20×18")
+    assert (summary.invalid_packets, summary.last_invalid) == (3, "a sensor of 8×8 in a stream of 20×18")
     assert len(said) == 1
-    assert "refused (" in said[0]
+    assert "invalid packet" in said[0]
 
 
 def test_a_sensor_that_was_asked_for_is_not_given_up(tmp_path):
@@ -163,7 +165,7 @@ def test_a_sensor_that_was_asked_for_is_not_given_up(tmp_path):
     path.write_bytes(write_packet(make([1]), SENSOR))
     with path.open("rb") as file:
         source = PipeSource(file, sensor_size=(8, 8))
-        with pytest.raises(InputError, match="8×8 is too small"):
+        with raises(InputError, field="sensor_size"):
             StreamRunner(source, refuse_small, StreamLimits(), on_prediction=print, on_message=print)
 
 
@@ -182,10 +184,10 @@ def test_nothing_but_refusals_is_an_error(data, tmp_path):
             on_message=said.append,
             report_invalid=True,
         )
-        with pytest.raises(InputError, match=r"none of its 1 packets could be used \(the last: the "):
+        with raises(InputError, field="source"):
             run.run()
-    assert run.summary.refused_packets == 1
-    assert [one[:22] for one in said] == ["a packet was refused ("]
+    assert run.summary.invalid_packets == 1
+    assert [one.split(" (")[0] for one in said] == ["1 invalid packet"]
 
 
 def test_refusals_are_told_now_and_then(monkeypatch):
@@ -195,23 +197,23 @@ def test_refusals_are_told_now_and_then(monkeypatch):
 
     def more(answer):
         answers.append(answer)
-        source.refused, source.last_reason = 1000 * len(answers) - 999, f"reason {len(answers)}"
+        source.invalid, source.last_invalid = 1000 * len(answers) - 999, f"reason {len(answers)}"
 
-    run._answered = more
+    run._on_prediction = more
     run.run()
-    assert said[:2] == ["a packet was refused (reason 1)", "1,001 packets were refused (the last: reason 2)"]
+    assert said[:2] == ["1 invalid packet (the last: reason 1)", "1,001 invalid packets (the last: reason 2)"]
     assert len(said) == 3
 
 
 def test_a_closed_standard_input_is_told(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(InputError, match="the source is - and standard input is closed"):
+    with raises(InputError, field="source"):
         open_stream("-")
 
 
 def test_drops_are_counted_by_kind():
     source = Given([make(range(100))], live=True)
-    echo, _, _, run = run_with(source, StreamLimits(rate=30))
+    echo, _, _, run = run_with(source, StreamLimits(max_rate=30))
     summary = run.run()
     assert echo.pushed == [list(range(30))]
     assert summary.dropped["rate"] == 70
@@ -219,7 +221,7 @@ def test_drops_are_counted_by_kind():
 
 def test_a_source_that_fails_is_an_error_after_what_came():
     echo, _, _, run = run_with(Given([make([1])], failure=ReadError("one.npz is cut off at byte 7")))
-    with pytest.raises(ReadError, match="cut off at byte 7"):
+    with raises(ReadError):
         run.run()
     assert echo.pushed == [[1]]
     assert run.summary.events == 1
@@ -230,18 +232,18 @@ def test_datagrams_and_garbage_over_a_port():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for data in (b"", b"hello", write_packet(make([1, 2]), SENSOR), b"REVT", write_packet(make([3]), SENSOR)):
             sender.sendto(data, source.address)
-    echo, _, _, run = run_with(source, StreamLimits(answers=2))
+    echo, _, _, run = run_with(source, StreamLimits(max_predictions=2))
     summary = run.run()
     assert echo.pushed == [[1, 2], [3]]
-    assert (summary.refused_packets, summary.last_refusal) == (3, "4 bytes are shorter than a header")
+    assert (summary.invalid_packets, summary.last_invalid) == (3, "4 bytes are shorter than a header")
     taken = UdpSource("127.0.0.1", 0)
-    with pytest.raises(InputError, match=r"udp://127.0.0.1:\d+ cannot be opened"):
+    with raises(InputError, field="source"):
         UdpSource("127.0.0.1", taken.address[1])
 
 
 def test_a_rate_at_the_pace_fast_is_refused():
-    with pytest.raises(InputError, match="a rate of 5 events/s is asked for at the pace fast"):
-        run_with(Given([]), StreamLimits(rate=5))
+    with raises(InputError, field="max_rate"):
+        run_with(Given([]), StreamLimits(max_rate=5))
 
 
 # Sources
@@ -272,7 +274,7 @@ def test_a_format_without_a_size_has_the_readers(tmp_path):
 
 def test_the_order_of_a_file_is_kept():
     events = make([5, 3, 25_000, 24_000, 60_000, 1])
-    parts = list(split(events, 10_000, most=2))
+    parts = list(split_events(events, 10_000, max_events=2))
     assert same(np.concatenate(parts), events)
     assert [len(part) for part in parts] == [2, 2, 2]
 
@@ -285,16 +287,16 @@ def test_a_pipe_is_read_to_its_end(tmp_path):
         source = PipeSource(file)
         assert [packet["t"].tolist() for packet in source.packets(lambda: False)] == [[1, 2], [3]]
     assert source.size == SENSOR
-    assert source.refused == 2
-    assert source.last_reason == "a sensor of 30×30 in a stream of 20×18"
+    assert source.invalid == 2
+    assert source.last_invalid == "a sensor of 30×30 in a stream of 20×18"
 
 
 @pytest.mark.parametrize("given", ["tcp://host:1", "udp://host", "udp://host:70000", "udp://:5", "udp://[::1:5"])
 def test_sources_that_are_none(given):
-    with pytest.raises(InputError, match=r"udp://HOST:PORT"):
+    with raises(InputError, field="source"):
         open_stream(given)
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ReadError, match="cannot be read"):
+    with raises(ReadError):
         open_stream(str(tmp_path / "none.npz"))

@@ -10,14 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raising import raises
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier, predict
-from ripe_mambaspike.inference.stream.front import ClipFront, StepFront, make_front
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.streamer import Streamer, default_hop
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits
@@ -60,7 +61,7 @@ def whole(classifier, events, answer, steps=None):
     inside = events[(events["t"] >= answer.start_us) & (events["t"] < answer.stop_us)]
     clip = bin_events(
         Recording(inside, SENSOR),
-        classifier.steps,
+        classifier.time_steps,
         grid=classifier.grid,
         binary=classifier.binary,
         start_us=answer.start_us,
@@ -79,7 +80,7 @@ def in_packets(streamer, events, sizes, end):
     return answers + streamer.push(events[first:]) + streamer.advance(end)
 
 
-def heard(answers):
+def facts(answers):
     return [(one.start_us, one.stop_us, one.step, one.label, one.probabilities, one.rates) for one in answers]
 
 
@@ -127,7 +128,7 @@ def test_an_answer_is_that_of_predict(classifier):
 def test_the_cut_into_packets_changes_nothing(classifier, sizes, hop, early):
     events = make_stream(np.random.default_rng(3).integers(0, 1500, 1500))
     streams = [Streamer(classifier, SENSOR, window_us=400, hop_us=hop, early=early) for _ in range(2)]
-    assert heard(in_packets(streams[0], events, sizes, 1600)) == heard(in_packets(streams[1], events, [], 1600))
+    assert facts(in_packets(streams[0], events, sizes, 1600)) == facts(in_packets(streams[1], events, [], 1600))
 
 
 @needs_operators
@@ -150,8 +151,6 @@ def test_networks_of_other_parts(stream, fields):
     answers = Streamer(one, SENSOR, window_us=400, hop_us=170).push(stream[:2000])
     assert len(answers) > 3
     assert [answer.probabilities for answer in answers] == [whole(one, stream, answer) for answer in answers]
-    stepwise = not {"attention", "tokens", "steps"} & fields.keys()
-    assert isinstance(make_front(model, 1, (16, 16), model.config.time_steps), StepFront if stepwise else ClipFront)
 
 
 @pytest.mark.parametrize("form", ["training", "dual-kernel"])
@@ -192,7 +191,7 @@ def test_early_answers_are_those_of_the_steps_seen(classifier, stream):
     for answer in answers:
         if answer.step > 1:  # one image alone may go through another routine of the convolution
             assert answer.probabilities == whole(classifier, stream, answer, answer.step)
-        assert answer.final == (answer.step == answer.steps == 4)
+        assert answer.final == (answer.step == answer.time_steps == 4)
 
 
 def test_rates_and_attention_are_the_networks(classifier, stream):
@@ -209,10 +208,10 @@ def test_rates_and_attention_are_the_networks(classifier, stream):
 
 def test_late_events_are_counted_and_change_nothing(classifier, stream):
     clean, dirty = (Streamer(classifier, SENSOR, window_us=400, hop_us=100) for _ in range(2))
-    expected = heard(clean.push(stream[:2000]))
-    found = heard(dirty.push(stream[:1000]))
+    expected = facts(clean.push(stream[:2000]))
+    found = facts(dirty.push(stream[:1000]))
     assert dirty.push(stream[:50]) == []
-    assert heard([]) + found + heard(dirty.push(stream[1000:2000])) == expected
+    assert found + facts(dirty.push(stream[1000:2000])) == expected
     assert (clean.late, dirty.late) == (0, 50)
 
 
@@ -228,9 +227,9 @@ def test_a_leap_of_a_hundred_years_takes_no_longer(classifier):
 def test_the_end_gives_up_what_is_not_full(classifier, stream):
     streamer = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
     streamer.push(stream[:300])
-    assert streamer.close() == []
+    streamer.reset()
     again = Streamer(classifier, SENSOR, window_us=400, hop_us=100)
-    assert heard(streamer.push(stream[300:1500])) == heard(again.push(stream[300:1500]))
+    assert facts(streamer.push(stream[300:1500])) == facts(again.push(stream[300:1500]))
 
 
 def test_the_default_hop_is_a_bin(classifier):
@@ -240,66 +239,48 @@ def test_the_default_hop_is_a_bin(classifier):
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "said"),
+    ("field", "changes", "options"),
     [
-        ({"by": "count"}, {}, "bins by count, whose ends are known when a recording is over; one trained on bins by"),
-        ({}, {"window_us": 3}, "the window is 3 µs; from 4 "),
-        ({}, {"window_us": 10**12}, "the window is 1000000000000 µs"),
-        ({}, {"hop_us": 0}, "the hop is 0 µs; at least 1 is wanted"),
-        ({}, {"window_us": 10**6, "hop_us": 10}, "makes 100000 at a time; at most 1024"),
-        ({"grid": (32, 16)}, {}, "grid: .*20×18.*16×32"),
-        ({"model": torch.nn.Linear(1, 1)}, {}, "'Linear' cannot move on step by step"),
+        ("bin_by", {"bin_by": "count"}, {}),
+        ("window_us", {}, {"window_us": 3}),
+        ("window_us", {}, {"window_us": 10**12}),
+        ("window_us", {}, {"window_us": 240000.0}),
+        ("hop_us", {}, {"hop_us": 0}),
+        ("hop_us", {}, {"hop_us": "5"}),
+        ("hop_us", {}, {"window_us": 10**6, "hop_us": 10}),
+        ("grid", {"grid": (32, 16)}, {}),
+        ("model", {"model": torch.nn.Linear(1, 1)}, {}),
+        ("sensor_size", {}, {"sensor_size": (128.5, 128)}),
+        ("sensor_size", {}, {"sensor_size": 128}),
     ],
-    ids=["by count", "short", "long", "no hop", "many windows", "small sensor", "other network"],
+    ids=str,
 )
-def test_what_cannot_stream_is_refused(classifier, changes, options, said):
-    with pytest.raises(InputError, match=said):
-        Streamer(replace(classifier, **changes), SENSOR, **{"window_us": 400, **options})
+def test_what_cannot_stream_is_refused(classifier, field, changes, options):
+    with raises(InputError, field=field):
+        Streamer(replace(classifier, **changes), **{"sensor_size": SENSOR, "window_us": 400, **options})
 
 
 FLOATS = np.array([(1.0, 2.0, 3, 1)], [("x", "f8"), ("y", "f8"), ("t", "i8"), ("p", "u1")])
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ([1, 2], "a list was pushed; an array with the fields x, y, t, p is wanted"),
-        (None, "a NoneType was pushed"),
-        (Recording(make_stream([1, 2]), SENSOR), "a Recording was pushed; its .events are wanted"),
-        (FLOATS, "x is of the type float64; whole numbers are wanted"),
-        (np.zeros(3), "a one-dimensional array with the fields x, y, t, p is wanted"),
-    ],
+    "given",
+    [[1, 2], None, Recording(make_stream([1, 2]), SENSOR), FLOATS, np.zeros(3)],
     ids=["list", "none", "recording", "floats", "plain"],
 )
-def test_what_is_no_packet_is_refused(classifier, given, said):
-    streamer = Streamer(classifier, SENSOR, window_us=400)
-    with pytest.raises(InputError, match=said):
-        streamer.push(given)
+def test_what_is_no_packet_is_refused(classifier, given):
+    with raises(InputError):
+        Streamer(classifier, SENSOR, window_us=400).push(given)
 
 
 def test_times_beyond_reckoning_are_refused(classifier):
     far = make_stream([2**62, 5])
     far["t"] += 1
     streamer = Streamer(classifier, SENSOR, window_us=400)
-    with pytest.raises(InputError, match="t goes from 6 to 4611686018427387905; "):
+    with raises(InputError):
         streamer.push(far)
-    with pytest.raises(InputError, match=r"to_us is 1\.5; a whole number is wanted"):
+    with raises(InputError, field="to_us"):
         streamer.advance(1.5)
-
-
-@pytest.mark.parametrize(
-    ("size", "options", "said"),
-    [
-        (SENSOR, {"window_us": 240000.0}, "window_us is 240000.0; a whole number is wanted"),
-        (SENSOR, {"window_us": 400, "hop_us": "5"}, "hop_us is '5'; a whole number is wanted"),
-        ((128.5, 128), {"window_us": 400}, r"sensor_size is \(128.5, 128\); a width and a height in whole numbers"),
-        (128, {"window_us": 400}, "sensor_size is 128; a width and a height"),
-    ],
-    ids=["window", "hop", "size", "no pair"],
-)
-def test_whole_numbers_are_wanted(classifier, size, options, said):
-    with pytest.raises(InputError, match=said):
-        Streamer(classifier, size, **options)
 
 
 def test_logits_that_are_no_numbers_are_told(classifier, stream):
@@ -307,7 +288,7 @@ def test_logits_that_are_no_numbers_are_told(classifier, stream):
     with torch.no_grad():
         model.head.bias[0] = float("nan")
     streamer = Streamer(replace(classifier, model=model), SENSOR, window_us=400)
-    with pytest.raises(WeightsError, match="logits are not finite"):
+    with raises(WeightsError, field="logits"):
         streamer.push(stream[:1000])
 
 

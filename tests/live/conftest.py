@@ -16,7 +16,7 @@ import pytest
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier
+from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.live.connection_counter import ConnectionCounter
 from ripe_mambaspike.live.library import list_recordings
 from ripe_mambaspike.live.limits import ServerLimits

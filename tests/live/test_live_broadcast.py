@@ -10,7 +10,8 @@ import pytest
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import Classifier, predict
+from ripe_mambaspike.inference.classifier import Classifier
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.stream.packets import write_packet
 from ripe_mambaspike.inference.stream.sources import UdpSource
 from ripe_mambaspike.live.broadcast import MAX_KEPT_PREDICTIONS, LiveStream
@@ -24,7 +25,7 @@ SENSOR = (24, 20)
 class Given:
     """A source of packets that a test hands over."""
 
-    live, refused, last_reason = True, 0, None
+    live, invalid, last_invalid = True, 0, None
 
     def __init__(self, packets=(), size=SENSOR, error=None, ends=False):
         self.size, self._packets, self._error, self._ends = size, packets, error, ends
@@ -142,7 +143,7 @@ def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, 
         for packet in split(events, 5):
             sender.sendto(write_packet(packet, SENSOR), source.address)
     wait_until(lambda: any(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]), "an answer")
-    assert live.status()["trouble"].startswith("3 packets refused (the last: a frame of 81 bytes came as 80)")
+    assert live.status()["trouble"].startswith("3 invalid packets (the last: a packet of 81 bytes came as 80)")
     assert live.facts()["width"] == 24
 
 

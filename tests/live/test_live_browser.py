@@ -205,7 +205,7 @@ def test_hostile_names_cannot_script_the_page(browser, serve, classifier, clip, 
     for number, name in enumerate(HOSTILE):
         path = folder / f"{number}{name.replace('/', '|')}.npz"
         path.write_bytes(packed(clip.events) if number else b"no recording")
-    network = make_served_network(replace(classifier, names=HOSTILE), window_ms=400, hop_ms=100)
+    network = make_served_network(replace(classifier, class_names=HOSTILE), window_ms=400, hop_ms=100)
     running = serve(network=network, listed=list_recordings(folder, 100)[0])
     browser.do("Page.navigate", url=f"http://127.0.0.1:{running.port}/")
     browser.until(f"document.querySelectorAll('#recordings option').length === {len(HOSTILE) + 1}")

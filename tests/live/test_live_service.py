@@ -302,7 +302,7 @@ def test_a_viewer_that_takes_nothing_is_let_go(serve, watch, wait_until, tmp_pat
 
 def test_hostile_class_names_are_text_of_bounded_length(serve, classifier, watch):
     names = ("<script>1</script>", "a\u202eb\u2066c", "x\0\ny", "n" * 500, "", *(str(number) for number in range(5)))
-    running = serve(network=make_served_network(replace(classifier, names=names), window_ms=400, hop_ms=100))
+    running = serve(network=make_served_network(replace(classifier, class_names=names), window_ms=400, hop_ms=100))
     with watch(running) as viewer:
         shown = viewer.hello["network"]["classes"]
     assert shown[0] == "<script>1</script>"  # shown as it is, and never as markup

@@ -95,7 +95,7 @@ def test_the_account_of_a_baseline_is_of_its_own_resolution():
         account(baseline, synthetic_clip(10, 48, 48), "a test")
     document = account(baseline, synthetic_clip(4, 34, 34), "a test")
     assert document["parameters"]["deployed"] == 1_026_506
-    assert document["counted_at"] == {"steps": 4, "resolution": [34, 34]}
+    assert document["counted_at"] == {"time_steps": 4, "in_size": [34, 34]}
 
 
 def test_evaluation_puts_every_module_back(model):

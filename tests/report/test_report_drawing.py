@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from ripe_mambaspike.events.view.frames import GROUND, OFF, ON
 from ripe_mambaspike.models.attention_map import attention_contrast
-from ripe_mambaspike.report.charts import Axis, Series, line_chart, log_ticks, ticks, value_axis
+from ripe_mambaspike.report.charts import Axis, Series, histogram, line_chart, log_ticks, matrix, ticks, value_axis
 from ripe_mambaspike.report.curves import response
-from ripe_mambaspike.report.formatting import duration_text, interval, number_text
-from ripe_mambaspike.report.frames import attention_images, data_uri, event_images, png
-from ripe_mambaspike.report.marks import histogram, matrix
+from ripe_mambaspike.report.formatting import duration_text, number_text, wilson_interval
+from ripe_mambaspike.report.images import attention_images, data_uri, event_images, png
 from ripe_mambaspike.report.observe import cost, observe, temporal_filters
 from ripe_mambaspike.report.run_data import read_run
 
@@ -222,5 +221,5 @@ def test_numbers(value, text):
 
 def test_times_and_intervals():
     assert [duration_text(s) for s in (0.5, 99, 100, 5025, 7320)] == ["0.5 s", "99 s", "2 min", "84 min", "2 h 02 min"]
-    assert interval(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
-    assert interval(1.0, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    assert wilson_interval(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert wilson_interval(1.0, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)

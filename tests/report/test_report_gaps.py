@@ -14,7 +14,7 @@ from ripe_mambaspike.report import write_report
 
 def test_without_clips_there_are_sentences(make_run, reader):
     page = reader(write_report(make_run()))
-    assert "no held-out data was at hand" in page.section("samples")
+    assert "no held-out data was available" in page.section("samples")
     assert "No rates over the steps" in page.section("firing")
     assert "a synthetic clip" in page.section("account")
     assert "article" not in page.text

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.report import write_report
@@ -126,18 +127,17 @@ def test_so_many_samples_as_asked_evenly_chosen(make_run, clips, reader, asked):
     wanted = {0: [], 1: [0], 3: [0, 2, 4], 9: [0, 1, 2, 3, 4, 5]}[asked]
     assert page.text.get("article", []) == [text for text in page.text.get("article", []) if text.startswith("clip ")]
     assert [int(text[5]) for text in page.text.get("article", [])] == wanted
-    assert ("none were handed over" in page.section("samples")) == (asked == 0)
+    assert ("none were given" in page.section("samples")) == (asked == 0)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"a run folder with recipe\.yaml, log\.csv, result\.json, best"):
-        write_report(tmp_path)
-    with pytest.raises(InputError, match="run folder"):
-        write_report(tmp_path / "missing")
+    for folder in (tmp_path, tmp_path / "missing"):
+        with raises(InputError, path=folder):
+            write_report(folder)
 
 
 def test_a_negative_number_of_samples_is_refused(make_run):
-    with pytest.raises(InputError, match="samples is -1"):
+    with raises(InputError, field="samples"):
         write_report(make_run(), samples=-1)
 
 
@@ -159,4 +159,4 @@ def test_a_clip_the_network_cannot_read_leaves_a_sentence(make_run, clips, reade
     events = [*clips(1), (torch.zeros(9, 2, 16, 16), 1, "long clip")]
     page = reader(write_report(make_run(), clips=events))
     assert len(page.text["article"]) == 1
-    assert "The clip long clip could not be run: the input has 9 time steps" in page.section("samples")
+    assert "The clip long clip could not be run: " in page.section("samples")

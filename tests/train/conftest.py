@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
 from ripe_mambaspike.train.run import train_recipe
 
@@ -66,7 +66,7 @@ def watching():
 def gestures(tmp_path_factory) -> Path:
     """11 + 11 + 11 simulated gestures, one of every class in each part."""
     folder = tmp_path_factory.mktemp("few-gestures")
-    make_set("synthgesture", folder, **CLIPS, size=16)
+    simulate_dataset("synthgesture", folder, **CLIPS, size=16)
     return folder
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from ripe_mambaspike import from_pretrained, write
+from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.samples import held_out
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
-from ripe_mambaspike.inference.predict import load, predict
+from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
@@ -68,9 +69,9 @@ def test_a_recording_in_more_steps_than_it_was_trained_on(tmp_path):
     random = np.random.default_rng(0)
     x, y, p = random.integers(0, 16, 400), random.integers(0, 16, 400), random.integers(0, 2, 400)
     recording = Recording(make_events(x, y, np.sort(random.integers(0, 90_000, 400)), p), (16, 16))
-    found = predict(load(tmp_path / "True", steps=9), recording)
+    found = predict(load(tmp_path / "True", time_steps=9), recording)
     assert len(found.timeline) == 9
     with pytest.raises(InputError, match="takes from 1 to 4096"):
-        load(tmp_path / "True", steps=4097)
+        load(tmp_path / "True", time_steps=4097)
     with pytest.raises(InputError, match=r"takes from 1 to 4$"):
-        load(tmp_path / "False", steps=9)
+        load(tmp_path / "False", time_steps=9)

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ripe_mambaspike.train.recipe_checks import NAME
 
 from ripe_mambaspike.data.augment.settings import BENCHMARKS, Augmentation
-from ripe_mambaspike.data.sets.registry import find_set
+from ripe_mambaspike.data.sets.registry import dataset_info
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.train import recipe_fields
 from ripe_mambaspike.train.recipe import DataSettings, ModelSettings, Recipe, RunSettings, ScheduleSettings
-from ripe_mambaspike.train.recipe_checks import NAME
 from ripe_mambaspike.train.recipes import (
     check,
     describe,
@@ -90,7 +90,7 @@ def test_the_papers_recipes_are_its_table(name):
 def test_every_shipped_recipe(name):
     recipe = load_recipe(name)
     assert recipe.name == name
-    find_set(recipe.data.dataset)
+    dataset_info(recipe.data.dataset)
     what, command, *_ = describe(name).splitlines()
     assert what
     assert command.split("  ")[0] == f"ripe train {name}" + " --set data.root=DIR" * (name == "folder")

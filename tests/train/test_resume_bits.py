@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from ripe_mambaspike.data.simulated import make_set
+from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.report.closing import log_contents
 from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
+from ripe_mambaspike.report.tables import log_table
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
 from ripe_mambaspike.train.run import Stop
@@ -210,7 +210,7 @@ def test_other_clips_are_refused(tiny, go, tmp_path):
     """Another place for the same clips is fine, other clips there are not."""
     with pytest.raises(Stop):
         go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
-    make_set("synthgesture", tmp_path / "others", train=6, val=2, test=2, size=16, seed=1)
+    simulate_dataset("synthgesture", tmp_path / "others", train=6, val=2, test=2, size=16, seed=1)
     with pytest.raises(RipeError):
         go(tiny(f"data.root={tmp_path / 'others'}"), tmp_path / "run", resume=True)
 
@@ -235,4 +235,4 @@ def test_seconds_go_on(tiny, go, read_log, tmp_path):
     assert len(seconds) > 1
     assert 5000 < seconds[0] < seconds[-1] <= result["seconds"] + 0.1  # the log has six digits
     run = read_run(tmp_path / "run")
-    assert f"{duration_text(seconds[-1])} in all" in log_contents(run)  # the report's sum of them was hours
+    assert f"{duration_text(seconds[-1])} in all" in log_table(run)["summary"]  # the report's sum of them was hours

@@ -4,13 +4,13 @@ import json
 
 import pytest
 import yaml
+from ripe_mambaspike.train.sizes import grid_for, with_sizes_of
 
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.train.network import make_network
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
 from ripe_mambaspike.train.seeds import SeedRun
 from ripe_mambaspike.train.seeds import finished as finished_run
-from ripe_mambaspike.train.sizes import grid_for, with_sizes_of
 
 
 @pytest.mark.parametrize(

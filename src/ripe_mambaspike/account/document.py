@@ -33,7 +33,7 @@ def document_of(model: Model, steps: int, resolution: tuple[int, int], energy: d
     document: dict[str, Any] = {
         "model": model.name,
         "config": config.to_dict(),
-        "counted_at": {"steps": steps, "resolution": list(resolution)},
+        "counted_at": {"time_steps": steps, "in_size": list(resolution)},
         "parameters": {
             "training": parameters.training,
             "deployed": parameters.deployed,

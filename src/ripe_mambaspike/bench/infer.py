@@ -8,7 +8,6 @@ from torch import Tensor
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes, operations, shares
 from ripe_mambaspike.bench.machine import Product, describe, measure_memory_rate, measure_product
-from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
@@ -27,6 +26,7 @@ from ripe_mambaspike.bench.network import (
 from ripe_mambaspike.bench.options import InferOptions
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.evaluation import choose_device
 
 
 def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, Any]:

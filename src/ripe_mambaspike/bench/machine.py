@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.measure import Job, time_jobs
-from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import commit
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ripe_mambaspike.bench.agreement import Agreement, Check, relative
 from ripe_mambaspike.bench.machine import describe
-from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import Subject, measure, ratio
 from ripe_mambaspike.bench.memory import explain_out_of_memory
 from ripe_mambaspike.bench.network import Progress, autocast, check_sizes, precisions_of, quiet, repeats_of
 from ripe_mambaspike.bench.operators import Call, Case, cases
 from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.ops.backend import backend, implementation, kernels
 
 NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32

@@ -10,7 +10,6 @@ import torch
 from ripe_mambaspike.bench.agreement import compare_inference
 from ripe_mambaspike.bench.bounds import least_bytes
 from ripe_mambaspike.bench.machine import describe
-from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import time_jobs
 from ripe_mambaspike.bench.memory import expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
@@ -29,6 +28,7 @@ from ripe_mambaspike.bench.options import ScanOptions
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.evaluation import choose_device
 
 MAX_LENGTH = 1 << 20  # tokens
 WIDTH = 32  # of the scan alone: the first level's, whose sequence is the longest

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from ripe_mambaspike.bench.agreement import Agreement, compare_training
 from ripe_mambaspike.bench.bounds import least_bytes
 from ripe_mambaspike.bench.machine import describe
-from ripe_mambaspike.ops.backend import choose_device
 from ripe_mambaspike.bench.measure import Job, Measured, Subject, measure, ratio
 from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of_memory
 from ripe_mambaspike.bench.network import (
@@ -27,6 +26,7 @@ from ripe_mambaspike.bench.options import TrainOptions
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.memory import is_memory_error
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
 from ripe_mambaspike.train.objective import LossWeights

@@ -15,7 +15,7 @@ from ripe_mambaspike.errors import ConfigError, InputError, RipeError
 if TYPE_CHECKING:
     from ripe_mambaspike.account.measured import Activity
     from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
-    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.classifier import Classifier
 
 SWEPT = {
     "resolution": {"in_size"},
@@ -41,10 +41,10 @@ class AccountCommand:
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = "dvsgesture"
     """A registered network (see ripe models), or the folder of a run or of a saved network in any form."""
-    resolution: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Side of the square input; the network's own when not given."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Time steps; the network's own when not given."""
+    in_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Side of the square input. Default: the network's own."""
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Time steps of a clip. Default: the network's own."""
     set: Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE")] = field(default_factory=list)
     """More fields of the network, for example: --set attention=grouped neurons=lif num_tokens=64."""
     input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -86,10 +86,11 @@ class AccountCommand:
 
     def _fields(self) -> dict[str, Any]:
         fields = read_fields(self.set)
-        for option, name in (("resolution", "in_size"), ("steps", "time_steps")):
-            value = getattr(self, option)
+        for name in ("in_size", "time_steps"):
+            value = getattr(self, name)
             if value is not None and name in fields:
-                raise ConfigError(f"{name} was given both by --{option} and by --set; one of them is wanted")
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{name}: expected it once, got {option} and --set {name}", field=name)
             if value is not None:
                 fields[name] = value
         return fields
@@ -106,8 +107,11 @@ class AccountCommand:
         size = {name: fields.pop(name) for name in ("in_size", "time_steps") if saved and name in fields}
         model = select_model(_folder(self.model) if saved else self.model, fields)
         if self.input is not None:
-            if self.resolution is not None or self.steps is not None:
-                raise InputError("--input was given together with --resolution or --steps; the file sets both")
+            if self.in_size is not None or self.time_steps is not None:
+                raise InputError(
+                    "--input: expected no --in-size or --time-steps with it, which the file sets, got one",
+                    field="--input",
+                )
             clip = read_clip(self.input).to(model.dtype)
             if "in_size" in fields and tuple(clip.shape[3:]) != model.config.in_size:
                 given = "×".join(map(str, clip.shape[3:]))
@@ -134,10 +138,10 @@ class AccountCommand:
                 f"--recordings was given for {self.model!r}; the folder of a run or of a saved network is wanted"
             )
         from ripe_mambaspike.account.measured import account_recordings, accumulator_of
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.inference.classifier import load_network
 
-        classifier = load(
-            self.model, steps=self.steps, grid=self.resolution, sensor_size=self.sensor_size, crop=self.crop
+        classifier = load_network(
+            self.model, time_steps=self.time_steps, grid=self.in_size, sensor_size=self.sensor_size, crop=self.crop
         )
         runtime = accumulator_of(classifier.model)
         activities = []
@@ -176,7 +180,7 @@ class AccountCommand:
 def _measure(classifier: "Classifier", runtime: "Accumulator", path: Path) -> "Activity":
     """One recording's activity; an error always names the file."""
     from ripe_mambaspike.account.measured import measure_clip
-    from ripe_mambaspike.inference.predict import make_clip, read_recording
+    from ripe_mambaspike.inference.classifier import make_clip, read_recording
 
     try:
         with print_warnings():

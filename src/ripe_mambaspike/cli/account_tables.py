@@ -12,10 +12,10 @@ def show(document: dict[str, Any]) -> None:
     out = console()
     parameters, flops, energy = document["parameters"], document["flops"], document["energy"]
     config = document["config"]
-    height, width = document["counted_at"]["resolution"]
-    steps, most = document["counted_at"]["steps"], config["steps"]
+    height, width = document["counted_at"]["in_size"]
+    steps, most = document["counted_at"]["time_steps"], config["time_steps"]
     time = f"T {steps}" if steps == most else f"T {steps} of {most}"
-    out.print(f"[bold]{document['model']}[/] · {time}, {height}×{width}, {config['classes']} classes\n")
+    out.print(f"[bold]{document['model']}[/] · {time}, {height}×{width}, {config['num_classes']} classes\n")
 
     rows = [
         (part, number(parameters["training_by_part"][part]), number(count))

@@ -38,10 +38,10 @@ class CalibrateCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.events.simulate.calibrate import calibrate
-        from ripe_mambaspike.events.simulate.compare import compare, misses
+        from ripe_mambaspike.events.simulate.compare import compare_recordings, unmet_targets
         from ripe_mambaspike.events.simulate.fitted import load_calibration, save_calibration, simulate_pictures
-        from ripe_mambaspike.events.simulate.report import write_report
-        from ripe_mambaspike.events.simulate.smooth import Fit
+        from ripe_mambaspike.events.simulate.report import write_comparison
+        from ripe_mambaspike.events.simulate.smooth import FitOptions
 
         if not 1 <= self.rounds <= 100_000:
             raise ConfigError(f"--rounds is {self.rounds}; a whole number from 1 to 100000 is wanted")
@@ -54,17 +54,17 @@ class CalibrateCommand:
             made = load_calibration()
         else:
             with progress_bar("calibrating") as report:
-                made = calibrate(fitted.events, fitted.pictures, how=Fit(rounds=self.rounds), report=report)
+                made = calibrate(fitted.events, fitted.pictures, how=FitOptions(rounds=self.rounds), report=report)
         save_calibration(made, self.out / "calibration.json")
         seeds = [SEED + index for index in range(len(held_out.events))]
         twins = simulate_pictures(held_out.pictures, made, seeds)
         duration = made.saccades.duration_us
-        compared = compare(held_out.events, twins, held_out.labels, (34, 34), duration)
-        write_report(compared, held_out.events, twins, held_out.pictures, held_out.labels, self.out)
+        compared = compare_recordings(held_out.events, twins, held_out.labels, (34, 34), duration)
+        write_comparison(compared, held_out.events, twins, held_out.pictures, held_out.labels, self.out)
         document = {
             "calibration": str(self.out / "calibration.json"),
             **compared.document(),
-            "missed": misses(compared),
+            "missed": unmet_targets(compared),
         }
         print_json(document) if self.json else _show(document, self.out)
         return 0
@@ -86,10 +86,10 @@ def read_pairs(real: Path, images: Path) -> tuple[Pairs, Pairs]:
 
     from ripe_mambaspike.data.listing import TEST
     from ripe_mambaspike.data.pictures import find_pictures, read_pictures
-    from ripe_mambaspike.data.sets import list_set
+    from ripe_mambaspike.data.sets import list_dataset
     from ripe_mambaspike.events.reading import read
 
-    listing = list_set("nmnist-600", real)
+    listing = list_dataset("nmnist-600", real)
     cut = next(iter(listing.cuts.values()))
     found = find_pictures(images)
     known = {picture.number: picture for picture in found.listed if picture.part == "train"}
@@ -125,7 +125,7 @@ def _show(document: dict[str, Any], folder: Path) -> None:
         ("ON share", f"{share['real']:.4f}", f"{share['simulated']:.4f}", "within 0.02"),
         ("event image, correlation", "", f"{document['image_correlation']['mean']:.4f}", "0.90"),
         ("ten-bin sequence, correlation", "", f"{document['sequence_correlation']['mean']:.4f}", "0.75"),
-        ("told apart by trivial statistics", "", f"{document['told_apart']['accuracy']:.1%}", "below 75 % aimed at"),
+        ("told apart by trivial statistics", "", f"{document['separability']['accuracy']:.1%}", "below 75 % aimed at"),
     ]
     rows += [
         (f"interval, {name}", f"{each['real']:.1f} µs", f"{each['simulated']:.1f} µs", "")

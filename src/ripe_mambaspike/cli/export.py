@@ -14,7 +14,7 @@ from ripe_mambaspike.errors import DataError, InputError, WeightsError
 if TYPE_CHECKING:
     from ripe_mambaspike.deploy.export.sample_clips import SampleClips
     from ripe_mambaspike.deploy.quantize.convert import AccuracyChange
-    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.classifier import Classifier
     from ripe_mambaspike.models.labels import Labels
     from ripe_mambaspike.models.ripe import RipeMambaSpike
     from ripe_mambaspike.models.stored import Stored
@@ -63,7 +63,7 @@ class ExportCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.deploy.export.write import ExportOptions, check_output_folder, export, to_deployed
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.inference.classifier import load_network
         from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint, read_labels
 
         self._check_words()
@@ -72,7 +72,7 @@ class ExportCommand:
         home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
         out = self.out or home / f"{self.to}-{self.weights}"
         check_output_folder(out)
-        classifier = load(folder)
+        classifier = load_network(folder)
         labels = read_labels(folder) if (folder / LABELS_FILE).exists() else None
         job = _Job(self, folder, classifier, labels)
         try:
@@ -120,10 +120,10 @@ class _Job:
     def look(self) -> None:
         """Read the recordings that are needed: what is wrong with them is said before anything is computed."""
         from ripe_mambaspike.deploy.export.card import CardFacts
-        from ripe_mambaspike.deploy.export.card_result import read_run_result
+        from ripe_mambaspike.deploy.export.card_result import read_card_result
 
         asked = self.asked
-        self.facts: CardFacts = CardFacts(asked.to, asked.weights, self.labels, read_run_result(self.folder))
+        self.facts: CardFacts = CardFacts(asked.to, asked.weights, self.labels, read_card_result(self.folder))
         if asked.check:
             self.seen = self._clips("test", asked.recordings, asked.clips, "recordings", "to check on")
         if asked.weights == "int8":
@@ -176,7 +176,7 @@ class _Job:
             progress("checking …")
             self.document["check"] = {"on": self.seen.what, "ways": self._check(made, self.seen)}
         config = self.model.config
-        at = config.replace(time_steps=self.classifier.steps, in_size=self.classifier.grid)
+        at = config.replace(time_steps=self.classifier.time_steps, in_size=self.classifier.grid)
         cost = (("operations of one clip", f"{count_flops(at).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
         write_card(made, self.model, replace(self.facts, cost=cost))
 
@@ -199,14 +199,14 @@ class _Job:
         from ripe_mambaspike.data.clips import EvalBatches
         from ripe_mambaspike.deploy.export.sample_clips import whole_part
         from ripe_mambaspike.deploy.quantize.convert import compare_accuracy
-        from ripe_mambaspike.models.evaluate import BATCH
+        from ripe_mambaspike.models.evaluate import EVAL_BATCH
 
         if self.labels is None:
             raise WeightsError(f"{self.folder} does not say what it was trained on")
         part = whole_part(self.folder, self.labels, "test", self.asked.root)
         assert self.stored is not None
         progress("comparing the accuracy …")
-        return compare_accuracy(self.model, self.stored, EvalBatches(part, BATCH, torch.device("cpu")))
+        return compare_accuracy(self.model, self.stored, EvalBatches(part, EVAL_BATCH, torch.device("cpu")))
 
     def _check(self, made: Path, seen: "SampleClips") -> dict[str, Any]:
         from ripe_mambaspike.deploy.export.card import ParityResult

@@ -24,7 +24,7 @@ from ripe_mambaspike.cli.serve import ServeCommand
 from ripe_mambaspike.cli.sim import SimCommand
 from ripe_mambaspike.cli.stream import StreamCommand
 from ripe_mambaspike.cli.train import TrainCommand, gather_settings
-from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.errors import ConfigError, RipeError
 
 COMMANDS = {
     "account": AccountCommand,
@@ -43,6 +43,12 @@ COMMANDS = {
     "stream": StreamCommand,
     "train": TrainCommand,
 }
+RENAMED_OPTIONS = {  # earlier spelling → today's, by command
+    "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
+    "bench": {"--steps": "--time-steps"},
+    "predict": {"--steps": "--time-steps"},
+    "stream": {"--steps": "--time-steps"},
+}
 WITH_RECIPE_FIELDS = ("seeds", "train")  # commands whose help lists the fields of a recipe
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."
 
@@ -54,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ripe {__version__}")
         return 0
     try:
+        _check_renamed(words)
         command = _parse(words)
         if isinstance(command, int):
             return command
@@ -80,6 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str) -> int:
     print(f"ripe: {message}", file=sys.stderr)
     return 2
+
+
+def _check_renamed(words: list[str]) -> None:
+    renamed = RENAMED_OPTIONS.get(words[0], {}) if words else {}
+    for word in words:
+        if word in renamed:
+            raise ConfigError(f"{word}: expected {renamed[word]}, its name since version 0.2", field=word)
 
 
 def _parse(words: list[str]) -> Any:

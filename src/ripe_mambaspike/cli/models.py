@@ -52,9 +52,9 @@ def _row(name: str, verify: bool) -> dict[str, Any]:
     parameters, flops = count_parameters(config), count_flops(config)
     row: dict[str, Any] = {
         "model": name,
-        "steps": config.time_steps,
-        "resolution": list(config.in_size),
-        "classes": config.num_classes,
+        "time_steps": config.time_steps,
+        "in_size": list(config.in_size),
+        "num_classes": config.num_classes,
         "training": parameters.training,
         "deployed": parameters.deployed,
         "fp16_bytes": parameters.weight_bytes["fp16"],
@@ -85,12 +85,12 @@ def _verify(name: str) -> dict[str, Any] | None:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    height, width = row["resolution"]
+    height, width = row["in_size"]
     return [
         row["model"],
-        str(row["steps"]),
+        str(row["time_steps"]),
         f"{height}×{width}",
-        str(row["classes"]),
+        str(row["num_classes"]),
         f"{row['training']:,}",
         f"{row['deployed']:,}",
         f"{row['fp16_bytes'] / 1e6:.2f}",

@@ -17,7 +17,8 @@ from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.inference.predict import Classifier, Prediction, TimelineStep
+    from ripe_mambaspike.inference.classifier import Classifier
+    from ripe_mambaspike.inference.predict import Prediction, TimelineStep
 
 BARS = "▁▂▃▄▅▆▇█"  # the leading class's probability
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -38,8 +39,8 @@ class PredictCommand:
     """Recordings of any format."""
     held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """So many test recordings of the set it was trained on, of different classes, with what they show."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Time bins; as in training when not given."""
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Time bins of a recording; as in training when not given."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Side of the bins' square grid; as in training when not given."""
     sensor_size: SensorSize = None
@@ -96,30 +97,33 @@ class PredictCommand:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.deploy.export.run import is_export, load_export
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.api import load
 
-        how = {"steps": self.steps, "grid": self.grid, "sensor_size": self.sensor_size, "crop": self.crop}
-        if is_export(self.checkpoint):
-            return load_export(self.checkpoint, **how, trust=self.trust)  # type: ignore[arg-type]
-        return load(self.checkpoint, **how)  # type: ignore[arg-type]
+        return load(
+            self.checkpoint,
+            time_steps=self.time_steps,
+            grid=self.grid,
+            sensor_size=self.sensor_size,
+            crop=self.crop,
+            trust=self.trust,
+        )
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
         """Test recordings by the recipe that lies beside the network."""
         if not self.held_out:
             return []
         from ripe_mambaspike.data.samples import held_out
+        from ripe_mambaspike.data.settings import read_data_settings
         from ripe_mambaspike.inference.predict import predict
         from ripe_mambaspike.models.labels import find_checkpoint
-        from ripe_mambaspike.train.recipes import load_recipe
 
         folder = find_checkpoint(self.checkpoint)
-        recipe = load_recipe(folder.parent / "recipe.yaml")
-        if recipe.data.store is None:  # of a run before recipes kept it
+        settings = read_data_settings(folder.parent / "recipe.yaml")
+        if settings.store is None:  # of a run before recipes kept it
             warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
             print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
-        for recording, label, name in held_out(recipe, self.held_out):
+        for recording, label, name in held_out(settings, self.held_out):
             with print_warnings():
                 prediction = predict(classifier, recording)
             made.append({**_row(Path(name), recording, prediction), "true": label})
@@ -146,7 +150,8 @@ class ClassStyles:
 
 def _predict(classifier: "Classifier", path: Path) -> "tuple[Recording, Prediction]":
     """The recording as it was binned, and the prediction; an error always names the file."""
-    from ripe_mambaspike.inference.predict import predict, read_recording
+    from ripe_mambaspike.inference.classifier import read_recording
+    from ripe_mambaspike.inference.predict import predict
 
     try:
         with print_warnings():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
-from ripe_mambaspike.cli.stream import say_unknown_window
+from ripe_mambaspike.cli.stream import warn_default_window
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ServeCommand:
         if not is_loopback(address):
             print("ripe: whoever reaches this machine can watch and upload; there is no password", file=sys.stderr)
         if self.window is None:
-            say_unknown_window(service.network.classifier)
+            warn_default_window(service.network.classifier)
         sys.stdout.flush()
         with socket:
             make_server(make_app(service), service.limits).run(sockets=[socket])
@@ -92,7 +92,7 @@ class ServeCommand:
 
     def _service(self) -> "Service":
         from ripe_mambaspike.deploy.export.run import is_export
-        from ripe_mambaspike.inference.predict import load
+        from ripe_mambaspike.inference.classifier import load_network
         from ripe_mambaspike.live.addresses import check_host, known_names
         from ripe_mambaspike.live.library import list_recordings
         from ripe_mambaspike.live.limits import MEGABYTE, ServerLimits
@@ -124,7 +124,7 @@ class ServeCommand:
             print(f"ripe: {len(listed):,} of the {count:,} recordings are offered", file=sys.stderr)
         if is_export(self.checkpoint):
             raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
-        classifier = load(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
+        classifier = load_network(self.checkpoint, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop)
         network = make_served_network(classifier, self.window, self.hop)
         return Service(network, listed, self._live(network), limits, known_names(host, sockets.gethostname()))
 

@@ -53,12 +53,12 @@ class MakeCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.data.simulated import make_set
+        from ripe_mambaspike.data.simulated import simulate_dataset
         from ripe_mambaspike.data.store import current_key
 
         before = current_key(store_root(self.out, None) / self.name)
         with progress_bar(self.name) as report:
-            made = make_set(
+            made = simulate_dataset(
                 self.name,
                 self.out,
                 images=self.images,

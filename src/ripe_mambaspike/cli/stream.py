@@ -7,31 +7,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.markup import escape
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
 from ripe_mambaspike.cli.output import console
-from ripe_mambaspike.cli.train import stopping
+from ripe_mambaspike.cli.train import stop_on_signal
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.inference.predict import Classifier
-    from ripe_mambaspike.inference.stream.run import StreamSummary
+    from ripe_mambaspike.inference.classifier import Classifier
+    from ripe_mambaspike.inference.stream.summary import StreamSummary
     from ripe_mambaspike.inference.streamer import StreamPrediction
 
-LARGEST_US = 10**15  # of an option in time: beyond, a slip and not a wish
+MAX_OPTION_US = 10**15  # of an option in time
 
 
 @dataclass
 class StreamCommand:
-    """Say what a stream of events shows, hop by hop, while it arrives.
+    """Classify a stream of events while it arrives.
 
-    A window of fixed length ends every hop; its answer is that of ripe predict on the window's events. The stream is a
-    recording replayed, frames on standard input, or frames in UDP datagrams (docs/streaming.md has their format).
-    Ctrl-C ends it with a summary.
+    A window of fixed length ends every hop; its prediction is that of ripe predict on the window's events. The stream
+    is a recording that is replayed, packets on standard input, or packets in UDP datagrams (docs/streaming.md describes
+    the format). Ctrl-C ends it with a summary.
     """
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
@@ -39,214 +39,179 @@ class StreamCommand:
     source: Annotated[str, tyro.conf.arg(metavar="FILE|udp://HOST:PORT|-")]
     """A recording of any format, a UDP port to listen on, or - for standard input."""
     window: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
-    """Length of a window; as long as the training clips (their median) when not given, 1500 ms for a network that does
-    not know, which is said."""
+    """Length of a window. By default that of the training clips (their median), or 1500 ms for a network that does not
+    know it."""
     hop: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
-    """Time between two answers; one bin of the window when not given."""
+    """Time between two predictions; by default one bin of the window."""
     early: bool = False
-    """Also answer for windows that are not full, whenever one of their bins closes."""
+    """Also predict for windows that are not full, whenever one of their bins closes."""
     pace: Literal["real", "fast"] = "real"
-    """A recording at its own pace, or as fast as it can be computed; of standard input, whether its writer can wait."""
+    """Replay a recording at its own pace, or as fast as possible; for standard input, whether its writer can wait."""
     sensor_size: SensorSize = None
-    """The source's sensor, whatever it says; the one it was trained on when not given, and others are refused."""
+    """Width and height of the source's sensor, whatever the source says; by default the one of training."""
     crop: CropArea = None
-    """The part of the sensor that is binned: left, top, width and height; as in training when not given."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Time bins of a window; as in training when not given."""
+    """The part of the sensor that is binned: left, top, width and height; by default as in training."""
+    time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Time bins of a window; by default as in training."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Side of the bins' square grid; as in training when not given."""
+    """Side of the bins' square grid; by default as in training."""
     max_rate: Annotated[float | None, tyro.conf.arg(metavar="EVENTS/S")] = None
     """Events a second that are let in; the rest is dropped and counted."""
     queue: Annotated[int, tyro.conf.arg(metavar="EVENTS")] = 1_000_000
-    """Events that may wait for the network; beyond, the oldest are dropped and counted."""
+    """Events that may wait for the network; beyond that the oldest are dropped and counted."""
     tolerance: Annotated[float, tyro.conf.arg(metavar="MS")] = 0.0
-    """How late an event may come and still be sorted in; every answer waits that long."""
+    """How late an event may come and still be sorted in; every prediction waits that long."""
     stall: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 1.0
-    """Silence after which a live source is said to stall; time then goes on by the wall clock."""
-    answers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Stop after so many answers for whole windows."""
+    """Silence after which a live source is reported as stalled; time then goes on by the wall clock."""
+    max_predictions: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Stop after this many predictions for whole windows."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where the network computes."""
     json: bool = False
-    """Print one JSON line for every answer, and one for the summary."""
+    """Print one JSON line for every prediction, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike.deploy.export.run import is_export
-        from ripe_mambaspike.inference.predict import load
-        from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
-        from ripe_mambaspike.inference.stream.sources import open_stream
-        from ripe_mambaspike.inference.streamer import (
-            MAX_WINDOW_US,
-            Streamer,
-            check_stream,
-            default_hop,
-            default_window,
-            deployed,
-            without_crop,
-        )
+        from ripe_mambaspike.api import load
+        from ripe_mambaspike.inference.stream.run import make_stream
+        from ripe_mambaspike.inference.stream.summary import StreamLimits
+        from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
 
-        window_us = None if self.window is None else _microseconds("--window", self.window, most=MAX_WINDOW_US)
-        tolerance_us = _microseconds("--tolerance", self.tolerance, least=0)
-        limits = StreamLimits(self.queue, self.max_rate, tolerance_us, self.stall, self.answers)
-        if self.max_rate is not None and self.pace == "fast" and not self.source.startswith("udp://"):
-            raise InputError(
-                f"--max-rate is {self.max_rate:g} with --pace fast, at which nothing is dropped; --pace real is wanted"
-            )
-        if is_export(self.checkpoint):
-            raise InputError(f"{self.checkpoint} is an export, which cannot move on step by step; a network is wanted")
+        window_us = None if self.window is None else _microseconds("window", self.window, most=MAX_WINDOW_US)
+        hop_us = None if self.hop is None else _microseconds("hop", self.hop)
+        tolerance_us = _microseconds("tolerance", self.tolerance, least=0)
+        limits = StreamLimits(self.queue, self.max_rate, tolerance_us, self.stall, self.max_predictions)
         classifier = load(
-            self.checkpoint, steps=self.steps, grid=self.grid, sensor_size=self.sensor_size, crop=self.crop
+            self.checkpoint,
+            time_steps=self.time_steps,
+            grid=self.grid,
+            sensor_size=self.sensor_size,
+            crop=self.crop,
+            device=None if self.device == "cpu" else self.device,
         )
-        if window_us is None:
-            window_us = default_window(classifier)
-        hop_us = default_hop(classifier, window_us) if self.hop is None else _microseconds("--hop", self.hop)
-        fitted = without_crop(classifier)
-        check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window_us, hop_us)
-        classifier = deployed(classifier)
+        show: Callable[[StreamPrediction], None] = print_json_line if self.json else PredictionLines()
 
-        def make(size: tuple[int, int]) -> Streamer:
-            return Streamer(classifier, size, window_us=window_us, hop_us=hop_us, early=self.early)
+        def on_prediction(prediction: "StreamPrediction") -> None:
+            with output_errors():
+                show(prediction)
 
-        def check_sensor(size: tuple[int, int]) -> None:
-            check_stream(classifier, size, window_us, hop_us)
-
-        with print_warnings():
-            source = open_stream(self.source, pace=self.pace, sensor_size=self.sensor_size, region=classifier.region)
-        lines: Callable[[StreamPrediction], None] = print_line if self.json else Lines()
-
-        def tell(answer: "StreamPrediction") -> None:
-            with printing():
-                lines(answer)
-
-        with stopping(quiet=True) as asked:
-            run = StreamRunner(
-                source,
-                make,
-                limits,
-                on_prediction=tell,
-                on_message=_says,
-                should_stop=asked,
-                check_sensor=check_sensor,
-                report_invalid=True,
-            )
+        with stop_on_signal(quiet=True) as should_stop:
+            with print_warnings():
+                stream = make_stream(
+                    classifier,
+                    self.source,
+                    window_us=window_us,
+                    hop_us=hop_us,
+                    early=self.early,
+                    pace=self.pace,
+                    limits=limits,
+                    on_prediction=on_prediction,
+                    on_message=_message,
+                    should_stop=should_stop,
+                )
             if self.window is None:
-                say_unknown_window(classifier)
+                warn_default_window(classifier)
             if self.source.startswith("udp://"):
-                _says(f"listening on {self.source}")
+                _message(f"listening on {self.source}")
             try:
-                run.run()
+                stream.run()
             except (OutputError, BrokenPipeError):
                 raise  # there is nowhere to put a summary
             except BaseException:
-                self._close(run.summary)
+                self._show_summary(stream.summary)
                 raise
-            self._close(run.summary)
-            for sentence in getattr(source, "warnings", ()):
-                _says(f"{self.source}: {sentence}")
-            return 130 if asked() else 0
+            self._show_summary(stream.summary)
+            for sentence in getattr(stream.source, "warnings", ()):
+                _message(f"{self.source}: {sentence}")
+            return 130 if should_stop() else 0
 
-    def _close(self, summary: "StreamSummary") -> None:
-        with printing():
+    def _show_summary(self, summary: "StreamSummary") -> None:
+        with output_errors():
             if self.json:
                 print(json.dumps({"summary": summary.to_dict()}), flush=True)
             else:
-                show_summary(summary)
+                print_summary(summary)
 
 
 class OutputError(InputError):
-    """Standard output that takes nothing more."""
+    """Standard output cannot be written."""
 
 
 @contextmanager
-def printing() -> Iterator[None]:
-    """What goes wrong with standard output, told the same way for both forms."""
+def output_errors() -> Iterator[None]:
+    """Errors of standard output, raised the same way for both forms."""
     try:
         yield
-    except SystemExit as stop:  # how rich ends when whoever read the output has left
+    except SystemExit as stop:  # how rich ends when the reader of the output has left
         raise BrokenPipeError from stop
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What could not be written is still held, and would be tried once more when the interpreter shuts down.
+        # What could not be written is still buffered, and would be tried once more when the interpreter shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reason = error.strerror or error
-        raise OutputError(f"standard output cannot be written ({reason}); a place for the answers is wanted") from error
+        raise OutputError(f"stdout: expected an output that can be written, got {reason}", field="stdout") from error
 
 
-def _microseconds(option: str, milliseconds: float, least: int = 1, most: int = LARGEST_US) -> int:
+def _microseconds(option: str, milliseconds: float, least: int = 1, most: int = MAX_OPTION_US) -> int:
     given = round(milliseconds * 1000) if abs(milliseconds) <= most / 1000 else -1
     if given < least:
-        raise InputError(f"{option} is {milliseconds:.10g} ms; from {least / 1000:g} to {most / 1000:.0f} is wanted")
+        raise InputError(
+            f"{option}: expected {least / 1000:g} to {most / 1000:.0f} ms, got {milliseconds:.10g}", field=option
+        )
     return given
 
 
-def _says(line: str) -> None:
+def _message(line: str) -> None:
     print(f"ripe: {line}", file=sys.stderr, flush=True)
 
 
-def say_unknown_window(classifier: "Classifier") -> None:
-    """Where a network does not know how long its clips were, the window is a guess."""
+def warn_default_window(classifier: "Classifier") -> None:
+    """For a network that does not know how long its training clips lasted, the window is a guess."""
     if classifier.duration_us is None:
-        _says("warning: --window: 1500 ms are taken, since the network does not say how long its training clips lasted")
+        _message("warning: --window: using 1500 ms, since the network does not say how long its training clips lasted")
 
 
-def answer_row(answer: "StreamPrediction") -> dict[str, Any]:
-    """An answer as it is printed."""
-    return {
-        "start_us": answer.start_us,
-        "stop_us": answer.stop_us,
-        "step": answer.step,
-        "steps": answer.steps,
-        "final": answer.final,
-        "label": answer.label,
-        "probability": answer.probability,
-        "probabilities": list(answer.probabilities),
-        "rates": list(answer.rates),
-        "seconds": answer.seconds,
-    }
+def print_json_line(prediction: "StreamPrediction") -> None:
+    document = {name: value for name, value in vars(prediction).items() if name != "attention"}
+    print(json.dumps({**document, "final": prediction.final}, ensure_ascii=False), flush=True)
 
 
-def print_line(answer: "StreamPrediction") -> None:
-    print(json.dumps(answer_row(answer), ensure_ascii=False), flush=True)
-
-
-class Lines:
-    """A line for a person: when, what, how sure."""
+class PredictionLines:
+    """One line of text for each prediction."""
 
     def __init__(self) -> None:
         self._out = console()
         self._first: int | None = None
 
-    def __call__(self, answer: "StreamPrediction") -> None:
-        self._first = answer.start_us if self._first is None else self._first
-        start, stop = ((one - self._first) / 1e6 for one in (answer.start_us, answer.stop_us))
-        style = "bold" if answer.final else "dim"
-        seen = "" if answer.final else f"  after {answer.step} of {answer.steps} steps"
+    def __call__(self, prediction: "StreamPrediction") -> None:
+        self._first = prediction.start_us if self._first is None else self._first
+        start, stop = ((time_us - self._first) / 1e6 for time_us in (prediction.start_us, prediction.stop_us))
+        style = "bold" if prediction.final else "dim"
+        seen = "" if prediction.final else f"  after {prediction.step} of {prediction.time_steps} steps"
         self._out.print(
-            f"[dim]{start:9.3f}–{stop:.3f} s[/]  [{style}]{escape(answer.label)}[/] "
-            f"{100 * answer.probability:5.1f} %{seen}  [dim]{1e3 * answer.seconds:.0f} ms[/]",
+            f"[dim]{start:9.3f}–{stop:.3f} s[/]  [{style}]{escape(prediction.label)}[/] "
+            f"{100 * prediction.probability:5.1f} %{seen}  [dim]{1e3 * prediction.seconds:.0f} ms[/]",
             soft_wrap=True,
             highlight=False,
         )
 
 
-def show_summary(summary: "StreamSummary") -> None:
-    out = console()
+def print_summary(summary: "StreamSummary") -> None:
     speed = summary.events / summary.seconds if summary.seconds else 0.0
-    early = f" and {summary.early_answers:,} early ones" if summary.early_answers else ""
-    out.print(
-        f"[bold]{summary.answers:,} answers[/]{early} from {summary.events:,} events in {summary.seconds:.1f} s "
-        f"({speed:,.0f} events/s)",
-        soft_wrap=True,
-        highlight=False,
-    )
-    parts = [f"{name} {value:.1f} ms" for name, value in summary.latency_ms.items() if value is not None]
-    if parts:
-        out.print(f"latency {', '.join(parts)}", soft_wrap=True, highlight=False)
-    lost = [f"{kind} {count:,}" for kind, count in summary.dropped.items() if count]
-    if lost:
-        out.print(f"events dropped: {', '.join(lost)}", soft_wrap=True, highlight=False)
-    if summary.refused_packets:
-        why = escape(summary.last_refusal or "")
-        out.print(f"packets refused: {summary.refused_packets:,} (the last: {why})", soft_wrap=True, highlight=False)
-    told = {"windows without an event": summary.silent_windows, "stalls": summary.stalls, "restarts": summary.restarts}
-    if rest := [f"{name} {count:,}" for name, count in told.items() if count]:
-        out.print(", ".join(rest), soft_wrap=True, highlight=False)
+    early = f" and {summary.early_predictions:,} early ones" if summary.early_predictions else ""
+    lines = [
+        f"[bold]{summary.predictions:,} predictions[/]{early} from {summary.events:,} events "
+        f"in {summary.seconds:.1f} s ({speed:,.0f} events/s)"
+    ]
+    if parts := [f"{name} {value:.1f} ms" for name, value in summary.latency_ms.items() if value is not None]:
+        lines.append(f"latency {', '.join(parts)}")
+    if lost := [f"{reason} {count:,}" for reason, count in summary.dropped.items() if count]:
+        lines.append(f"events dropped: {', '.join(lost)}")
+    if summary.invalid_packets:
+        lines.append(f"invalid packets: {summary.invalid_packets:,} (the last: {escape(summary.last_invalid or '')})")
+    rest = {"windows without an event": summary.silent_windows, "stalls": summary.stalls, "restarts": summary.restarts}
+    if counted := [f"{name} {count:,}" for name, count in rest.items() if count]:
+        lines.append(", ".join(counted))
+    out = console()
+    for line in lines:
+        out.print(line, soft_wrap=True, highlight=False)

@@ -22,16 +22,30 @@ from typing import IO, Any
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import locked
 
-MARK = ".extracted.json"
+MARKER_FILE = ".extracted.json"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
 LITTER = "__MACOSX"  # what one system's packer adds
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 MAX_RATIO = 100  # unpacked bytes a byte of the archive; recordings pack to a tenth at best
-SMALL = 1 << 30  # bytes that any archive may unpack to
+FREE_BYTES = 1 << 30  # bytes that any archive may unpack to
 MAX_MEMBERS = 1_000_000
 MAX_HEADER = 1 << 20  # bytes of a tar's note on a member, which is read at once
-NOTES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, ValueError)
+HEADER_TYPES = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+READ_ERRORS = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    ValueError,
+)
 
 
 class _BadMemberError(Exception):
@@ -42,7 +56,7 @@ class _Budget:
     """What an archive may unpack to, archives inside it included."""
 
     def __init__(self, packed: int) -> None:
-        self.bytes, self.members = max(SMALL, MAX_RATIO * packed), MAX_MEMBERS
+        self.bytes, self.members = max(FREE_BYTES, MAX_RATIO * packed), MAX_MEMBERS
 
     def spend(self, size: int, name: str) -> None:
         self.bytes, self.members = self.bytes - size, self.members - 1
@@ -54,7 +68,7 @@ class _BoundedMember(tarfile.TarInfo):
     """A member whose long names and notes are of a bounded length."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in NOTES and not 0 <= self.size <= MAX_HEADER:
+        if self.type in HEADER_TYPES and not 0 <= self.size <= MAX_HEADER:
             raise _BadMemberError(f"has a note of {self.size} bytes on a member")
         return super()._proc_member(archive)  # type: ignore[misc]
 
@@ -86,13 +100,13 @@ def extract(path: str | Path, folder: str | Path) -> Path:
                 _unpack(inner, inner.parent, budget)
                 inner.unlink()
             tree = _top(work, folder.name)
-            (tree / MARK).write_text(json.dumps(origin) + "\n")
+            (tree / MARKER_FILE).write_text(json.dumps(origin) + "\n")
             if folder.exists():
                 folder.rmdir()  # _done saw that it is empty
             tree.rename(folder)
         except _BadMemberError as error:
             raise DataError(f"{path} {error}; a sound archive is wanted") from error
-        except (*DAMAGE, OSError) as error:
+        except (*READ_ERRORS, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # of the system; a broken stream has no number
                 raise DataError(f"{path} cannot be extracted to {folder} ({error.strerror})") from error
             reason = next(iter(str(error).splitlines()), type(error).__name__)  # tarfile tells of every format it tried
@@ -102,7 +116,7 @@ def extract(path: str | Path, folder: str | Path) -> Path:
     return folder
 
 
-def checksum(path: Path, kind: str) -> str:
+def archive_checksum(path: Path, kind: str) -> str:
     """The checksum of a file as the list of mirrors writes it; `kind` is md5 or sha256."""
     try:
         with path.open("rb") as file:
@@ -112,14 +126,14 @@ def checksum(path: Path, kind: str) -> str:
     return f"{kind}:{digest.hexdigest()}"
 
 
-def free_space(folder: Path, needed: int, what: str) -> None:
+def check_free_space(folder: Path, needed: int, what: str) -> None:
     """Refuse what the disk has no room for."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(f"{folder} has {free} bytes free; {needed} are needed for {what}")
 
 
-def made_from(folder: str | Path) -> str | None:
+def extracted_from(folder: str | Path) -> str | None:
     """The name of the archive that made the folder: with it there, the archive is needed no longer."""
     name = (_mark(Path(folder)) or {}).get("archive")
     return name if isinstance(name, str) else None
@@ -127,7 +141,7 @@ def made_from(folder: str | Path) -> str | None:
 
 def _mark(folder: Path) -> dict[str, object] | None:
     try:
-        mark = json.loads((folder / MARK).read_text())
+        mark = json.loads((folder / MARKER_FILE).read_text())
     except (OSError, ValueError, RecursionError):
         return None
     return mark if isinstance(mark, dict) else None
@@ -165,7 +179,7 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
                 raise _BadMemberError(f"has {member.filename!r}, which is a link or device")
             if member.flag_bits & 1:
                 raise _BadMemberError(f"has {member.filename!r}, which is encrypted")
-        free_space(folder, sum(member.file_size for member in members), path.name)
+        check_free_space(folder, sum(member.file_size for member in members), path.name)
         for member in members:
             place = _place(folder, member.filename)
             if member.filename.endswith("/"):  # `is_dir` stumbles over a name of nothing
@@ -193,11 +207,11 @@ def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
             source = archive.extractfile(member) if member.isreg() else None
             if source is None:
                 raise _BadMemberError(f"has {member.name!r}, which is a link or device")
-            free_space(folder, member.size, path.name)
+            check_free_space(folder, member.size, path.name)
             with source:
                 _write(source, place, member.size, member.name)
         stream = archive.fileobj
-        while isinstance(stream, gzip.GzipFile | bz2.BZ2File) and stream.read(CHUNK):
+        while isinstance(stream, gzip.GzipFile | bz2.BZ2File) and stream.read(CHUNK_BYTES):
             pass  # the checksum of a compressed stream stands at its end
 
 
@@ -215,7 +229,7 @@ def _write(source: IO[bytes], place: Path, size: int, name: str) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     left = size
     with place.open("xb") as file:
-        while chunk := source.read(CHUNK):
+        while chunk := source.read(CHUNK_BYTES):
             left -= len(chunk)
             if left < 0:
                 raise _BadMemberError(f"has {name!r} with more than the {size} bytes it declares")

@@ -29,7 +29,7 @@ from ripe_mambaspike.data.store import (
     shard_name,
     verify_store,
 )
-from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, LETTERS, index_checksum
+from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, PART_LETTERS, index_checksum
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, sync_folder
@@ -41,7 +41,7 @@ Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
 Note = dict[str, Any]
 
 
-class Task(Protocol):
+class ShardTask(Protocol):
     """One shard to be made; goes to a worker."""
 
     @property
@@ -54,11 +54,11 @@ class Task(Protocol):
         ...
 
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+AnyTask = TypeVar("AnyTask", bound=ShardTask)
 
 
 @contextmanager
-def opened_home(folder: Path, name: str) -> Iterator[Path]:
+def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
     """The folder of a set's stores, held by this process alone; what the system refuses becomes a sentence."""
     home = folder / name
     try:
@@ -82,7 +82,7 @@ def _remove_left_behind(home: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def build(
+def build_store(
     target: Path,
     run: Workers,
     tasks: Callable[[Path], Sequence[AnyTask]],
@@ -98,7 +98,7 @@ def build(
     if not _whole(target):
         building.mkdir(exist_ok=True)
         every = tasks(building)
-        todo = [task for task in every if finished(task) is None]
+        todo = [task for task in every if read_shard_note(task) is None]
         done = len(every) - len(todo)
         report(done, len(every))
         for _ in run.map(make_shard, todo):
@@ -129,7 +129,7 @@ def cut_facts(listing: Listing) -> dict[str, list[Any]]:
     return {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()}
 
 
-def write_shard(task: Task, packed: Sequence[NDArray[np.void]], clips: list[Note], **more: Any) -> None:
+def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[Note], **more: Any) -> None:
     """The shard, then the note that says it is there; `clips` are without their places."""
     shard = task.folder / shard_name(task.number)
     ends = np.cumsum([len(events) for events in packed]).tolist()
@@ -150,7 +150,7 @@ def write_shard(task: Task, packed: Sequence[NDArray[np.void]], clips: list[Note
         raise DataError(explain(error, task.folder)) from error
 
 
-def finished(task: Task) -> Note | None:
+def read_shard_note(task: ShardTask) -> Note | None:
     """The note of a shard that is there and is what the note says."""
     shard = task.folder / shard_name(task.number)
     try:
@@ -181,7 +181,7 @@ def describe_listing(listing: Listing) -> dict[str, Any]:
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
         "cuts": {
             name: {
-                "parts": "".join(LETTERS.get(part, "-") for part in cut.parts),
+                "parts": "".join(PART_LETTERS.get(part, "-") for part in cut.parts),
                 "checksum": cut.checksum,
                 "published": cut.published,
                 "sizes": cut.sizes(),
@@ -191,9 +191,9 @@ def describe_listing(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _finish(tasks: Sequence[Task], describe: Callable[[list[Note]], dict[str, Any]], folder: Path) -> None:
+def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[Note]], dict[str, Any]], folder: Path) -> None:
     """The index, from the notes; then the notes go."""
-    notes = [finished(task) for task in tasks]
+    notes = [read_shard_note(task) for task in tasks]
     whole = [note for note in notes if note is not None]
     if len(whole) != len(tasks):
         raise DataError(f"{folder} lost a shard while it was made; run the same command again")
@@ -230,5 +230,5 @@ def _write_array(file: IO[bytes], array: NDArray[np.void]) -> None:
     file.write(array.view(np.uint8).data)
 
 
-def _note(task: Task) -> Path:
+def _note(task: ShardTask) -> Path:
     return task.folder / f"shard-{task.number:05d}.json"

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from ripe_mambaspike.data.listing import without
-from ripe_mambaspike.data.sets.registry import list_set
+from ripe_mambaspike.data.listing import without_files
+from ripe_mambaspike.data.sets.registry import list_dataset
 from ripe_mambaspike.data.sets.simulated import VERSION, recipe_key
 from ripe_mambaspike.data.store import EventStore, compare_source
 from ripe_mambaspike.errors import RipeError
@@ -21,8 +21,8 @@ def source_state(store: EventStore, root: Path) -> str:
     if state != "unchanged":
         return state
     try:
-        listing = list_set(store.name, root, **store.index["options"])
-        listing = without(listing, store.index.get("unreadable", {}))
+        listing = list_dataset(store.name, root, **store.index["options"])
+        listing = without_files(listing, store.index.get("unreadable", {}))
     except RipeError as error:
         return f"changed: {error}"
     except (TypeError, ValueError, AttributeError) as error:  # of options that are none

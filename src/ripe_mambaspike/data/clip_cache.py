@@ -4,10 +4,12 @@ Counts are integers, so bytes hold them exactly where none is over 255: every wa
 never draw from torch's global generator, and an error of theirs is raised as it is.
 """
 
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError, RipeError
 from ripe_mambaspike.data.settings import DataSettings
+from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError, RipeError
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.clips import Clips
@@ -172,17 +174,29 @@ def clip_bytes(clips: "Clips") -> int:
 
 
 def _free(target: torch.device, unknown: int = 0) -> int:
-    from ripe_mambaspike.models.memory import free_memory  # here: workers import this module and need no network
-
     free = free_memory(target)
     return unknown if free is None else free
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a new tensor could take; None where the system does not say."""
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():  # nothing may be asked while a graph is recorded
+            return None
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 def bin_batch(clips: "Clips", indices: Indices) -> Tensor:
     """Clips by index [B, T, 2, H, W], uint8 where no count is over 255, else float32."""
     counts = torch.empty((len(indices), *clips.shape))
     for at, index in enumerate(indices):
-        counts[at] = clips.clip(int(number))[0]
+        counts[at] = clips.clip(int(index))[0]
     return counts if counts.numel() and counts.max() > 255 else counts.to(torch.uint8)
 
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.clip_cache import ClipCache, Indices, Progress, open_cache
-from ripe_mambaspike.data.loading import BinnedSet, EventSet
+from ripe_mambaspike.data.loading import BinnedDataset, EventDataset
 from ripe_mambaspike.data.settings import DataSettings, resolved_grid
 
 
 class Clips:
     """Binned clips of one or more datasets by index: counts [T, 2, H, W] float32 and a label. Workers get a copy."""
 
-    def __init__(self, parts: Sequence[EventSet], labels: Sequence[Indices], data: DataSettings) -> None:
+    def __init__(self, parts: Sequence[EventDataset], labels: Sequence[Indices], data: DataSettings) -> None:
         """`labels` of each part, as indices of the first part's classes."""
         height, width = resolved_grid(data)
         self.settings = data
@@ -29,7 +29,7 @@ class Clips:
         self.classes = parts[0].classes
         self.labels: Indices = np.concatenate(labels)
         self._parts = [
-            BinnedSet(part, data.time_steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts
+            BinnedDataset(part, data.time_steps, by=data.by, grid=(height, width), binary=data.binary) for part in parts
         ]
         self._ends = np.cumsum([len(part) for part in parts])
         self._cache: ClipCache | None = None

@@ -20,21 +20,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib import request as web
 
-from ripe_mambaspike.data.archives import checksum, free_space
+from ripe_mambaspike.data.archives import archive_checksum, check_free_space
 from ripe_mambaspike.data.mirrors import Archive
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import locked
 
 Progress = Callable[[int, int | None], None]  # bytes done, bytes in all where known
 
-TRIES = 5  # of one mirror, in a row, without getting STEP further
+MAX_TRIES = 5  # of one mirror, in a row, without getting STEP further
 WAIT_SECONDS = 1.0  # before the second try; longer before every further one
 TIMEOUT_SECONDS = 30.0  # of silence
-CHUNK = 1 << 18
-STEP = 1 << 20
-LARGEST = 256 << 30  # bytes of an archive whose size nobody says
-SPOKEN = (web.HTTPHandler, web.HTTPSHandler, web.ProxyHandler, web.UnknownHandler)  # neither ftp nor files
-ANSWERS = (web.HTTPRedirectHandler, web.HTTPErrorProcessor, web.HTTPDefaultErrorHandler)
+CHUNK_BYTES = 1 << 18
+PROGRESS_BYTES = 1 << 20
+MAX_ARCHIVE_BYTES = 256 << 30  # bytes of an archive whose size nobody says
+PROTOCOL_HANDLERS = (web.HTTPHandler, web.HTTPSHandler, web.ProxyHandler, web.UnknownHandler)  # neither ftp nor files
+RESPONSE_HANDLERS = (web.HTTPRedirectHandler, web.HTTPErrorProcessor, web.HTTPDefaultErrorHandler)
 
 
 class _MirrorError(Exception):
@@ -87,7 +87,7 @@ def download(archive: Archive, folder: str | Path, *, progress: Progress | None 
 
 
 def _present(archive: Archive, path: Path, progress: Progress | None) -> Path:
-    found = checksum(path, archive.checksum.partition(":")[0])
+    found = archive_checksum(path, archive.checksum.partition(":")[0])
     size = path.stat().st_size
     if found != archive.checksum or archive.size not in (None, size):
         raise DataError(
@@ -116,7 +116,7 @@ class _Fetch:
         """Bring the file, check it and give it its name."""
         for _ in range(2):
             self.bring()
-            found, size = checksum(self.part, self.archive.checksum.partition(":")[0]), self.have()
+            found, size = archive_checksum(self.part, self.archive.checksum.partition(":")[0]), self.have()
             if found == self.archive.checksum and self.archive.size in (None, size):
                 return self.settle()
             self.drop()
@@ -133,9 +133,11 @@ class _Fetch:
             except _RestartError:
                 self.drop()
             except _BrokenError as error:
-                tries = 1 if self.have() >= best + STEP else tries + 1  # only new ground counts, not a second start
+                tries = (
+                    1 if self.have() >= best + PROGRESS_BYTES else tries + 1
+                )  # only new ground counts, not a second start
                 best = max(best, self.have())
-                if tries >= TRIES:
+                if tries >= MAX_TRIES:
                     raise _MirrorError(f"broke off {tries} times, last at byte {self.have()} ({error})") from error
                 time.sleep(WAIT_SECONDS * tries)
 
@@ -148,7 +150,7 @@ class _Fetch:
             self.pieced = True
             return
         if self.archive.size is not None:
-            free_space(self.folder, self.archive.size - offset, self.archive.name)
+            check_free_space(self.folder, self.archive.size - offset, self.archive.name)
         headers = {"User-Agent": "ripe-mambaspike", "Accept-Encoding": "identity"}
         if note is not None and offset:
             headers["Range"] = f"bytes={offset}-"
@@ -166,7 +168,7 @@ class _Fetch:
             else:
                 raise _MirrorError(f"answered {answer.status}")
             if total is not None:
-                free_space(self.folder, total - offset, self.archive.name)
+                check_free_space(self.folder, total - offset, self.archive.name)
             self.store(answer, offset, total)
 
     def store(self, answer: Any, offset: int, total: int | None) -> None:
@@ -178,14 +180,14 @@ class _Fetch:
             self.progress(offset, limit)
             while True:
                 try:
-                    chunk = answer.read1(CHUNK)
+                    chunk = answer.read1(CHUNK_BYTES)
                 except (OSError, http.client.HTTPException) as error:
                     raise _BrokenError(_reason(error)) from error
                 if not chunk:
                     break
-                if offset + len(chunk) > (LARGEST if limit is None else limit):
+                if offset + len(chunk) > (MAX_ARCHIVE_BYTES if limit is None else limit):
                     self.drop()
-                    raise _MirrorError(f"gave more than {LARGEST if limit is None else limit} bytes")
+                    raise _MirrorError(f"gave more than {MAX_ARCHIVE_BYTES if limit is None else limit} bytes")
                 with self.writing(limit):
                     _write(file, chunk)
                 offset += len(chunk)
@@ -254,7 +256,7 @@ class _Fetch:
 def _ask(url: str, headers: dict[str, str], continuing: bool) -> Any:
     """The open answer."""
     opener = web.OpenerDirector()
-    for handler in (*SPOKEN, *ANSWERS):
+    for handler in (*PROTOCOL_HANDLERS, *RESPONSE_HANDLERS):
         opener.add_handler(handler())
     try:
         return opener.open(web.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)

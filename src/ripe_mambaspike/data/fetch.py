@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ripe_mambaspike.data.archives import extract, made_from
+from ripe_mambaspike.data.archives import extract, extracted_from
 from ripe_mambaspike.data.download import download
 from ripe_mambaspike.data.mirrors import Archive, Benchmark, benchmark
 from ripe_mambaspike.errors import DataError
@@ -11,7 +11,7 @@ from ripe_mambaspike.errors import DataError
 Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes in all where known)
 
 
-def fetch_set(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
+def download_dataset(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
     """The set's files in the folder. Archives that a person put there are checked and unpacked like fetched ones."""
     facts = benchmark(name)
     try:
@@ -38,4 +38,4 @@ def _fetch(facts: Benchmark, root: Path, progress: Progress | None) -> None:
 
 
 def _unpacked(archive: Archive, root: Path) -> bool:
-    return made_from(root / archive.extract_to) == archive.name
+    return extracted_from(root / archive.extract_to) == archive.name

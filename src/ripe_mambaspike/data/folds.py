@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, Clip, carve_validation, rank
+from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, Clip, hash_rank, hold_out_validation
 from ripe_mambaspike.data.store import EventStore
 from ripe_mambaspike.errors import ConfigError, DataError
 
@@ -28,9 +28,11 @@ def folds_of(store: EventStore, cut: str, folds: int, fold: int) -> dict[str, ND
     names, labels = store.index["clips"]["name"], store.labels
     clips = [Clip(names[member], int(labels[member])) for member in members]
     # The class first: within it, names as if drawn by lot.
-    dealt = sorted(range(len(clips)), key=lambda at: (clips[at].label, rank(f"{store.name}/folds", clips[at].name)))
+    dealt = sorted(
+        range(len(clips)), key=lambda at: (clips[at].label, hash_rank(f"{store.name}/folds", clips[at].name))
+    )
     parts = [NONE] * len(clips)
     for turn, at in enumerate(dealt):
         parts[at] = TEST if turn % folds == fold else TRAIN
-    parts = carve_validation(f"{store.name}/folds/{fold}", clips, parts)
+    parts = hold_out_validation(f"{store.name}/folds/{fold}", clips, parts)
     return {part: members[[at for at, given in enumerate(parts) if given == part]] for part in PARTS}

@@ -10,7 +10,7 @@ from ripe_mambaspike.errors import DataError
 
 TRAIN, VALIDATION, TEST, NONE = "train", "val", "test", ""
 PARTS = (TRAIN, VALIDATION, TEST)
-SHARE = 0.1  # of a class's training clips, kept for validation
+VALIDATION_SHARE = 0.1  # of a class's training clips, kept for validation
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
     return _hash(text)
 
 
-def rank(salt: str, name: str) -> str:
+def hash_rank(salt: str, name: str) -> str:
     """Sorts names as if drawn by lot, the same on every machine and with every version of everything."""
     return _hash(f"{salt}/{name}")
 
@@ -87,7 +87,9 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def carve_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = SHARE) -> list[str]:
+def hold_out_validation(
+    salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = VALIDATION_SHARE
+) -> list[str]:
     """The parts with a share of each class's training clips, at least one of several, turned into validation."""
     carved = list(parts)
     by_class: dict[int, list[int]] = {}
@@ -96,7 +98,7 @@ def carve_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], sha
             by_class.setdefault(clip.label, []).append(index)
     for members in by_class.values():
         take = min(len(members) - 1, max(1, round(share * len(members))))
-        for index in sorted(members, key=lambda member: rank(salt, clips[member].name))[:take]:
+        for index in sorted(members, key=lambda member: hash_rank(salt, clips[member].name))[:take]:
             carved[index] = VALIDATION
     return carved
 
@@ -106,7 +108,7 @@ def one_clip_each(files: Iterable[tuple[str, str, int]]) -> tuple[SourceFile, ..
     return tuple(SourceFile(path, (Clip(name, label),)) for path, name, label in files)
 
 
-def without(listing: Listing, paths: Collection[str]) -> Listing:
+def without_files(listing: Listing, paths: Collection[str]) -> Listing:
     """The listing without some of its files; its cuts are then no published ones. Every class keeps a recording."""
     if not paths:
         return listing
@@ -123,7 +125,7 @@ def without(listing: Listing, paths: Collection[str]) -> Listing:
     return replace(listing, sources=sources, cuts=cuts)
 
 
-def check(listing: Listing, root: str) -> Listing:
+def check_listing(listing: Listing, root: str) -> Listing:
     """The listing, if it has a recording and no name stands twice."""
     if not listing.sources:
         raise DataError(f"{root} holds no recording of {listing.name}; its files are wanted there")

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.listing import PARTS
-from ripe_mambaspike.data.sets.registry import STORE, find_set
+from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.store import EventStore, open_store
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.events.binning import By, bin_events
+from ripe_mambaspike.events.binning import BinBy, bin_events
 from ripe_mambaspike.events.recording import Recording
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def load_set(
+def load_dataset(
     name: str,
     root: str | Path | None,
     split: str,
@@ -26,14 +26,14 @@ def load_set(
     cut: str | None = None,
     store: str | Path | None = None,
     store_key: str | None = None,
-) -> "EventSet":
+) -> "EventDataset":
     """The clips of one part, `train`, `val` or `test`, of a set that was prepared.
 
     `cut` names the way it is split, where there are several; `store` is where it was prepared, in the root by default
     (and with it, the root may be None). `store_key` chooses one of several preparations by its key (`ripe data list`),
     where the last one is not wanted.
     """
-    find_set(name)
+    dataset_info(name)
     if split not in PARTS:
         raise DataError(f"split is {split!r}; one of {', '.join(PARTS)} is wanted")
     if store is None and root is None:
@@ -51,10 +51,10 @@ def load_set(
     members = opened.members(chosen, split)
     if not len(members):
         raise DataError(f"{name} ({chosen}) has no {split} clips in {opened.folder}; a part that has some is wanted")
-    return EventSet(opened, chosen, split, members)
+    return EventDataset(opened, chosen, split, members)
 
 
-class EventSet:
+class EventDataset:
     """Clips and labels by number. Files are mapped when first used, in each process for itself."""
 
     def __init__(self, store: EventStore, cut: str, split: str, members: NDArray[np.int64]) -> None:
@@ -99,15 +99,15 @@ class EventSet:
         return self.store.sensor_size
 
 
-class BinnedSet:
+class BinnedDataset:
     """The same, binned: (counts [T, 2, H, W], label); what a `torch.utils.data.DataLoader` takes."""
 
     def __init__(
         self,
-        events: EventSet,
+        events: EventDataset,
         steps: int,
         *,
-        by: By = "time",
+        by: BinBy = "time",
         grid: int | tuple[int, int] | None = None,
         binary: bool = False,
     ) -> None:

@@ -28,9 +28,18 @@ from ripe_mambaspike.errors import DataError
 SUFFIXES = (".jpg", ".jpeg", ".png")
 IDX = re.compile(r"(train|t10k)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
 IDX_PARTS = {"train": TRAIN, "t10k": TEST}
-SMALLEST, LARGEST = 8, 4096  # of a picture's side
-WANTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file, are wanted"
-DAMAGE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, ValueError, SyntaxError, RuntimeError)
+MIN_SIDE, MAX_SIDE = 8, 4096  # of a picture's side
+EXPECTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file, are wanted"
+READ_ERRORS = (
+    OSError,
+    EOFError,
+    zlib.error,
+    zipfile.BadZipFile,
+    NotImplementedError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ def find_pictures(path: str | Path) -> Pictures:
                 return find_pictures(path.parent)
             return _list_tree(path, _zip_names(path))
         if not path.is_dir():
-            raise DataError(f"{path} is not there; {WANTED}")
+            raise DataError(f"{path} is not there; {EXPECTED}")
         found = sorted(each.relative_to(path) for each in path.rglob("*") if each.is_file())
     except OSError as error:
         raise DataError(f"{error.filename or path} cannot be read ({error.strerror})") from error
@@ -80,7 +89,7 @@ def read_pictures(source: Path, listed: Sequence[Picture]) -> list[NDArray[np.fl
     return [_decode(source, picture, data) for picture, data in zip(listed, _contents(source, listed), strict=True)]
 
 
-def on_ground(picture: NDArray[np.float32]) -> NDArray[np.float32]:
+def pad_to_square(picture: NDArray[np.float32]) -> NDArray[np.float32]:
     """In the middle of a square as bright as its edge mostly is, so that the edge is not most of what is seen.
 
     Around the square all is black: where the ground is not, it goes beyond what the sensor ever sees.
@@ -94,7 +103,7 @@ def on_ground(picture: NDArray[np.float32]) -> NDArray[np.float32]:
     return square
 
 
-def fingerprint(source: Path, listed: Sequence[Picture]) -> list[str]:
+def picture_checksums(source: Path, listed: Sequence[Picture]) -> list[str]:
     """A checksum of each picture's content, whatever it lies in; a picture that cannot be read is refused here."""
     checksums = []
     for picture, data in zip(listed, _contents(source, listed), strict=True):
@@ -113,7 +122,7 @@ def _contents(source: Path, listed: Sequence[Picture]) -> Iterator[Any]:
                 continue
             try:
                 yield archive.read(picture.member) if archive else (source / picture.member).read_bytes()
-            except (*DAMAGE, KeyError) as error:
+            except (*READ_ERRORS, KeyError) as error:
                 raise DataError(f"{source / picture.member} cannot be read ({error})") from error
 
 
@@ -124,8 +133,8 @@ def _opened(source: Path) -> Iterator[zipfile.ZipFile | None]:
         return
     try:
         archive = zipfile.ZipFile(source)
-    except DAMAGE as error:
-        raise DataError(f"{source} is no zip file or a damaged one ({error}); {WANTED}") from error
+    except READ_ERRORS as error:
+        raise DataError(f"{source} is no zip file or a damaged one ({error}); {EXPECTED}") from error
     with archive:
         yield archive
 
@@ -144,14 +153,14 @@ def _decode(source: Path, picture: Picture, data: Any) -> NDArray[np.float32]:
             if image.mode.startswith("I"):  # 16 bits
                 return (np.asarray(image).astype(np.float32) / np.float32(65535)).clip(0, 1)
             return np.asarray(image.convert("L")).astype(np.float32) / np.float32(255)
-    except (*DAMAGE, Image.DecompressionBombError) as error:
+    except (*READ_ERRORS, Image.DecompressionBombError) as error:
         reason = str(error).split("\n")[0]
         raise DataError(f"{place} is no picture or a damaged one ({reason}); JPEG or PNG is wanted") from error
 
 
 def _check_sides(place: Path, width: int, height: int) -> None:
-    if not SMALLEST <= min(width, height) <= max(width, height) <= LARGEST:
-        raise DataError(f"{place} is {width}×{height}; sides from {SMALLEST} to {LARGEST} pixels are wanted")
+    if not MIN_SIDE <= min(width, height) <= max(width, height) <= MAX_SIDE:
+        raise DataError(f"{place} is {width}×{height}; sides from {MIN_SIDE} to {MAX_SIDE} pixels are wanted")
 
 
 def _zip_names(path: Path) -> list[str]:
@@ -164,7 +173,7 @@ def _list_tree(source: Path, names: Sequence[str]) -> Pictures:
     """Pictures by the folders that they are in; folders around all of them do not count."""
     paths = {name: name.split("/") for name in names if name.lower().endswith(SUFFIXES)}
     if not paths:
-        raise DataError(f"{source} holds no pictures; {WANTED}")
+        raise DataError(f"{source} holds no pictures; {EXPECTED}")
     while all(len(parts) > 2 for parts in paths.values()) and len({parts[0] for parts in paths.values()}) == 1:
         if next(iter(paths.values()))[0].lower() in PART_NAMES:
             break
@@ -211,7 +220,7 @@ def _list_idx(folder: Path, files: Sequence[Path]) -> Pictures:
         listed += [Picture(images.as_posix(), label, part, number) for number, label in enumerate(named.tolist())]
         highest = max(highest, *named.tolist()) if len(named) else highest
     if not listed:
-        raise DataError(f"{folder} holds no pictures; {WANTED}")
+        raise DataError(f"{folder} holds no pictures; {EXPECTED}")
     return Pictures(folder, tuple(str(label) for label in range(highest + 1)), tuple(listed))
 
 
@@ -232,7 +241,7 @@ def _read_idx(path: Path, changed: int, size: int) -> NDArray[np.uint8]:
             data = gzip.decompress(data)
         zero, kind, axes = struct.unpack(">HBB", data[:4])
         shape = struct.unpack(f">{axes}I", data[4 : 4 + 4 * axes])
-    except (*DAMAGE, struct.error) as error:
+    except (*READ_ERRORS, struct.error) as error:
         raise DataError(f"{path} is no IDX file or a damaged one ({error})") from error
     body = len(data) - 4 - 4 * axes
     if (zero, kind) != (0, 8) or axes not in (1, 3):

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from ripe_mambaspike.data.building import (
     Note,
     Progress,
-    build,
+    build_store,
     cut_facts,
     describe_listing,
     key_of,
+    locked_dataset_folder,
     make_current,
-    opened_home,
     write_shard,
 )
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without
-from ripe_mambaspike.data.sensors_named import SensorsNamed, settle_sensor
-from ripe_mambaspike.data.store import LONGEST, EventStore, file_checksum, open_store, pack
+from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without_files
+from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
+from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
 from ripe_mambaspike.events.reading import read
@@ -39,7 +39,7 @@ UNSPLIT = "unsplit"  # the cut of a set that has no parts
 
 
 @dataclass(frozen=True)
-class Task:
+class FileShardTask:
     """One shard to be made; goes to a worker."""
 
     number: int
@@ -75,7 +75,7 @@ def prepare(
     needs the usual `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
-    with opened_home(folder, listing.name) as home:
+    with locked_dataset_folder(folder, listing.name) as home:
         check_split(listing, root, home, unsplit)
         return _prepare(listing, root, home, workers, strict, skip_unreadable, report)
 
@@ -106,15 +106,15 @@ def _prepare(
         paths = [root / source.path for source in listing.sources]
         groups = [paths[start : start + SHARD_FILES] for start in range(0, len(paths), SHARD_FILES)]
         checksums: list[str] = []
-        for result in run.map(partial(fingerprint, skip=skip), groups):
+        for result in run.map(partial(file_checksums, skip=skip), groups):
             checksums += result
             report("reading the source", len(checksums), len(paths))
         target = home / make_key(listing, checksums, skip)
-        store = build(
+        store = build_store(
             target,
             run,
-            lambda building: make_tasks(listing, root, building, strict, skip),
-            make_shard,
+            lambda building: plan_file_shards(listing, root, building, strict, skip),
+            make_file_shard,
             partial(_describe, listing, checksums),
             partial(report, "decoding"),
         )
@@ -145,7 +145,7 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
     return key_of(facts)
 
 
-def fingerprint(paths: Sequence[Path], skip: bool = False) -> list[str]:
+def file_checksums(paths: Sequence[Path], skip: bool = False) -> list[str]:
     """The checksum of each file; nothing for one that cannot be opened, where such are left out."""
     return [_checksum_or_nothing(path) if skip else file_checksum(path) for path in paths]
 
@@ -157,7 +157,9 @@ def _checksum_or_nothing(path: Path) -> str:
         return ""
 
 
-def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool, skip_unreadable: bool = False) -> list[Task]:
+def plan_file_shards(
+    listing: Listing, root: Path, folder: Path, strict: bool, skip_unreadable: bool = False
+) -> list[FileShardTask]:
     """Shards of about one size, by the files' sizes."""
     groups: list[list[SourceFile]] = []
     room = 0
@@ -169,7 +171,7 @@ def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool, skip_un
         groups[-1].append(source)
         room -= size
     return [
-        Task(
+        FileShardTask(
             number,
             root,
             folder,
@@ -184,7 +186,7 @@ def make_tasks(listing: Listing, root: Path, folder: Path, strict: bool, skip_un
     ]
 
 
-def make_shard(task: Task) -> None:
+def make_file_shard(task: FileShardTask) -> None:
     """Decode the files of one shard and write it."""
     packed: list[NDArray[np.void]] = []
     clips: list[Note] = []
@@ -207,14 +209,14 @@ def make_shard(task: Task) -> None:
         sensors.see(recording, source.path)
         outside += left
         for clip, (part, start) in zip(source.clips, parts, strict=True):
-            packed.append(pack(part.events, start))
+            packed.append(pack_events(part.events, start))
             clips.append({"name": clip.name, "label": clip.label, "events": len(part), "start_us": start})
     left_out = [clip.name for source in task.sources if source.path in unreadable for clip in source.clips]
     facts = {"troubles": troubles, "unreadable": unreadable, "left_out": left_out, "outside_crop": outside}
     write_shard(task, packed, clips, **facts, sensors=sensors.to_dict())
 
 
-def _read_source(task: Task, source: SourceFile) -> tuple[Recording, list[tuple[Recording, int]], int]:
+def _read_source(task: FileShardTask, source: SourceFile) -> tuple[Recording, list[tuple[Recording, int]], int]:
     """A file, the events of each of its clips with the time at which it begins, and how many are outside the crop."""
     path = task.root / source.path
     with warnings.catch_warnings():
@@ -257,7 +259,7 @@ def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
 
 def _check_room(part: Recording, start_us: int, path: Path) -> None:
     """The times must fit in 32 bits; y must leave one of 16 for the polarity."""
-    if (length := part.last_us - start_us) >= LONGEST:
+    if (length := part.last_us - start_us) >= MAX_CLIP_US:
         raise DataError(f"{path} has a clip of {length / 6e7:.0f} minutes; at most 71 are wanted")
     if (bottom := int(part["y"].max())) >= 1 << 15:
         raise DataError(f"{path} has an event at y = {bottom}; at most 32767 is wanted")
@@ -270,9 +272,9 @@ def _describe(listing: Listing, checksums: Sequence[str], notes: list[Note]) -> 
     for note in notes:
         sensors.add(note["sensors"])
         unreadable |= note["unreadable"]
-    settled = settle_sensor(sensors, listing.sensor_size)
+    settled = choose_sensor(sensors, listing.sensor_size)
     cropped, outside = _describe_crop(listing, settled.size, sum(note["outside_crop"] for note in notes))
-    described = describe_listing(without(listing, unreadable))
+    described = describe_listing(without_files(listing, unreadable))
     return {
         **described,
         "sensor_size": settled.size,

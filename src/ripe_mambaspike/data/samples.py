@@ -5,7 +5,7 @@ from itertools import zip_longest
 from torch import Tensor
 
 from ripe_mambaspike.data.listing import TEST
-from ripe_mambaspike.data.loading import EventSet
+from ripe_mambaspike.data.loading import EventDataset
 from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.errors import RipeError
@@ -27,7 +27,7 @@ def sample_clips(settings: DataSettings, count: int = 4) -> list[Sample] | None:
 def held_out(settings: DataSettings, count: int) -> list[HeldOut]:
     """The same clips as recordings."""
     data = open_data(settings)
-    events = EventSet(data.store, data.cut, TEST, data.members[TEST])
+    events = EventDataset(data.store, data.cut, TEST, data.members[TEST])
     found = []
     for index in spread_over_classes(events.labels.tolist(), count):
         recording, label = events[index]

@@ -10,7 +10,7 @@ from ripe_mambaspike.events.sensors import likely_size
 Size = tuple[int, int]
 
 
-class Seen(NamedTuple):
+class RecordingCount(NamedTuple):
     """So many recordings, and the first of them."""
 
     recordings: int
@@ -26,8 +26,8 @@ class Seen(NamedTuple):
 class SensorsNamed:
     """Counted over recordings."""
 
-    named: dict[Size, Seen] = field(default_factory=dict)  # by their headers
-    unnamed: Seen | None = None  # those whose format says nothing
+    named: dict[Size, RecordingCount] = field(default_factory=dict)  # by their headers
+    unnamed: RecordingCount | None = None  # those whose format says nothing
     corner: Size = (0, 0)  # the furthest pixel of all events
 
     def see(self, recording: Recording, path: str) -> None:
@@ -36,15 +36,15 @@ class SensorsNamed:
         in_file = recording.metadata.get("sensor_size_in_file")
         named = in_file is not None or recording.metadata["sensor_size_from"] == "the file"
         # Where the size was given, a header that says the same is not told apart from one that says nothing.
-        self._count(tuple(in_file or recording.sensor_size) if named else None, Seen(1, path))
+        self._count(tuple(in_file or recording.sensor_size) if named else None, RecordingCount(1, path))
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Those of a shard's note, which has been in JSON."""
         self.corner = union(self.corner, facts["corner"])
         for width, height, *seen in facts["named"]:
-            self._count((width, height), Seen(*seen))
+            self._count((width, height), RecordingCount(*seen))
         if facts["unnamed"]:
-            self._count(None, Seen(*facts["unnamed"]))
+            self._count(None, RecordingCount(*facts["unnamed"]))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -53,22 +53,22 @@ class SensorsNamed:
             "corner": list(self.corner),
         }
 
-    def _count(self, size: Any, seen: Seen) -> None:
+    def _count(self, size: Any, seen: RecordingCount) -> None:
         before = self.named.get(size) if size else self.unnamed
-        both = Seen(before.recordings + seen.recordings, before.first) if before else seen
+        both = RecordingCount(before.recordings + seen.recordings, before.first) if before else seen
         if size:
             self.named[size] = both
         else:
             self.unnamed = both
 
 
-class Settled(NamedTuple):
+class SensorChoice(NamedTuple):
     size: Size
     notes: tuple[str, ...]
     troubles: tuple[str, ...]
 
 
-def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
+def choose_sensor(seen: SensorsNamed, given: Size | None) -> SensorChoice:
     """The sensor of the store, what was guessed about it, and whether the recordings are of several.
 
     Recordings of several sensors, and such that do not name theirs, may be mixed: the sensor holds them all.
@@ -76,11 +76,11 @@ def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
     if given is not None:
         others = [f"{_shown(size)} ({found})" for size, found in seen.named.items() if size != given]
         said = f"sensor_size: expected recordings of {_shown(given)}, got some that name " + " and ".join(others)
-        return Settled(given, (), (f"{said}; events outside are left out",) if others else ())
+        return SensorChoice(given, (), (f"{said}; events outside are left out",) if others else ())
     reach = (seen.corner[0] + 1, seen.corner[1] + 1)
     if not seen.named:
         size = likely_size(*seen.corner)
-        return Settled(size, (f"sensor_size: guessed {_shown(size)} from the events; give --sensor-size W H",), ())
+        return SensorChoice(size, (f"sensor_size: guessed {_shown(size)} from the events; give --sensor-size W H",), ())
     declared = (0, 0)
     for one in seen.named:
         declared = union(declared, one)
@@ -99,8 +99,8 @@ def settle_sensor(seen: SensorsNamed, given: Size | None) -> Settled:
         )
     elif seen.unnamed:
         note = f"sensor_size: guessed {_shown(size)}, as the others name, for {seen.unnamed}; give --sensor-size W H"
-        return Settled(size, (note,), tuple(troubles))
-    return Settled(size, (), tuple(troubles))
+        return SensorChoice(size, (note,), tuple(troubles))
+    return SensorChoice(size, (), tuple(troubles))
 
 
 def union(first: Sequence[int], second: Sequence[int]) -> Size:

@@ -7,9 +7,14 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.files import read_regular
+from ripe_mambaspike.schema import convert
+from ripe_mambaspike.yaml_text import parse_yaml
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+RENAMED_FIELDS = {"set": "dataset", "steps": "time_steps", "workers": "num_workers"}  # in recipes of earlier versions
+MAX_RECIPE_BYTES = 64 * 1024  # of a recipe file; one with all fields and comments has a tenth of it
 GRID_SIDES = (8, 64)  # the least and the largest side of a grid that is taken from the sensor
 
 
@@ -37,6 +42,19 @@ class DataSettings:
 def root_of(data: DataSettings) -> Path:
     """The folder of a dataset."""
     return Path("data") / data.dataset if data.root is None else Path(data.root)
+
+
+def read_data_settings(recipe: Path) -> DataSettings:
+    """The `data` section of a run's recipe.yaml, also of one that an earlier version saved."""
+    try:
+        text = read_regular(recipe, MAX_RECIPE_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{recipe}: expected a recipe in YAML, got {error}", path=recipe) from error
+    values = parse_yaml(text, str(recipe))
+    section = values.get("data", {}) if isinstance(values, dict) else values
+    if isinstance(section, dict):
+        section = {RENAMED_FIELDS.get(str(name), name): value for name, value in section.items()}
+    return convert(section, DataSettings, origin=recipe, field="data", error=ConfigError)
 
 
 def grid_for(sensor_size: tuple[int, int]) -> tuple[int, int]:

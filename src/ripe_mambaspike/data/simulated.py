@@ -19,19 +19,26 @@ from torch import Tensor
 from ripe_mambaspike.data.building import (
     Note,
     Progress,
-    build,
+    build_store,
     cut_facts,
     describe_listing,
+    locked_dataset_folder,
     make_current,
-    opened_home,
     write_shard,
 )
 from ripe_mambaspike.data.listing import Clip, Listing
-from ripe_mambaspike.data.pictures import Picture, find_pictures, fingerprint, on_ground, read_pictures
+from ripe_mambaspike.data.pictures import Picture, find_pictures, pad_to_square, picture_checksums, read_pictures
 from ripe_mambaspike.data.sets.registry import STORE
-from ripe_mambaspike.data.sets.simulated import GESTURES, VERSION, Planned, plan_gestures, plan_pictures, recipe_key
+from ripe_mambaspike.data.sets.simulated import (
+    GESTURES,
+    VERSION,
+    SimulationPlan,
+    plan_gestures,
+    plan_pictures,
+    recipe_key,
+)
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
-from ripe_mambaspike.data.store import EventStore, pack
+from ripe_mambaspike.data.store import EventStore, pack_events
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
@@ -39,30 +46,30 @@ from ripe_mambaspike.events.simulate.fitted import (
     GESTURE_PIXEL,
     SENSOR,
     STEP_US,
-    Calibration,
+    CameraCalibration,
     load_calibration,
     simulate_pictures,
 )
 from ripe_mambaspike.events.simulate.gestures import CLASSES, DURATION_US, draw_clip, render
 from ripe_mambaspike.events.simulate.pixel import simulate_events
-from ripe_mambaspike.events.simulate.saccades import Saccades, scaled
+from ripe_mambaspike.events.simulate.saccades import Saccades, scale_saccades
 
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
 BATCH_PIXELS = 1 << 16  # of those simulated together
-KEPT_FRAMES = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
+MAX_FRAME_PIXELS = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
 WARM_US = 100_000  # that pixels watch a person before the clip begins
-SHOWN = 28  # cells of a picture that fill the calibrated sensor as they should
+CALIBRATED_CELLS = 28  # cells of a picture that fill the calibrated sensor as they should
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SimulationRecipe:
     """All that a set's recordings follow from, but for their pictures."""
 
     name: str
     side: int
     seed: int
     variation: float
-    calibration: Calibration
+    calibration: CameraCalibration
     duration_us: int = DURATION_US  # of a gesture's clip
 
     @property
@@ -80,12 +87,12 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Task:
+class SimulatedShardTask:
     """One shard to be made; goes to a worker."""
 
     number: int
     folder: Path
-    recipe: Recipe
+    recipe: SimulationRecipe
     clips: tuple[Clip, ...]
     parts: tuple[str, ...]
     source: Path | None  # of the pictures
@@ -96,7 +103,7 @@ class Task:
         return [clip.name for clip in self.clips]
 
 
-def make_set(
+def simulate_dataset(
     name: str,
     out: str | Path,
     *,
@@ -112,7 +119,7 @@ def make_set(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> EventStore:
-    """The store of a simulated set in `out`, for `load_set(name, out, …)`; made if it is not there yet.
+    """The store of a simulated set in `out`, for `load_dataset(name, out, …)`; made if it is not there yet.
 
     `images` are the pictures to show, which every set but `synthgesture` needs; `train`, `val` and `test` are how many
     clips to make, all when not given; `size` is the sensor's side, `seconds` how long a gesture is watched. With more
@@ -122,7 +129,9 @@ def make_set(
     camera = load_calibration(calibration)
     if name == GESTURES and calibration is None:
         camera = replace(camera, pixel=GESTURE_PIXEL)
-    recipe = Recipe(name, *check_made(name, images, size, seed, variation), camera, duration_us(name, seconds))
+    recipe = SimulationRecipe(
+        name, *check_made(name, images, size, seed, variation), camera, duration_us(name, seconds)
+    )
     counts = {"train": train, "val": val, "test": test}
     if images is None:
         source, planned = None, plan_gestures(CLASSES, counts)
@@ -134,24 +143,24 @@ def make_set(
     groups = [planned.pictures[start : start + 256] for start in range(0, len(planned.pictures), 256)]
     digest = hashlib.sha256()
     with Workers(workers) as run:
-        for done, checksums in enumerate(run.map(partial(fingerprint, source or Path()), groups), 1):
+        for done, checksums in enumerate(run.map(partial(picture_checksums, source or Path()), groups), 1):
             digest.update("".join(checksums).encode())
             report("reading the pictures", done, len(groups))
         said = _describe(recipe, digest.hexdigest() if source else None)
         key = recipe_key(said, listing.classes, [(clip.name, clip.label) for clip in listing.clips], cut_facts(listing))
-        with opened_home(Path(out) / STORE, name) as home:
-            build(
+        with locked_dataset_folder(Path(out) / STORE, name) as home:
+            build_store(
                 home / key,
                 run,
-                partial(make_tasks, recipe, planned, source),
-                make_shard,
+                partial(plan_simulated_shards, recipe, planned, source),
+                simulate_shard,
                 partial(_index, listing, said),
                 partial(report, "simulating"),
             )
             return make_current(home / key)
 
 
-def _describe(recipe: Recipe, pictures: str | None) -> dict[str, Any]:
+def _describe(recipe: SimulationRecipe, pictures: str | None) -> dict[str, Any]:
     """The recipe as the index keeps it."""
     return {
         "version": VERSION,
@@ -172,7 +181,9 @@ def _index(listing: Listing, recipe: dict[str, Any], notes: list[Note]) -> dict[
     return {**describe_listing(listing), "sensor_size": listing.sensor_size, "troubles": [], **source}
 
 
-def make_tasks(recipe: Recipe, planned: Planned, source: Path | None, folder: Path) -> list[Task]:
+def plan_simulated_shards(
+    recipe: SimulationRecipe, planned: SimulationPlan, source: Path | None, folder: Path
+) -> list[SimulatedShardTask]:
     """Shards of about one size."""
     clips = planned.listing.clips
     (cut,) = planned.listing.cuts.values()
@@ -181,11 +192,11 @@ def make_tasks(recipe: Recipe, planned: Planned, source: Path | None, folder: Pa
     for number, start in enumerate(range(0, len(clips), each)):
         span = slice(start, start + each)
         shown = planned.pictures[span]
-        tasks.append(Task(number, folder, recipe, clips[span], cut.parts[span], source, shown))
+        tasks.append(SimulatedShardTask(number, folder, recipe, clips[span], cut.parts[span], source, shown))
     return tasks
 
 
-def make_shard(task: Task) -> None:
+def simulate_shard(task: SimulatedShardTask) -> None:
     """Simulate the clips of one shard and write it. On one thread, so that the bytes are the same everywhere."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -200,7 +211,7 @@ def make_shard(task: Task) -> None:
         {"name": clip.name, "label": clip.label, "events": len(events), "start_us": 0}
         for clip, events in zip(task.clips, made, strict=True)
     ]
-    write_shard(task, [pack(events, 0) for events in made], clips)
+    write_shard(task, [pack_events(events, 0) for events in made], clips)
 
 
 def clip_seed(seed: int, name: str) -> int:
@@ -208,7 +219,7 @@ def clip_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode("utf-8", "surrogateescape")).digest()[:8]) >> 1
 
 
-def _batches(task: Task) -> Iterator[list[Events]]:
+def _batches(task: SimulatedShardTask) -> Iterator[list[Events]]:
     each = task.recipe.group(BATCH_PIXELS)
     for start in range(0, len(task.clips), each):
         span = slice(start, start + each)
@@ -219,7 +230,9 @@ def _batches(task: Task) -> Iterator[list[Events]]:
             yield _saccades(task.recipe, read_pictures(task.source, task.pictures[span]), seeds)
 
 
-def _gestures(recipe: Recipe, clips: Sequence[Clip], parts: Sequence[str], seeds: Sequence[int]) -> list[Events]:
+def _gestures(
+    recipe: SimulationRecipe, clips: Sequence[Clip], parts: Sequence[str], seeds: Sequence[int]
+) -> list[Events]:
     duration = recipe.duration_us
     drawn = [
         replace(draw_clip(clip.label, seed, part), duration_us=duration)
@@ -227,7 +240,7 @@ def _gestures(recipe: Recipe, clips: Sequence[Clip], parts: Sequence[str], seeds
     ]
     first = -(WARM_US // recipe.step_us) * recipe.step_us
     times = torch.arange(first, duration + recipe.step_us, recipe.step_us).clamp(max=duration).double()
-    whole = len(times) * len(drawn) * recipe.side**2 <= KEPT_FRAMES
+    whole = len(times) * len(drawn) * recipe.side**2 <= MAX_FRAME_PIXELS
     frames = render(drawn, times, recipe.size) if whole else None
 
     def scene(at: Tensor) -> Tensor:
@@ -238,7 +251,7 @@ def _gestures(recipe: Recipe, clips: Sequence[Clip], parts: Sequence[str], seeds
     return simulate_events(scene, recipe.calibration.pixel, recipe.size, duration, seeds, **common)
 
 
-def _factors(recipe: Recipe, seeds: Sequence[int]) -> Tensor:
+def _factors(recipe: SimulationRecipe, seeds: Sequence[int]) -> Tensor:
     """Of the thresholds of each clip, ON and OFF [B, 2], varying as the calibration says."""
     by = recipe.calibration.variation
     drawn = [torch.randn(2, generator=torch.Generator().manual_seed(seed ^ 0x6E57)) for seed in seeds]
@@ -247,11 +260,11 @@ def _factors(recipe: Recipe, seeds: Sequence[int]) -> Tensor:
     return torch.stack([common + tilt, common - tilt], 1).exp()
 
 
-def _saccades(recipe: Recipe, pictures: Sequence[NDArray[np.float32]], seeds: Sequence[int]) -> list[Events]:
+def _saccades(recipe: SimulationRecipe, pictures: Sequence[NDArray[np.float32]], seeds: Sequence[int]) -> list[Events]:
     """Those of one size together; the order stays."""
     made: dict[int, Events] = {}
     alike: dict[tuple[int, int], list[int]] = {}
-    squares = [on_ground(picture) for picture in pictures]
+    squares = [pad_to_square(picture) for picture in pictures]
     for index, (picture, square) in enumerate(zip(pictures, squares, strict=True)):
         alike.setdefault((max(picture.shape), len(square)), []).append(index)
     for (cells, _), members in alike.items():
@@ -268,7 +281,7 @@ def fitted_to(saccades: Saccades, sensor: int, cells: int) -> Saccades:
 
     The blur is the picture's own, but never finer than the sensor's was.
     """
-    moved = scaled(saccades, sensor / SENSOR[0])
-    across, down = (scale * (SHOWN / cells) for scale in moved.scale)
+    moved = scale_saccades(saccades, sensor / SENSOR[0])
+    across, down = (scale * (CALIBRATED_CELLS / cells) for scale in moved.scale)
     coarser = sum(saccades.scale) / (across + down)
     return replace(moved, scale=(across, down), blur=saccades.blur * max(1.0, coarser))

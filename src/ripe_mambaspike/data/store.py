@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.sets.registry import SIMULATED
-from ripe_mambaspike.data.store_index import INDEX, LETTERS, read_index
+from ripe_mambaspike.data.store_index import INDEX, PART_LETTERS, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.events.region import Crop, check_crop
@@ -27,13 +27,23 @@ from ripe_mambaspike.files import read_regular
 STORED = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
 KEY = re.compile(r"[0-9a-f]{16}")  # the name of a store's folder
-LONGEST = 1 << 32
+MAX_CLIP_US = 1 << 32
 # What NumPy raises for a file that is no array, or one whose header lies.
-DAMAGE = (OSError, ValueError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError, RecursionError)
-MOST_TIMED = 2000  # clips whose durations tell the median
+READ_ERRORS = (
+    OSError,
+    ValueError,
+    EOFError,
+    SyntaxError,
+    TypeError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+)
+MAX_TIMED_CLIPS = 2000  # clips whose durations tell the median
 
 
-def pack(events: Events, start_us: int) -> NDArray[np.void]:
+def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
     """Ordered events → as stored."""
     packed = np.empty(len(events), STORED)
     packed["t"] = events["t"] - start_us
@@ -42,7 +52,7 @@ def pack(events: Events, start_us: int) -> NDArray[np.void]:
     return packed
 
 
-def unpack(packed: NDArray[np.void], start_us: int = 0) -> Events:
+def unpack_events(packed: NDArray[np.void], start_us: int = 0) -> Events:
     """As stored → events, `start_us` added to their times."""
     events = np.empty(len(packed), EVENT)
     events["x"] = packed["x"]
@@ -93,7 +103,7 @@ class EventStore:
         width, height = self.index.get("whole_size") or self.sensor_size
         return int(width), int(height)
 
-    def median_duration_us(self, members: NDArray[np.int64], most: int = MOST_TIMED) -> int:
+    def median_duration_us(self, members: NDArray[np.int64], most: int = MAX_TIMED_CLIPS) -> int:
         """The median duration of clips as binning sees it, last - first + 1 µs; of at most so many, evenly chosen."""
         chosen = members[np.linspace(0, len(members) - 1, min(most, len(members))).astype(np.int64)]
         shards: dict[int, NDArray[np.void]] = {}
@@ -116,7 +126,7 @@ class EventStore:
     def members(self, cut: str, part: str) -> NDArray[np.int64]:
         """The clips of one part."""
         letters = np.frombuffer(self.index["cuts"][cut]["parts"].encode(), "S1")
-        return np.flatnonzero(letters == LETTERS[part].encode())
+        return np.flatnonzero(letters == PART_LETTERS[part].encode())
 
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
@@ -128,7 +138,7 @@ class EventStore:
         metadata = {"name": clips["name"][number], "start_us": clips["start_us"][number]}
         if self.crop is not None:
             metadata["crop"] = self.crop
-        return Recording(unpack(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
+        return Recording(unpack_events(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
 
     def _place(self, number: int) -> tuple[int, int, int]:
         """A clip's shard, where in it the clip begins, and how many events it has."""
@@ -141,7 +151,7 @@ class EventStore:
             if path.exists() and not path.is_file():
                 raise OSError("not a regular file")
             stored = np.load(path, mmap_mode="r", allow_pickle=False)
-        except DAMAGE as error:
+        except READ_ERRORS as error:
             raise DataError(f"{path} is missing or damaged ({error}); prepare the set again", path=path) from error
         if not isinstance(stored, np.memmap) or stored.dtype != STORED or stored.shape != (wanted,):
             held = f"{stored.shape} of {stored.dtype}" if isinstance(stored, np.ndarray) else "no array"

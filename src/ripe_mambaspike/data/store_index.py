@@ -19,13 +19,13 @@ from ripe_mambaspike.files import read_regular
 
 INDEX = "index.json"
 LAYOUT = 1  # goes up when what is stored for the same source changes
-LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
+PART_LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
 COLUMNS = ("name", "label", "shard", "at", "events", "start_us")
 MAX_INDEX = 256 << 20  # bytes; that of N-MNIST's 70,000 clips has 15 MiB
 MAX_EVENTS = 1 << 40
 MAX_TIME = 1 << 62
 MAX_SIDE = 1 << 16
-AGAIN = "prepare the set again"
+HINT = "prepare the set again"
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -34,13 +34,13 @@ def read_index(path: Path) -> dict[str, Any]:
         index = json.loads(read_regular(path, MAX_INDEX), parse_constant=_refuse_constant)
         layout = index["layout"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is missing or damaged; {AGAIN}", path=path) from error
+        raise DataError(f"{path} is missing or damaged; {HINT}", path=path) from error
     if layout != LAYOUT or isinstance(layout, bool):
         said = reprlib.repr(layout)
-        raise DataError(f"{path} is of layout {said}; {LAYOUT} is wanted: {AGAIN}", field="layout", path=path)
+        raise DataError(f"{path} is of layout {said}; {LAYOUT} is wanted: {HINT}", field="layout", path=path)
     check_index(index, path)
     if index["sha256"] != index_checksum(index):
-        raise DataError(f"{path} does not have the checksum that it names; {AGAIN}", field="sha256", path=path)
+        raise DataError(f"{path} does not have the checksum that it names; {HINT}", field="sha256", path=path)
     return dict(index)
 
 
@@ -56,7 +56,7 @@ def check_index(index: Mapping[str, Any], path: Path) -> None:
     def want(fits: bool, field: str, value: Any, wanted: str) -> None:
         if not fits:
             said = reprlib.repr(value)
-            raise DataError(f"{path}: {field}: expected {wanted}, got {said}; {AGAIN}", field=field, path=path)
+            raise DataError(f"{path}: {field}: expected {wanted}, got {said}; {HINT}", field=field, path=path)
 
     def member(name: str) -> Any:
         want(name in index, name, None, "an entry")
@@ -118,12 +118,12 @@ def _check_cuts(cuts: Any, clips: int, want: Any) -> None:
         field = f"cuts.{name}"
         want(isinstance(cut, dict), field, cut, "an object")
         parts = cut.get("parts")
-        lettered = isinstance(parts, str) and len(parts) == clips and set(parts) <= {*LETTERS.values(), "-"}
+        lettered = isinstance(parts, str) and len(parts) == clips and set(parts) <= {*PART_LETTERS.values(), "-"}
         want(lettered, f"{field}.parts", parts, f"a letter of rvt- for each of the {clips} clips")
         want(isinstance(cut.get("checksum"), str), f"{field}.checksum", cut.get("checksum"), "a text")
         want(isinstance(cut.get("published"), bool), f"{field}.published", cut.get("published"), "true or false")
         counted = Counter(parts)
-        sizes = {part: counted[letter] for part, letter in LETTERS.items()}
+        sizes = {part: counted[letter] for part, letter in PART_LETTERS.items()}
         want(cut.get("sizes") == sizes, f"{field}.sizes", cut.get("sizes"), str(sizes))
 
 

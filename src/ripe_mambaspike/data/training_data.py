@@ -11,12 +11,12 @@ from ripe_mambaspike.data.clip_cache import Indices
 from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.listing import PARTS, TEST, TRAIN, VALIDATION
-from ripe_mambaspike.data.loading import EventSet, load_set
+from ripe_mambaspike.data.loading import EventDataset, load_dataset
+from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.settings import DataSettings, resolved_grid, root_of, with_grid
-from ripe_mambaspike.data.sets.registry import STORE, find_set
 from ripe_mambaspike.data.store import CURRENT, EventStore, open_store, store_keys
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.events.region import sides
+from ripe_mambaspike.events.region import format_size
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ExtraDataset:
     """The training split of another dataset."""
 
     root: Path
-    events: EventSet
+    events: EventDataset
     labels: Indices  # as indices of the run's classes
     left_out: int  # clips with the name of one that is held out
 
@@ -66,8 +66,8 @@ class TrainingData:
         events = self._events(TEST)
         return Clips([events], [events.labels], self.settings)
 
-    def _events(self, part: str) -> EventSet:
-        return EventSet(self.store, self.cut, part, self.members[part])
+    def _events(self, part: str) -> EventDataset:
+        return EventDataset(self.store, self.cut, part, self.members[part])
 
     @cached_property
     def duration_us(self) -> int:
@@ -106,7 +106,7 @@ class TrainingData:
             "grid": list(resolved_grid(self.settings)),
             "root": str(self.root),
             "store": self.store.key,
-            "simulated": find_set(self.store.name).simulated,
+            "simulated": dataset_info(self.store.name).simulated,
             "cut": self.cut,
             "sensor_size": list(self.store.sensor_size),
             "classes": len(self.classes),
@@ -129,7 +129,7 @@ def open_data(data: DataSettings) -> TrainingData:
     elif data.fold:
         raise ConfigError(f"data.fold: expected 0 without data.folds, got {data.fold}", field="data.fold")
     else:
-        train = load_set(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
+        train = load_dataset(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
         store, cut = train.store, train.cut
         members = {part: store.members(cut, part) for part in PARTS}
     if not data.validation:
@@ -147,12 +147,12 @@ def open_data(data: DataSettings) -> TrainingData:
 
 def _sensor(store: EventStore) -> str:
     """The sensor of a dataset, and the part of it that is binned."""
-    return sides(store.whole_size) + (f", cropped to {' '.join(map(str, store.crop))}" if store.crop else "")
+    return format_size(store.whole_size) + (f", cropped to {' '.join(map(str, store.crop))}" if store.crop else "")
 
 
 def _check_prepared(name: str, root: Path) -> None:
     """Raise where a folder has no such prepared dataset, with the command that makes it."""
-    simulated = find_set(name).simulated
+    simulated = dataset_info(name).simulated
     try:
         home = root / STORE / name
         there = (home / CURRENT).is_file() or bool(store_keys(home))
@@ -183,7 +183,7 @@ def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
         raise refuse(ConfigError, "DATASET=ROOT")
     root = Path(folder)
     _check_prepared(name, root)
-    events = load_set(name, root, TRAIN)
+    events = load_dataset(name, root, TRAIN)
     if events.store.key == data.store.key:
         raise refuse(ConfigError, "another dataset than the run's own")
     if sorted(events.classes) != sorted(data.classes):
@@ -192,12 +192,12 @@ def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
         raise refuse(DataError, expected, f"{len(events.classes)} of {text!r} ({only_one!r} is in only one of them)")
     if not data.settings.validation:
         parts = [events.store.members(events.cut, part) for part in (TRAIN, VALIDATION)]
-        events = EventSet(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
+        events = EventDataset(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
         names = data.store.index["clips"]["name"]
         held = {names[member] for part in (VALIDATION, TEST) for member in data.members[part]}
         members = members[[clip not in held for clip in events.names]]
-    kept = EventSet(events.store, events.cut, TRAIN, members)
+    kept = EventDataset(events.store, events.cut, TRAIN, members)
     renumbered = np.array([data.classes.index(each) for each in events.classes], np.int64)
     return ExtraDataset(root, kept, renumbered[kept.labels], len(events) - len(members))

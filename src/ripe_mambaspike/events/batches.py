@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.binning import MOST_STEPS, By, as_grid, bin_events
+from ripe_mambaspike.events.binning import MAX_STEPS, BinBy, as_grid, bin_events
 from ripe_mambaspike.events.recording import EVENT, Recording, check_inside, make_events
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def bin_batch(
     recordings: Sequence[Recording],
     steps: int,
     *,
-    by: By = "time",
+    by: BinBy = "time",
     grid: int | tuple[int, int] | None = None,
     binary: bool = False,
     device: Any = None,
@@ -29,8 +29,8 @@ def bin_batch(
         raise InputError("there are no recordings to bin; at least one is wanted")
     if by not in ("time", "count"):
         raise InputError(f"by is {by!r}; time or count is wanted for a batch")
-    if not isinstance(steps, int | np.integer) or not 1 <= steps <= MOST_STEPS:
-        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MOST_STEPS} is wanted")
+    if not isinstance(steps, int | np.integer) or not 1 <= steps <= MAX_STEPS:
+        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MAX_STEPS} is wanted")
     sizes = sorted({recording.sensor_size for recording in recordings})
     if grid is None and len(sizes) > 1:
         raise InputError(f"the recordings are of sensors {sizes}; a grid is wanted for a batch of them")
@@ -47,7 +47,7 @@ def bin_batch(
     return (counts > 0).to(counts.dtype) if binary else counts
 
 
-def _count(recordings: Sequence[Recording], steps: int, by: By, grid: tuple[int, int], device: Any) -> "Tensor":
+def _count(recordings: Sequence[Recording], steps: int, by: BinBy, grid: tuple[int, int], device: Any) -> "Tensor":
     import torch
 
     batch, (height, width) = len(recordings), grid

@@ -20,16 +20,16 @@ from ripe_mambaspike.events.recording import Events, Recording, check_inside
 if TYPE_CHECKING:
     from torch import Tensor
 
-By = Literal["time", "count", "window"]
-CHUNK = 1 << 15  # events at a time: indices stay in the cache
-MOST_STEPS = 1 << 20
+BinBy = Literal["time", "count", "window"]
+CHUNK_EVENTS = 1 << 15  # events at a time: indices stay in the cache
+MAX_STEPS = 1 << 20
 
 
 def bin_events(
     recording: Recording | Events,
     steps: int | None = None,
     *,
-    by: By = "time",
+    by: BinBy = "time",
     window_us: int | None = None,
     grid: int | tuple[int, int] | None = None,
     binary: bool = False,
@@ -59,7 +59,7 @@ def bin_events(
 def step_bounds(
     recording: Recording,
     steps: int | None,
-    by: By,
+    by: BinBy,
     window_us: int | None,
     start_us: int | None,
     stop_us: int | None,
@@ -70,8 +70,8 @@ def step_bounds(
         raise InputError(f"by is {by!r}; time, count or window is wanted")
     if steps is None and by != "window":
         raise InputError("steps is not given; a whole number of at least 1 is wanted")
-    if steps is not None and (not isinstance(steps, int | np.integer) or not 1 <= steps <= MOST_STEPS):
-        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MOST_STEPS} is wanted")
+    if steps is not None and (not isinstance(steps, int | np.integer) or not 1 <= steps <= MAX_STEPS):
+        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MAX_STEPS} is wanted")
     if window_us is not None and (not isinstance(window_us, int | np.integer) or window_us < 1):
         raise InputError(f"window_us is {window_us!r}; a whole number of at least 1 is wanted")
     if (window_us is not None) != (by == "window"):
@@ -118,8 +118,8 @@ def _window_edges(start: int, stop: int, window: int, steps: int | None, stop_us
         raise InputError(f"window_us is {window}; at least 1 is wanted")
     needed = -(-(stop - start) // window)
     parts = needed if steps is None else int(steps)
-    if parts > MOST_STEPS:
-        raise InputError(f"window_us is {window}, which makes {parts:,} steps; at most {MOST_STEPS:,} are wanted")
+    if parts > MAX_STEPS:
+        raise InputError(f"window_us is {window}, which makes {parts:,} steps; at most {MAX_STEPS:,} are wanted")
     if stop_us is not None and parts < needed:
         raise InputError(f"{parts} windows of {window} µs do not reach from {start} to {stop} µs")
     return [start + index * window for index in range(parts + 1)]
@@ -132,8 +132,8 @@ def _count(recording: Recording, bounds: list[int], cells: tuple[int, int]) -> N
     scaled = (width, height) != recording.sensor_size
     columns, rows = _cells(recording.sensor_size[0], width), _cells(recording.sensor_size[1], height) * width
     for step, (first, end) in enumerate(pairwise(bounds)):
-        for start in range(first, end, CHUNK):
-            part = recording.events[start : min(start + CHUNK, end)]
+        for start in range(first, end, CHUNK_EVENTS):
+            part = recording.events[start : min(start + CHUNK_EVENTS, end)]
             if scaled:
                 index = rows[part["y"]]
                 index += columns[part["x"]]

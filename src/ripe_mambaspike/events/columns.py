@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import MAX_TIME, TIME_UNITS, Source
+from ripe_mambaspike.events.source import MAX_TIME, TIME_UNITS, EventSource
 
-MOST = 65535
+MAX_COORDINATE = 65535
 OFF_ANY_SENSOR = "had a coordinate below 0 or above 65535"
 NAMES = {
     "x": ("x", "xs", "x_pos", "x_position", "col", "column"),
@@ -57,11 +57,11 @@ def guess_order(table: NDArray[Any]) -> str | None:
 
 
 @dataclass
-class Columns:
+class ColumnConverter:
     """Turns columns into events; the unit of the times is settled by the first piece and then kept."""
 
     origin: str
-    source: Source
+    source: EventSource
     time_unit: str | None = None
 
     def __call__(self, columns: Mapping[str, NDArray[Any]], start: int) -> Events:
@@ -72,7 +72,7 @@ class Columns:
         x, y = (self._whole(name, columns[name], start) for name in "xy")
         p = self._whole("p", columns["p"], start, -1, 1)
         t = self._times(columns["t"], start)
-        off = (x < 0) | (y < 0) | (x > MOST) | (y > MOST)
+        off = (x < 0) | (y < 0) | (x > MAX_COORDINATE) | (y > MAX_COORDINATE)
         if off.any():
             self.source.leave_out(off.sum(), OFF_ANY_SENSOR)
             x, y, t, p = x[~off], y[~off], t[~off], p[~off]

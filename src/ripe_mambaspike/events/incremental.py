@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.binning import CHUNK, _cells, as_grid
+from ripe_mambaspike.events.binning import CHUNK_EVENTS, _cells, as_grid
 from ripe_mambaspike.events.recording import LIMITS, Events, Recording, check_inside
 
 KINDS = {"x": "iu", "y": "iu", "t": "iu", "p": "iub"}  # of numpy's types
@@ -98,14 +98,14 @@ class CellCounter:
         self._held = 0
 
     def add(self, events: Events) -> None:
-        for first in range(0, len(events), CHUNK):
-            part = events[first : first + CHUNK]
+        for first in range(0, len(events), CHUNK_EVENTS):
+            part = events[first : first + CHUNK_EVENTS]
             index = self._rows[part["y"]]
             index += self._columns[part["x"]]
             index += part["p"].astype(np.int64) * self._plane
             self._waiting.append(index)
             self._held += len(part)
-            if self._held >= CHUNK:
+            if self._held >= CHUNK_EVENTS:
                 self._count()
         self.events += len(events)
 

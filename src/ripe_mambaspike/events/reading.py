@@ -24,16 +24,16 @@ from ripe_mambaspike.events.source import (
     FREE_BYTES,
     MAX_EXPANSION,
     MAX_TIME,
+    EventSource,
     Options,
-    Source,
     check_expansion,
-    no_events,
+    empty_events,
 )
 
 # Those with a magic first, then those recognized by what they look like.
 FORMATS: tuple[ModuleType, ...] = (aedat2, aedat3, aedat4, evt2, evt21, evt3, dat, hdf5, arrays, text, atis)
-HEAD = 1 << 13
-KNOWN = "AEDAT 2.0, 3.1 or 4, EVT 2.0, 2.1 or 3.0, DAT, HDF5, npy, npz, text or 40-bit ATIS is wanted"
+HEAD_BYTES = 1 << 13
+KNOWN_FORMATS = "AEDAT 2.0, 3.1 or 4, EVT 2.0, 2.1 or 3.0, DAT, HDF5, npy, npz, text or 40-bit ATIS is wanted"
 OUTSIDE = "outside"
 BACKWARDS = "backwards"
 NEGATIVE = "negative"
@@ -50,7 +50,7 @@ def read(
     """The whole recording. `sensor_size` (width, height) and `time_unit` say what some formats leave open."""
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
     pieces = list(opened.pieces())
-    events = np.concatenate(pieces) if pieces else no_events()
+    events = np.concatenate(pieces) if pieces else empty_events()
     opened.warn()
     return opened.recording(events)
 
@@ -112,13 +112,13 @@ def open_recording(
     except OSError as error:
         raise ReadError(f"{path} cannot be read ({error.strerror or error})") from error
     start = " ".join(f"{byte:02x}" for byte in head[:8])
-    raise ReadError(f"{path} is of no known format (it starts with the bytes {start}); {KNOWN}")
+    raise ReadError(f"{path} is of no known format (it starts with the bytes {start}); {KNOWN_FORMATS}")
 
 
 class OpenRecording:
     """A recording whose events are read once, piece by piece, and checked on the way."""
 
-    def __init__(self, path: Path, source: Source, options: Options, strict: bool, size: int) -> None:
+    def __init__(self, path: Path, source: EventSource, options: Options, strict: bool, size: int) -> None:
         self.path = path
         self.size = size  # bytes of the file
         self.format = source.format
@@ -235,7 +235,7 @@ def _head(path: Path) -> tuple[bytes, int]:
         if not stat.S_ISREG(facts.st_mode):
             kind = "a folder" if stat.S_ISDIR(facts.st_mode) else "no plain file"
             raise ReadError(f"{path} is {kind}; a recording is wanted")
-        head = os.read(descriptor, HEAD)
+        head = os.read(descriptor, HEAD_BYTES)
         _check_holes(descriptor, facts.st_size, path)
     finally:
         os.close(descriptor)

@@ -25,8 +25,8 @@ class SensorRegion:
 
     size: Size | None = None  # before the crop; None: not known, so each recording's own
     crop: Crop | None = None  # None: all of it
-    size_asked: bool = False
-    crop_asked: bool = False
+    size_given: bool = False
+    crop_given: bool = False
 
     @property
     def binned_size(self) -> Size | None:
@@ -35,10 +35,10 @@ class SensorRegion:
 
     def check_size(self, size: Size) -> None:
         """Raise unless a source that names its sensor is of the size that the network was trained on, or asked for."""
-        if self.size not in (None, size) and (self.size_asked or not self.crop_asked):
-            said = "as asked for" if self.size_asked else "which the network was trained on"
+        if self.size not in (None, size) and (self.size_given or not self.crop_given):
+            said = "as asked for" if self.size_given else "which the network was trained on"
             raise InputError(
-                f"sensor_size: expected {sides(self.size)}, {said}, got {sides(size)}; {_overrides(size)}",
+                f"sensor_size: expected {format_size(self.size)}, {said}, got {format_size(size)}; {_overrides(size)}",
                 field="sensor_size",
             )
         if self.crop is not None:
@@ -49,14 +49,14 @@ class SensorRegion:
 
         `size_from` is who named the recording's `size`; the network's own decides where that was guessed.
         """
-        if self.size is not None and self.size_asked:
+        if self.size is not None and self.size_given:
             return self.size, "the caller"
         if size_from != GUESSED or self.size is None:
             self.check_size(size)
             return size, size_from
         if corner[0] >= self.size[0] or corner[1] >= self.size[1]:
             raise InputError(
-                f"sensor_size: expected events on the {sides(self.size)} sensor which the network was trained on, "
+                f"sensor_size: expected events on the {format_size(self.size)} sensor of the network's training set, "
                 f"got events up to ({corner[0]}, {corner[1]}); {_overrides(size)}",
                 field="sensor_size",
             )
@@ -78,16 +78,16 @@ class SensorRegion:
         size, size_from = self.decide_size(recording.sensor_size, metadata.get("sensor_size_from"), corner)
         said = list(recording.warnings)
         if size_from == GUESSED:
-            said.append(guessed(size))
+            said.append(guessed_size_warning(size))
         events = recording.events
         if corner[0] >= size[0] or corner[1] >= size[1]:
             events = events[inside(events, (0, 0, *size))]
-            said.append(f"{len(recording) - len(events):,} events outside the {sides(size)} sensor left out")
+            said.append(f"{len(recording) - len(events):,} events outside the {format_size(size)} sensor left out")
         if self.crop is not None:
             events = crop_events(events, check_crop(self.crop, size))
         if not len(events):
             name = "crop" if self.crop else "sensor_size"
-            where = f"in the crop {_crop(self.crop)}" if self.crop else f"on the {sides(size)} sensor"
+            where = f"in the crop {_crop(self.crop)}" if self.crop else f"on the {format_size(size)} sensor"
             raise InputError(f"{name}: expected events {where}, got none", field=name)
         facts: dict[str, Any] = {**metadata, "sensor_size_from": size_from, "whole_size": size, FITTED: self}
         binned = size if self.crop is None else self.crop[2:]
@@ -121,12 +121,12 @@ def inside(events: Events, crop: Crop) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     return (x >= left) & (x < left + width) & (y >= top) & (y < top + height)
 
 
-def guessed(size: Size) -> str:
-    """What is said where nobody names the sensor."""
-    return f"sensor_size: guessed {sides(size)} from the events, since neither file nor network say; give --sensor-size"
+def guessed_size_warning(size: Size) -> str:
+    """The warning where neither file nor network name the sensor."""
+    return f"sensor_size: guessed {format_size(size)} from the events; --sensor-size sets it"
 
 
-def sides(size: Size | None) -> str:
+def format_size(size: Size | None) -> str:
     return "?" if size is None else f"{size[0]}×{size[1]}"
 
 

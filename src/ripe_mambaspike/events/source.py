@@ -18,7 +18,7 @@ FREE_BYTES = 1 << 28  # of events that any file may hold, however small it is
 MAX_EXPANSION = 200  # bytes of events for a byte of the file, beyond that; a camera's busiest words have 78
 TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
-State = TypeVar("State")
+DecoderState = TypeVar("DecoderState")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Options:
 
 
 @dataclass
-class Source:
+class EventSource:
     """An opened recording: what its header says, and its events piece by piece, in the order of the file."""
 
     format: str
@@ -94,8 +94,8 @@ def decode_blocks(
     path: Path,
     start: int,
     dtype: np.dtype[Any],
-    decode: Callable[[NDArray[Any], State], tuple[Events, State]],
-    state: State,
+    decode: Callable[[NDArray[Any], DecoderState], tuple[Events, DecoderState]],
+    state: DecoderState,
 ) -> Iterator[Events]:
     """The events of a file of words, the decoder's state carried from block to block."""
     for words in blocks(path, start, dtype):
@@ -104,14 +104,14 @@ def decode_blocks(
 
 
 @dataclass(frozen=True)
-class Clock:
+class WrappingClock:
     """A counter that wraps: the last raw value seen, and what wraps have added up to."""
 
     period: int
     last: int | None = None
     offset: int = 0
 
-    def unwrap(self, raw: NDArray[np.int64]) -> tuple[NDArray[np.int64], "Clock"]:
+    def unwrap(self, raw: NDArray[np.int64]) -> tuple[NDArray[np.int64], "WrappingClock"]:
         """Raw counts → times that go on through the wraps. A jump of more than half the period is a wrap."""
         if not len(raw):
             return raw, self
@@ -124,17 +124,17 @@ class Clock:
         up = steps > half
         final = int(raw[-1])
         if not (down.any() or up.any()):
-            return raw + self.offset, Clock(self.period, final, self.offset)
+            return raw + self.offset, WrappingClock(self.period, final, self.offset)
         offsets = self.offset + self.period * np.cumsum(down.astype(np.int64) - up)
-        return raw + offsets, Clock(self.period, final, int(offsets[-1]))
+        return raw + offsets, WrappingClock(self.period, final, int(offsets[-1]))
 
 
-def held(values: NDArray[Any], changed_at: NDArray[np.int64], asked_at: NDArray[np.int64]) -> NDArray[Any]:
+def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], asked_at: NDArray[np.int64]) -> NDArray[Any]:
     """What holds at each place asked for: `values[0]` before the first change, `values[1 + i]` from change i on."""
     bounds = np.searchsorted(asked_at, changed_at)
     counts = np.diff(bounds, prepend=0, append=len(asked_at))
     return np.repeat(values, counts)
 
 
-def no_events() -> Events:
+def empty_events() -> Events:
     return np.empty(0, EVENT)

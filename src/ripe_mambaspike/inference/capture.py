@@ -1,18 +1,17 @@
-"""A network prepared for one shape of input: weights in the operators' form, and on a GPU the whole pass as one graph.
+"""A network prepared for one shape of input; on a GPU the whole pass is recorded as one CUDA graph.
 
     run = capture(fuse(model), example, dtype=torch.bfloat16)
     logits = run(clips)
 
-On a GPU the graph reads `run.example`: clips are copied there, unless they were put there in the first place and
-`run(run.example)` is called. What is captured are the weights as they are now; a network that is trained on is captured
-anew.
+On a GPU the graph reads `run.example`: clips are copied there, unless the caller has put them there and calls
+`run(run.example)`. The weights are captured as they are now: capture again after training.
 """
 
 import torch
 from torch import Tensor
 
 from ripe_mambaspike.errors import InputError, MemoryNeededError
-from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
@@ -21,30 +20,39 @@ from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.ops.backend import log_once
 
 WARM_UPS = 3  # runs before a graph is recorded: kernels compile, libraries choose
+MAX_SHAPES = 8  # graphs that `CapturedShapes` keeps; each holds the memory of one pass
 
 
 class Captured:
     """Per-step logits [B, T, classes] for inputs of one shape, precision and device."""
 
-    def __init__(self, model: Model, example: Tensor, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: Model, example: Tensor, dtype: torch.dtype | None = None, *, want_rates: bool = False
+    ) -> None:
         require_unmodified(model, "capture")
         self.example = example.clone()
         self.model = model
         self.dtype = dtype or example.dtype
+        self._want_rates = want_rates
         self._graph: torch.cuda.CUDAGraph | None = None
         with torch.inference_mode(), evaluation(model), self._precision(), explain_model_memory(model, example):
-            model(example)  # says what is wrong with the input, if anything is
+            model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan(model, example) if covered else None
         if example.is_cuda:
             self._record()
 
     def __call__(self, x: Tensor) -> Tensor:
-        wanted = self.example
-        if x.shape != wanted.shape or x.dtype != wanted.dtype or x.device != wanted.device:
+        return self.run(x).logits
+
+    def run(self, x: Tensor) -> Output:
+        """Logits, and the firing rates if they were asked for when it was captured."""
+        expected = self.example
+        if x.shape != expected.shape or x.dtype != expected.dtype or x.device != expected.device:
             raise InputError(
-                f"the input is {tuple(x.shape)} {x.dtype} on {x.device}; the network was captured for "
-                f"{tuple(wanted.shape)} {wanted.dtype} on {wanted.device}"
+                f"x: expected {tuple(expected.shape)} {expected.dtype} on {expected.device}, as captured, "
+                f"got {tuple(x.shape)} {x.dtype} on {x.device}",
+                field="x",
             )
         check_finite(x)
         if self._graph is None:
@@ -52,31 +60,34 @@ class Captured:
         if x is not self.example:
             self.example.copy_(x)
         self._graph.replay()
-        return self._logits.clone()
+        return Output(self._output.logits.clone(), self._output.rates.clone())
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.example.device.type, self.dtype, enabled=self.dtype != self.example.dtype)
 
     @torch.inference_mode()
-    def _compute(self, x: Tensor) -> Tensor:
+    def _compute(self, x: Tensor) -> Output:
         with explain_model_memory(self.model, x, dtype=self.dtype):
             if self._plan is not None:
-                return run_fused(self._plan, x, want_rates=False).logits
+                return run_fused(self._plan, x, want_rates=self._want_rates)
             with evaluation(self.model), self._precision():
-                return self.model(x)
+                if self._want_rates:
+                    return self.model.run(x)  # type: ignore[operator, no-any-return]
+                logits = self.model(x)
+                return Output(logits, logits.new_empty(0))
 
     def _record(self) -> None:
-        """Run a few times beside the main stream, then record; a pass that cannot be recorded is run as it is."""
+        """Run a few times on a stream of its own, then record; a pass that cannot be recorded is run as it is."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self._logits = self._compute(self.example)
+                self._output = self._compute(self.example)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self._logits = self._compute(self.example)
+                self._output = self._compute(self.example)
         except (RuntimeError, MemoryNeededError) as error:
             torch.cuda.synchronize()
             log_once(
@@ -87,5 +98,40 @@ class Captured:
 
 
 def capture(model: Model, example: Tensor, dtype: torch.dtype | None = None) -> Captured:
-    """The network ready for inputs like the example; `dtype` is what products are computed in."""
+    """The network ready for inputs like the example; products are computed in `dtype`."""
     return Captured(model, example, dtype)
+
+
+class CapturedShapes:
+    """A network that captures itself for each new shape of input, on a GPU.
+
+    On a CPU, or where somebody's own modules have to be called, the network is run as it is: it keeps its prepared
+    weights itself. `run` gives logits and firing rates, a call the logits alone.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._captured: dict[tuple[object, ...], Captured] = {}
+        self._capturable = model.modification() is None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._get(x, want_rates=False).run(x).logits if self._usable(x) else self.model(x)
+
+    def run(self, x: Tensor) -> Output:
+        """Logits [B, T, classes] and the mean firing rate of every spiking layer."""
+        if self._usable(x):
+            return self._get(x, want_rates=True).run(x)
+        return self.model.run(x)  # type: ignore[operator, no-any-return]
+
+    def _usable(self, x: Tensor) -> bool:
+        return x.is_cuda and self._capturable
+
+    def _get(self, x: Tensor, want_rates: bool) -> Captured:
+        key = (tuple(x.shape), x.dtype, x.device, want_rates)
+        found = self._captured.pop(key, None)
+        if found is None:
+            while len(self._captured) >= MAX_SHAPES:
+                del self._captured[next(iter(self._captured))]  # the one used longest ago
+            found = Captured(self.model, x, want_rates=want_rates)
+        self._captured[key] = found
+        return found

@@ -1,11 +1,11 @@
-"""A trained network on a stream of events: packets in, predictions out, in bounded memory.
+"""Classify a stream of events while it arrives: packets in, predictions out, in bounded memory.
 
-    streamer = Streamer(load_classifier("runs/mine"), (128, 128), window_us=1_600_000, hop_us=100_000)
+    streamer = Streamer(load("runs/mine"), (128, 128), window_us=1_600_000, hop_us=100_000)
     for events in packets:
-        for answer in streamer.push(events):
-            print(answer.label, answer.probability)
+        for prediction in streamer.push(events):
+            print(prediction.label, prediction.probability)
 
-A window's final answer is, to the last bit, that of `predict` on the events of the window.
+The final prediction of a window is, to the last bit, that of `predict` on the events of the window.
 """
 
 from collections.abc import Iterator
@@ -16,61 +16,59 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.fuse.convert import fuse
 from ripe_mambaspike.errors import InputError, WeightsError
 from ripe_mambaspike.events.incremental import ClosedBin, IncrementalBinner, Timeline, check_types
 from ripe_mambaspike.events.recording import Events, Recording, check_inside
 from ripe_mambaspike.events.region import crop_events
-from ripe_mambaspike.inference.predict import Classifier, check_grid
+from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
-from ripe_mambaspike.inference.stream.front import make_front
 from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits, require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
-MAX_WINDOW_US = 3_600_000_000  # of a window; beyond, a slip and not a wish
-MAX_WINDOWS = 1024  # in flight
+MAX_WINDOW_US = 3_600_000_000
+MAX_WINDOWS = 1024  # that overlap at any time
 DEFAULT_WINDOW_US = 1_500_000  # for a network that does not know how long its training clips lasted: about a gesture
 
 
 @dataclass(frozen=True)
 class StreamPrediction:
-    """What the network says about a window, or about the part of it that has been seen."""
+    """The network's prediction for a window, or for the part of it that has been seen."""
 
     start_us: int  # the window, [start, stop) in the stream's clock
     stop_us: int
-    step: int  # steps seen of the window
-    steps: int
+    step: int  # steps of the window seen so far
+    time_steps: int
     probabilities: tuple[float, ...]  # softmax of the mean of the logits over the steps seen
     label: str
     probability: float
-    rates: tuple[float, ...]  # mean firing rate of what each stage handed on
+    rates: tuple[float, ...]  # mean firing rate of each stage's output
     attention: Tensor | None  # where the last stage attends at the last step, `attention_contrast` [h, w]
-    seconds: float  # from when the bin closed to the answer
+    seconds: float  # from when the bin closed to the prediction
 
     @property
     def final(self) -> bool:
         """Whether the whole window has been seen."""
-        return self.step == self.steps
+        return self.step == self.time_steps
 
 
 class StreamProcessor(Timeline, Protocol):
-    """What becomes of closed bins: windows that begin anew, or one network that never ends."""
+    """Runs the network on closed bins: overlapping windows, or one causal network without end."""
 
-    silent: int
+    silent: int  # windows without an event, which get no prediction
 
-    def closed(self, part: ClosedBin) -> list[WindowResult]: ...
+    def process(self, part: ClosedBin) -> list[WindowResult]: ...
 
-    def settle(self) -> None: ...
+    def finish_pending(self) -> None: ...
 
 
 class Streamer:
-    """Events in packets of any size → an answer every hop, once the first window is full.
+    """Events in packets of any size → a prediction every hop, once the first window is full.
 
-    `sensor_size` is the source's; it must be the one that the network was trained on, where that is known and no other
-    was asked for. The network's crop is applied here. With `early` every window in flight is answered for whenever one
-    of its bins closes: more answers, more work.
+    `sensor_size` is the source's. It must be that of the training recordings, where that is known, unless the
+    classifier was loaded for another. The network's crop is applied here. With `early` every open window gets a
+    prediction whenever one of its bins closes: more predictions, more work.
     """
 
     def __init__(
@@ -83,36 +81,36 @@ class Streamer:
         early: bool = False,
         attention: bool = False,
     ) -> None:
-        window_us = whole("window_us", window_us)
-        hop_us = default_hop(classifier, window_us) if hop_us is None else whole("hop_us", hop_us)
-        sensor_size = whole_size(sensor_size)
+        window_us = _as_int("window_us", window_us)
+        hop_us = default_hop(classifier, window_us) if hop_us is None else _as_int("hop_us", hop_us)
+        sensor_size = _as_size(sensor_size)
         check_stream(classifier, sensor_size, window_us, hop_us)
-        self.classifier = deployed(classifier)
+        self.classifier = classifier
         self.sensor_size, self.window_us, self.hop_us = sensor_size, window_us, hop_us
         self._attention = attention
-        self._track = self._make_track(early)
-        crop = self.classifier.crop
-        self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._track, classifier.grid)
+        self._processor = self._make_processor(early)
+        crop = classifier.crop
+        self._binner = IncrementalBinner(sensor_size if crop is None else crop[2:], self._processor, classifier.grid)
 
     def push(self, events: Events) -> list[StreamPrediction]:
-        """More events, by time: what they complete. Those earlier than the last closed bin are counted as late.
+        """Add events, ordered by time, and return the predictions that they complete.
 
-        Work that no answer waits for may be left for the next call, or for `settle`.
+        Events earlier than the last closed bin are left out and counted as late. Work that no prediction waits for may
+        be left for the next call, or for `finish_pending`.
         """
-        return [answer for part in self._bins(events) for answer in self._closed(part)]
+        return [prediction for part in self._bins(events) for prediction in self._predictions(part)]
 
     def advance(self, to_us: int) -> list[StreamPrediction]:
-        """Time has passed without events: what the bins that end by then complete."""
-        return [answer for part in self._binner.advance(whole("to_us", to_us)) for answer in self._closed(part)]
+        """Time has passed without events: the predictions that the bins ending by then complete."""
+        return [found for part in self._binner.advance(_as_int("to_us", to_us)) for found in self._predictions(part)]
 
-    def settle(self) -> None:
-        """Do the work left for later: for when there is time between an answer and the next packet."""
-        self._track.settle()
+    def finish_pending(self) -> None:
+        """Do the work left for later: for when there is time between a prediction and the next packet."""
+        self._processor.finish_pending()
 
-    def close(self) -> list[StreamPrediction]:
-        """The end of the stream: windows that are not full are given up, and the next event begins anew."""
+    def reset(self) -> None:
+        """The end of the stream: windows that are not full are dropped, and the next event starts a new stream."""
         self._binner.restart()
-        return []
 
     @property
     def late(self) -> int:
@@ -121,11 +119,11 @@ class Streamer:
 
     @property
     def silent(self) -> int:
-        """Windows that ended without an event: there is nothing to say about them."""
-        return self._track.silent
+        """Windows that ended without an event; they get no prediction."""
+        return self._processor.silent
 
     def _bins(self, events: Events) -> Iterator[ClosedBin]:
-        """The bins these events close. Time goes on with those outside the crop as well."""
+        """The bins these events close. Events outside the crop advance time as well."""
         crop = self.classifier.crop
         if crop is None:
             yield from self._binner.push(events)
@@ -136,59 +134,54 @@ class Streamer:
         if len(events):
             yield from self._binner.advance(int(events["t"].max()))
 
-    def _make_track(self, early: bool) -> StreamProcessor:
-        """The one place that knows which kinds of networks there are."""
-        one = self.classifier
-        model = one.model
+    def _make_processor(self, early: bool) -> StreamProcessor:
+        classifier, model = self.classifier, self.classifier.model
         assert isinstance(model, RipeMambaSpike)
-        span, hop, steps = self.window_us, self.hop_us, one.steps
-        if model.config.causal:
-            return CausalStream(model, span_us=span, hop_us=hop, steps=steps, binary=one.binary, early=early)
-        return SlidingWindows(
-            lambda slots: make_front(model, slots, one.grid, steps),
-            span_us=span,
-            hop_us=hop,
-            steps=steps,
-            binary=one.binary,
+        kind = CausalStream if model.config.causal else SlidingWindows
+        return kind(
+            model,
+            classifier.grid,
+            window_us=self.window_us,
+            hop_us=self.hop_us,
+            time_steps=classifier.time_steps,
+            binary=classifier.binary,
             early=early,
         )
 
-    def _closed(self, part: ClosedBin) -> list[StreamPrediction]:
-        return [self._answer(look) for look in self._track.closed(part)]
+    def _predictions(self, part: ClosedBin) -> list[StreamPrediction]:
+        return [self._prediction(result) for result in self._processor.process(part)]
 
-    def _answer(self, look: WindowResult) -> StreamPrediction:
-        one = self.classifier
-        shares = torch.softmax(clip_logits(look.seen.logits)[0], -1)
+    def _prediction(self, result: WindowResult) -> StreamPrediction:
+        shares = torch.softmax(clip_logits(result.logits)[0], -1)
         if not shares.isfinite().all():
-            raise WeightsError("the network's logits are not finite; a network that was trained well is wanted")
-        best = int(shares.argmax())
-        probabilities = tuple(shares.tolist())
+            raise WeightsError("logits: expected finite numbers, got some that are not", field="logits")
+        best, probabilities = int(shares.argmax()), tuple(shares.tolist())
         return StreamPrediction(
-            look.start_us,
-            look.stop_us,
-            look.step,
-            one.steps,
+            result.start_us,
+            result.stop_us,
+            result.step,
+            self.classifier.time_steps,
             probabilities,
-            one.names[best],
+            self.classifier.class_names[best],
             probabilities[best],
-            look.seen.rates,
-            attention_contrast(look.seen.attention) if self._attention else None,
-            look.seconds,
+            result.rates,
+            attention_contrast(result.attention) if self._attention else None,
+            result.seconds,
         )
 
 
-def whole(name: str, value: object) -> int:
-    """A whole number of any type; a float is none, whatever its value."""
+def _as_int(name: str, value: object) -> int:
+    """An integer of any type; a float is refused, whatever its value."""
     if not isinstance(value, Integral):
-        raise InputError(f"{name} is {value!r}; a whole number is wanted")
+        raise InputError(f"{name}: expected an int, got {value!r}", field=name)
     return int(value)
 
 
-def whole_size(given: object) -> tuple[int, int]:
+def _as_size(value: object) -> tuple[int, int]:
     """A sensor's (width, height)."""
-    if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(one, Integral) for one in given):
-        raise InputError(f"sensor_size is {given!r}; a width and a height in whole numbers are wanted")
-    return int(given[0]), int(given[1])
+    if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(side, Integral) for side in value):
+        raise InputError(f"sensor_size: expected (width, height) in ints, got {value!r}", field="sensor_size")
+    return int(value[0]), int(value[1])
 
 
 def default_window(classifier: Classifier) -> int:
@@ -197,47 +190,43 @@ def default_window(classifier: Classifier) -> int:
 
 
 def default_hop(classifier: Classifier, window_us: int) -> int:
-    """One bin, rounded up: the windows then share their bins where the window divides evenly."""
-    return max(1, -(-window_us // classifier.steps))
-
-
-def deployed(classifier: Classifier) -> Classifier:
-    """The same classifier with its network fused, which changes no bit of what it answers."""
-    if classifier.model.config.form != "training":
-        return classifier
-    return replace(classifier, model=fuse(classifier.model.eval(), quiet=True))
+    """One bin, rounded up: windows then share their bins if the window divides evenly."""
+    return max(1, -(-window_us // classifier.time_steps))
 
 
 def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us: int, hop_us: int) -> None:
     """Raise unless this network can stream windows of this length from this sensor."""
-    model = classifier.model
+    model, steps = classifier.model, classifier.time_steps
     if not isinstance(model, RipeMambaSpike):
         name = getattr(model, "name", type(model).__name__)
-        raise InputError(f"'{name}' cannot move on step by step; a RIPE-MambaSpike network that is no export is wanted")
-    require_unmodified(model, "stream")
-    if classifier.by != "time":
         raise InputError(
-            f"the network was trained on bins by {classifier.by}, whose ends are known when a recording is over; "
-            "one trained on bins by time is wanted"
+            f"model: expected a RIPE-MambaSpike network, which can run by steps, got '{name}'", field="model"
         )
-    if not classifier.steps <= window_us <= MAX_WINDOW_US:
+    require_unmodified(model, "stream")
+    if classifier.bin_by != "time":
         raise InputError(
-            f"the window is {window_us} µs; from {classifier.steps} (1 µs for each of the steps) to {MAX_WINDOW_US} µs "
-            "is wanted"
+            f"bin_by: expected a network trained on bins by time, got one by {classifier.bin_by}, whose bins are known "
+            "only when a recording has ended",
+            field="bin_by",
+        )
+    if not steps <= window_us <= MAX_WINDOW_US:
+        raise InputError(
+            f"window_us: expected {steps} (1 µs for each step) to {MAX_WINDOW_US}, got {window_us}", field="window_us"
         )
     if hop_us < 1:
-        raise InputError(f"the hop is {hop_us} µs; at least 1 is wanted")
-    if -(-window_us // hop_us) > MAX_WINDOWS:
+        raise InputError(f"hop_us: expected at least 1, got {hop_us}", field="hop_us")
+    if (windows := -(-window_us // hop_us)) > MAX_WINDOWS:
         raise InputError(
-            f"a window of {window_us} µs every {hop_us} µs makes {-(-window_us // hop_us)} at a time; "
-            f"at most {MAX_WINDOWS} are wanted, so a longer hop"
+            f"hop_us: expected one that makes at most {MAX_WINDOWS} windows of {window_us} µs overlap, "
+            f"got {hop_us}, which makes {windows}",
+            field="hop_us",
         )
     classifier.region.check_size(sensor_size)
     check_grid(classifier, sensor_size if classifier.crop is None else classifier.crop[2:])
 
 
 def without_crop(classifier: Classifier) -> Classifier:
-    """The same for events that have been cropped already: what is left is the whole of their sensor."""
-    asked = classifier.sensor_given or classifier.crop_given
+    """The same classifier for events that have been cropped already: the crop is the whole of their sensor."""
+    given = classifier.sensor_given or classifier.crop_given
     size = classifier.region.binned_size
-    return replace(classifier, sensor_size=size, crop=None, sensor_given=asked, crop_given=False)
+    return replace(classifier, sensor_size=size, crop=None, sensor_given=given, crop_given=False)

@@ -28,7 +28,7 @@ def prediction_time_us(answer: "StreamPrediction", causal: bool) -> int:
     """When the bin closed that completed the answer, in the stream's clock. A causal network's ends with that bin."""
     if causal:
         return answer.stop_us
-    return answer.start_us + -(-answer.step * (answer.stop_us - answer.start_us) // answer.steps)
+    return answer.start_us + -(-answer.step * (answer.stop_us - answer.start_us) // answer.time_steps)
 
 
 def tell(answer: "StreamPrediction", origin_us: int, causal: bool = False) -> PredictionMessage:
@@ -39,7 +39,7 @@ def tell(answer: "StreamPrediction", origin_us: int, causal: bool = False) -> Pr
         "to": round((answer.stop_us - origin_us) / 1e6, 6),
         "at": round(at / 1e6, 6),
         "step": answer.step,
-        "steps": answer.steps,
+        "steps": answer.time_steps,
         "p": [round(share, 5) for share in answer.probabilities],
         "rates": [round(rate, 5) for rate in answer.rates],
         "ms": round(1e3 * answer.seconds, 3),

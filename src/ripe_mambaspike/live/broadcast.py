@@ -15,7 +15,7 @@ import numpy as np
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.region import Crop, crop_events
-from ripe_mambaspike.events.source import no_events
+from ripe_mambaspike.events.source import empty_events
 from ripe_mambaspike.live.answers import PredictionFilter, PredictionMessage, tell
 from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, draw, full_color_count
 from ripe_mambaspike.live.network import causal
@@ -56,7 +56,8 @@ class LiveStream:
         frames: int,
         crop: Crop | None = None,
     ) -> None:
-        from ripe_mambaspike.inference.stream.run import StreamLimits, StreamRunner
+        from ripe_mambaspike.inference.stream.run import StreamRunner
+        from ripe_mambaspike.inference.stream.summary import StreamLimits
 
         self.name, self.viewers, self._crop = name, 0, crop
         self._source, self._make, self._period = source, make_streamer, 1 / frames
@@ -105,9 +106,9 @@ class LiveStream:
         with self._lock:
             behind = (self._came_us - self._reached_us) / 1e6
             trouble = self._trouble
-        if source.refused:
+        if source.invalid:
             trouble = (
-                f"{source.refused:,} packets refused (the last: {source.last_reason}); {trouble or 'others taken'}"
+                f"{source.invalid:,} invalid packets (the last: {source.last_invalid}); {trouble or 'others taken'}"
             )
         behind = behind if 0 < behind < MAX_BEHIND_SECONDS else 0.0
         return {
@@ -140,7 +141,7 @@ class LiveStream:
             pieces, count = list(self._recent), self._recent_count
             self._recent.clear()
             self._recent_count = self._held = 0
-        events = np.concatenate(pieces)[-MAX_DRAWN_EVENTS:] if pieces else no_events()
+        events = np.concatenate(pieces)[-MAX_DRAWN_EVENTS:] if pieces else empty_events()
         if len(events):
             self._scales.append(full_color_count([events], size))
         drawn = draw(events, size, round(float(np.median(self._scales or [1]))))

@@ -8,7 +8,7 @@ from ripe_mambaspike.events.recording import make_events
 
 if TYPE_CHECKING:
     from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.inference.predict import Classifier
+    from ripe_mambaspike.inference.classifier import Classifier
     from ripe_mambaspike.inference.streamer import Streamer
 
 DEFAULT_OVERLAP = 2  # windows in flight unless a hop is given: each is looked at whenever a bin closes
@@ -26,7 +26,7 @@ class ServedNetwork:
 
     def fit(self, recording: "Recording") -> "Recording":
         """The recording as it is binned: of the network's sensor, cropped; what may be wrong is in its `warnings`."""
-        from ripe_mambaspike.inference.predict import duration_warning
+        from ripe_mambaspike.inference.classifier import duration_warning
 
         fitted = self.classifier.region.fit(recording)
         sentence = duration_warning(self.classifier, fitted) if fitted.duration_us < self.whole_us else None
@@ -44,7 +44,7 @@ class ServedNetwork:
         fitted = without_crop(self.classifier)
         if duration_us > self.whole_us:
             return self._streamer(fitted, sensor_size, self.window_us, self.hop_us)
-        whole = max(duration_us, self.classifier.steps)
+        whole = max(duration_us, self.classifier.time_steps)
         return self._streamer(fitted, sensor_size, whole, whole)
 
     def for_stream(self, sensor_size: tuple[int, int]) -> tuple["Streamer", int]:
@@ -57,7 +57,7 @@ class ServedNetwork:
         from ripe_mambaspike.inference.streamer import Streamer
 
         made = Streamer(classifier, sensor_size, window_us=window, hop_us=hop, early=True, attention=True)
-        return made, max(1, window // self.classifier.steps)
+        return made, max(1, window // self.classifier.time_steps)
 
     def warm(self) -> None:
         """Run a window of next to nothing, so that the first viewer does not wait for what is made once."""
@@ -73,8 +73,8 @@ class ServedNetwork:
         one = self.classifier
         return {
             "name": one.model.name,
-            "classes": list(one.names),
-            "steps": one.steps,
+            "classes": list(one.class_names),
+            "steps": one.time_steps,
             "grid": list(one.grid),
             "window": self.window_us / 1e6,
             "hop": self.hop_us / 1e6,
@@ -98,16 +98,16 @@ def make_served_network(
     looked at whole. A hop not given is half a window, of whole bins; a causal network has no windows to look at, and
     answers every bin.
     """
-    from ripe_mambaspike.inference.predict import MAX_DURATION_RATIO
-    from ripe_mambaspike.inference.streamer import check_stream, default_window, deployed, without_crop
+    from ripe_mambaspike.inference.classifier import MAX_DURATION_RATIO
+    from ripe_mambaspike.inference.streamer import check_stream, default_window, without_crop
 
     window = default_window(classifier) if window_ms is None else _microseconds("--window", window_ms)
     known = window_ms is None and classifier.duration_us is not None
-    bins = 1 if causal(classifier.model.config) else max(1, -(-classifier.steps // DEFAULT_OVERLAP))
-    hop = -(-window * bins // classifier.steps) if hop_ms is None else _microseconds("--hop", hop_ms)
+    bins = 1 if causal(classifier.model.config) else max(1, -(-classifier.time_steps // DEFAULT_OVERLAP))
+    hop = -(-window * bins // classifier.time_steps) if hop_ms is None else _microseconds("--hop", hop_ms)
     fitted = without_crop(classifier)
     check_stream(fitted, fitted.sensor_size or fitted.grid[::-1], window, hop)
-    return ServedNetwork(deployed(classifier), window, hop, MAX_DURATION_RATIO * window if known else window)
+    return ServedNetwork(classifier, window, hop, MAX_DURATION_RATIO * window if known else window)
 
 
 def _microseconds(option: str, milliseconds: float) -> int:

@@ -99,7 +99,7 @@ class WatchedRecording:
             return
         try:
             self._step(streamer)
-            streamer.settle()  # what no answer waited for
+            streamer.finish_pending()  # what no answer waited for
         except RipeError as error:
             self._give_up(f"the network cannot read it: {error}")
         except Exception as error:  # one recording's trouble is not the others'

@@ -109,8 +109,8 @@ class ClassScore(msgspec.Struct, frozen=True):
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a training run ended with: the selected network on the test clips."""
 
-    format: Literal["ripe-result"] = "ripe-result"
-    version: Literal[1] = 1
+    format: Literal["ripe-result"]
+    version: Literal[1]
     name: str  # of the recipe
     protocol: Literal["validation", "paper"]
     picked_on: Literal["val", "test", "last epoch"]
@@ -120,11 +120,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None  # None for a run of an earlier version
     split: str = "test"
     top1: Share
-    top5: Share | None
+    top5: Share | None = None
     n: Positive
-    loss: float | None
-    per_class: list[ClassScore]
-    confusion: list[list[int]]
+    loss: float | None = None
+    per_class: list[ClassScore] = []
+    confusion: list[list[int]] = []
     rates: list[float] = []
     seed: int = 0
     folds: int | None = None

@@ -1,9 +1,12 @@
-"""A network in evaluation for a while, every module back in its own mode afterwards."""
+"""Evaluation: a network in `eval()` for a while, and the device it runs on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
+
+from ripe_mambaspike.errors import ConfigError
 
 
 @contextmanager
@@ -16,3 +19,13 @@ def evaluation(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def choose_device(name: str | None = "auto", field: str = "device") -> torch.device:
+    """ "cpu", "cuda" or "auto" (CUDA where there is one) as a device; `field` is named in the error."""
+    if name not in (None, "auto", "cpu", "cuda"):
+        raise ConfigError(f"{field}: expected auto, cpu or cuda, got '{name}'", field=field)
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError(f"{field}: expected cpu or auto, as PyTorch sees no CUDA device here, got cuda", field=field)
+    return torch.device("cuda" if name != "cpu" and available else "cpu")

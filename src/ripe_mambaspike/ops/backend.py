@@ -137,12 +137,3 @@ def _checked(given: str, what: str) -> str:
     if given not in CHOICES:
         raise ConfigError(f"{what} is {given!r}; one of {', '.join(CHOICES)} is wanted")
     return given
-
-
-def choose_device(name: str | None = "auto", field: str = "--device") -> torch.device:
-    """The device by name; "auto" or None is CUDA where there is one."""
-    if name not in (None, "auto", "cpu", "cuda"):
-        raise ConfigError(f"{field}: expected auto, cpu or cuda, got {name!r}", field=field)
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{field}: expected cpu or auto, since PyTorch finds no CUDA device, got 'cuda'", field=field)
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

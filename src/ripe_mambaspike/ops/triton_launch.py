@@ -45,6 +45,17 @@ def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
+def final_states(x: Tensor, rotation: Tensor | None, relaxed: bool, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a neuron over x [B, T, P, C] puts its final membrane, imaginary part and spikes [B, P, C], float32.
+
+    Empty where there is none: not wanted, no rotation, or hard spikes, which are the last step's.
+    """
+    shape = (x.shape[0], *x.shape[2:])
+    kept = (wanted, wanted and rotation is not None, wanted and relaxed)
+    real, imag, spikes = (x.new_empty(shape if one else 0, dtype=torch.float32) for one in kept)
+    return real, imag, spikes
+
+
 def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
     """(elements, warps) of a program over one of `copies` flat runs: 16 bytes a thread, small where work is scarce."""
     each = 16 // dtype.itemsize

@@ -1,30 +1,40 @@
-"""Line charts as inline SVG: drawn here, coloured by the page's style, readable without a script.
-
-A chart carries its points in `data-chart`, from which the page's script shows the values under the pointer.
+"""Line charts, histograms and the confusion matrix as inline SVG: the geometry is computed here, the markup is in
+templates/charts.html.
 """
 
-import html
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ripe_mambaspike.report.formatting import escaped, number_text
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from ripe_mambaspike.report.formatting import number_text, report_templates
 
 WIDTH, HEIGHT = 380, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 16, 34
-LARGEST = 1e100  # what is beyond is marked like what is not finite
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 16, 34  # margins of a line chart
+MAX_DRAWN = 1e100  # larger values are marked like those that are not finite
+MAX_NUMBERED_CLASSES = 11  # classes up to which the matrix shows its counts
+MAX_NAMED_CLASSES = 40  # classes up to which it shows names
+MAX_NAME = 30  # letters of a name beside the matrix
+HISTOGRAM_BINS = 17
 Value = float | None
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: a gap where a value is not finite; where it is None the line goes straight on."""
+    """One line: a gap where a value is not finite; where it is None the line continues to the next value."""
 
     name: str
     values: Sequence[Value]
     tone: int  # colour, from 1
     dashed: bool = False
+
+    @property
+    def style(self) -> str:
+        return f"line t{self.tone}{' dashed' if self.dashed else ''}"
 
 
 @dataclass(frozen=True)
@@ -64,33 +74,30 @@ def log_ticks(low: float, high: float) -> list[float]:
     return found[:: -(-len(found) // 6)]
 
 
-def drawable(value: float) -> bool:
-    return math.isfinite(value) and abs(value) < LARGEST
-
-
-def drawable_values(series: Sequence[Series]) -> list[float]:
-    return [value for one in series for value in one.values if value is not None and drawable(value)]
+def is_drawable(value: float) -> bool:
+    return math.isfinite(value) and abs(value) < MAX_DRAWN
 
 
 def value_axis(
     values: Sequence[float], log: bool, low: float | None, high: float | None, ceiling: float = math.inf
 ) -> Axis:
-    """From the values, or from given ends; `log` turns to a logarithm where they span two powers of ten.
+    """The y axis for these values, or with given ends.
 
-    Room above the values ends at the ceiling.
+    `log` allows a logarithmic axis, taken where the values span two powers of ten. The margin above the values ends at
+    the ceiling.
     """
     least, most = min(values), max(values)
-    if log and 1 / LARGEST < least < most / 100:
+    if log and 1 / MAX_DRAWN < least < most / 100:
         return Axis(least / 1.15, most * 1.15, HEIGHT - BOTTOM, TOP, True)
     least = least if low is None else min(low, least)
     most = most if high is None else max(high, most)
-    if most - least <= 1e-12 * max(abs(most), abs(least), 1 / LARGEST):
-        around = abs(most) / 10 if abs(most) > 1 / LARGEST else 1.0
+    if most - least <= 1e-12 * max(abs(most), abs(least), 1 / MAX_DRAWN):
+        around = abs(most) / 10 if abs(most) > 1 / MAX_DRAWN else 1.0
         least, most = least - around, most + around
     else:
-        room = 0.06 * (most - least)
-        least = least - room if low is None else least
-        most = max(most, min(most + room, ceiling)) if high is None else most
+        margin = 0.06 * (most - least)
+        least = least - margin if low is None else least
+        most = max(most, min(most + margin, ceiling)) if high is None else most
     return Axis(least, most, HEIGHT - BOTTOM, TOP)
 
 
@@ -106,128 +113,133 @@ def line_chart(
     low: float | None = None,
     high: float | None = None,
     mark: tuple[float, str] | None = None,
-) -> str:
-    """A figure with its legend; a sentence where there is no finite value. Title and note are ours, names are escaped.
-
-    `mark` is a place on x with a word to it.
-    """
-    values = drawable_values(series)
-    heading = f"<figcaption><b>{html.escape(title)}</b>{f' <span>{html.escape(note)}</span>' if note else ''}"
+) -> Markup:
+    """A figure with its legend, or a sentence where there is no finite value. `mark` is a place on x with a word."""
+    chart: dict[str, Any] = {"title": title, "note": note, "lines": []}
+    values = [value for one in series for value in one.values if value is not None and is_drawable(value)]
     if not values:
-        return (
-            f'<figure class="card">{heading}</figcaption><p class="missing">Nothing finite was recorded.</p></figure>'
-        )
-    across = Axis(*_ends(x), LEFT, WIDTH - RIGHT)
+        return _draw("line_chart", chart)
+    least, most = min(x), max(x)
+    single = most <= least
+    across = Axis(least - 0.5, most + 0.5, LEFT, WIDTH - RIGHT) if single else Axis(least, most, LEFT, WIDTH - RIGHT)
     up = value_axis(values, log, low, high, 1.0 if percent else math.inf)
-    parts = [_grid(across, up, x_name, percent)]
-    if mark is not None and across.low <= mark[0] <= across.high:
-        parts.append(_mark(across.at(mark[0]), mark[1]))
-    parts += [_line(one, x, across, up) for one in series]
-    parts.append(_gaps(series, x, across))
-    described = f"{title}: {', '.join(one.name for one in series)}"
-    svg = (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(described, 200)}" '
-        f'data-chart="{_data(x, series, across, x_name, percent)}">{"".join(parts)}<line class="cursor" y1="{TOP}" '
-        f'y2="{HEIGHT - BOTTOM}" x1="0" x2="0"/></svg>'
-    )
-    return f'<figure class="card">{heading}{legend(series, percent)}</figcaption>{svg}</figure>'
+    x_ticks = [tick for tick in across.ticks() if across.high - across.low < 2 or tick == int(tick)]
+    chart |= {
+        "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM,
+        "x_name": x_name,
+        "description": f"{title}: {', '.join(one.name for one in series)}",
+        "y_ticks": [(round(up.at(tick), 1), _tick(tick, percent)) for tick in up.ticks()],
+        "x_ticks": [(round(across.at(tick), 1), number_text(tick)) for tick in ([least] if single else x_ticks)],
+        "mark": _mark(across, mark),
+        "lines": [_line(one, x, across, up, percent) for one in series],
+        "gaps": [round(across.at(place), 1) for place in sorted(_gaps(x, series))],
+        "data": {
+            "name": x_name,
+            "x": [round(across.at(place), 1) for place in x],
+            "at": [number_text(place) for place in x],
+            "lines": [
+                {"name": one.name, "tone": one.tone, "values": [_value(value, percent) for value in one.values]}
+                for one in series
+            ],
+        },
+    }  # fmt: skip
+    return _draw("line_chart", chart)
 
 
-def legend(series: Sequence[Series], percent: bool = False) -> str:
-    """The lines' names, each with its last value."""
-    entries = []
-    for one in series:
-        last = next((value for value in reversed(one.values) if value is not None), None)
-        dash = " dashed" if one.dashed else ""
-        entries.append(
-            f'<span class="key"><svg viewBox="0 0 18 8" aria-hidden="true"><path class="line t{one.tone}{dash}" '
-            f'd="M0 4H18"/></svg>{escaped(one.name, 40)} <em>{_value(last, percent)}</em></span>'
-        )
-    return f'<span class="legend">{"".join(entries)}</span>'
+def _draw(macro: str, drawing: dict[str, Any]) -> Markup:
+    drawn: Markup = getattr(report_templates().get_template("charts.html").module, macro)(drawing)
+    return drawn
 
 
-def _ends(x: Sequence[float]) -> tuple[float, float]:
-    low, high = min(x), max(x)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _value(value: Value, percent: bool, digits: int = 4) -> str:
+def _value(value: Value, percent: bool) -> str:
     if value is not None and percent and math.isfinite(value):
-        return f"{number_text(100 * value, digits)} %"
-    return number_text(value, digits)
+        return f"{number_text(100 * value)} %"
+    return number_text(value)
 
 
-def _grid(across: Axis, up: Axis, x_name: str, percent: bool) -> str:
-    parts = []
-    for tick in up.ticks():
-        y = up.at(tick)
-        text = f"{number_text(100 * tick, 3)}%" if percent else number_text(tick, 3)
-        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="end" x="{LEFT - 6}" y="{y + 3.5:.1f}">{text}</text>')
-    int_or_none = [tick for tick in across.ticks(5) if across.high - across.low < 2 or tick == int(tick)]
-    if across.high - across.low == 1 and across.low % 1:  # a single point
-        int_or_none = [across.low + 0.5]
-    for tick in int_or_none:
-        where = across.at(tick)
-        parts.append(f'<text class="middle" x="{where:.1f}" y="{HEIGHT - BOTTOM + 15}">{number_text(tick)}</text>')
-    parts.append(f'<path class="axis" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="middle name" x="{middle}" y="{HEIGHT - 5}">{html.escape(x_name)}</text>')
-    return "".join(parts)
+def _tick(value: float, percent: bool) -> str:
+    return f"{number_text(100 * value, 3)}%" if percent else number_text(value, 3)
 
 
-def _mark(where: float, word: str) -> str:
-    anchor = "end" if where > WIDTH * 0.9 else "middle"
-    return (
-        f'<path class="mark" d="M{where:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
-        f'<text class="{anchor}" x="{where:.1f}" y="{TOP - 5}">{html.escape(word)}</text>'
-    )
+def _mark(across: Axis, mark: tuple[float, str] | None) -> dict[str, Any] | None:
+    if mark is None or not across.low <= mark[0] <= across.high:
+        return None
+    x = across.at(mark[0])
+    return {"x": round(x, 1), "anchor": "end" if x > WIDTH * 0.9 else "middle", "text": mark[1]}
 
 
-def _line(one: Series, x: Sequence[float], across: Axis, up: Axis) -> str:
-    """Pieces between the values that are not finite; a piece of one point is a dot."""
+def _line(one: Series, x: Sequence[float], across: Axis, up: Axis, percent: bool) -> dict[str, Any]:
+    """The pieces of a line between values that are not finite; a piece of one point is a dot."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for place, value in zip(x, one.values, strict=False):
         if value is None:
             continue
-        if drawable(value) and not (up.log and value <= 0):
-            pieces[-1].append((across.at(place), up.at(value)))
+        if is_drawable(value) and not (up.log and value <= 0):
+            pieces[-1].append((round(across.at(place), 1), round(up.at(value), 1)))
         elif pieces[-1]:
             pieces.append([])
-    parts = []
-    for piece in filter(None, pieces):
-        if len(piece) == 1:
-            parts.append(f'<circle class="dot t{one.tone}" cx="{piece[0][0]:.1f}" cy="{piece[0][1]:.1f}" r="3.2"/>')
-        else:
-            path = "L".join(f"{a:.1f} {b:.1f}" for a, b in piece)
-            parts.append(f'<path class="line t{one.tone}{" dashed" if one.dashed else ""}" d="M{path}"/>')
-    return "".join(parts)
-
-
-def _gaps(series: Sequence[Series], x: Sequence[float], across: Axis) -> str:
-    """A small sign on the axis where a value was not finite."""
-    places = {
-        place
-        for one in series
-        for place, value in zip(x, one.values, strict=False)
-        if value is not None and not drawable(value)
+    return {
+        "name": one.name,
+        "tone": one.tone,
+        "style": one.style,
+        "last": _value(next((value for value in reversed(one.values) if value is not None), None), percent),
+        "paths": ["L".join(f"{a:.1f} {b:.1f}" for a, b in piece) for piece in pieces if len(piece) > 1],
+        "dots": [piece[0] for piece in pieces if len(piece) == 1],
     }
-    base = HEIGHT - BOTTOM
-    return "".join(
-        f'<path class="bad" d="M{across.at(place):.1f} {base - 7}l4 7h-8z">'
-        "<title>not finite, or too large to draw</title></path>"
-        for place in sorted(places)
-    )
 
 
-def _data(x: Sequence[float], series: Sequence[Series], across: Axis, x_name: str, percent: bool) -> str:
-    document = {
-        "name": x_name,
-        "x": [round(across.at(place), 1) for place in x],
-        "at": [number_text(place) for place in x],
-        "lines": [
-            {"name": one.name, "tone": one.tone, "values": [_value(value, percent) for value in one.values]}
-            for one in series
-        ],
-    }
-    return html.escape(json.dumps(document, separators=(",", ":")))
+def _gaps(x: Sequence[float], series: Sequence[Series]) -> set[float]:
+    """Places where a value cannot be drawn; each is marked on the axis."""
+    pairs = [pair for one in series for pair in zip(x, one.values, strict=False)]
+    return {place for place, value in pairs if value is not None and not is_drawable(value)}
+
+
+def histogram(name: str, values: NDArray[np.float32], reach: float, tone: int) -> Markup:
+    """Values between −reach and reach as a small figure with their count and mean; non-finite ones are left out."""
+    width, height, base = 240, 96, 74
+    finite = values[np.isfinite(values)]
+    counts, edges = np.histogram(finite, HISTOGRAM_BINS, (-reach, reach))
+    most = max(1, int(counts.max(initial=0)))
+    bars = []
+    for count, low, high in zip(counts.tolist(), edges[:-1], edges[1:], strict=True):
+        if count:
+            left, right = ((edge + reach) / (2 * reach) * width for edge in (low, high))
+            tall = count / most * (base - 8)
+            text = f"{number_text(float(low), 3)} … {number_text(float(high), 3)}: {count}"
+            shape = {"x": left + 0.7, "y": base - tall, "width": right - left - 1.4, "height": tall}
+            bars.append({**{key: f"{value:.1f}" for key, value in shape.items()}, "text": text})
+    mean = number_text(float(finite.mean()), 3) if len(finite) else "–"
+    left_out = len(values) - len(finite)
+    caption = f"{len(values)} channel{'' if len(values) == 1 else 's'} · mean {mean}"
+    drawing = {
+        "name": name, "caption": caption + f" · {left_out} not finite" * bool(left_out), "tone": tone, "bars": bars,
+        "width": width, "height": height, "base": base,
+        "labels": [("", 0, number_text(-reach, 2)), ("middle", width / 2, "0"), ("end", width, number_text(reach, 2))],
+    }  # fmt: skip
+    return _draw("histogram", drawing)
+
+
+def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Markup:
+    """Counts [true][predicted] as cells coloured by the share of the row; right and wrong have their own colour."""
+    classes = len(counts)
+    numbered, named = classes <= MAX_NUMBERED_CLASSES, classes <= MAX_NAMED_CLASSES
+    cell = 44 if numbered else max(5, min(18, 760 // classes))
+    margin = min(210, 16 + 6.6 * max(min(len(name), MAX_NAME) for name in names)) if named else 24
+    left, top = round(margin), round(0.72 * margin) + 10
+    side = cell * classes
+    cells = [
+        {
+            "row": row, "column": column, "x": left + column * cell, "y": top + row * cell, "count": count,
+            "total": sum(values), "share": count / sum(values),
+        }
+        for row, values in enumerate(counts)
+        for column, count in enumerate(values)
+        if count
+    ]  # fmt: skip
+    drawing = {
+        "names": names, "numbered": numbered, "named": named, "longest": MAX_NAME, "cells": cells, "cell": cell,
+        "gap": 1.5 if numbered else 0.5, "left": left, "top": top, "side": side,
+        "width": left + side + (round(0.7 * margin) if named else 0),  # the last slanted name leans beyond the cells
+        "height": top + side + 4,
+    }  # fmt: skip
+    return _draw("matrix", drawing)

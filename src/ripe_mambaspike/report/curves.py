@@ -1,54 +1,25 @@
-"""What changed over the epochs: losses, scores, schedule, rates; and over the steps of a clip."""
+"""Charts of a run: what the log says over the epochs, firing rates, and the temporal filters."""
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.report.charts import Series, line_chart
-from ripe_mambaspike.report.formatting import escaped, finite_or_none, number_text, plural
-from ripe_mambaspike.report.marks import histogram
+from ripe_mambaspike.report.charts import Series, histogram, line_chart
+from ripe_mambaspike.report.formatting import finite_or_none, number_text, plural
 from ripe_mambaspike.report.observe import Observed, layer_names, temporal_filters
 from ripe_mambaspike.report.run_data import Column, RunData
 
-FREQUENCIES = 65
+NUM_FREQUENCIES = 65
+MAX_BROKEN_COLUMNS = 6  # named in the warning about values that are not finite
+MAX_BROKEN_EPOCHS = 5  # named for each of them
 
-
-def missing_note(sentence: str) -> str:
-    return f'<p class="missing">{escaped(sentence, 400)}</p>'
-
-
-def curves(run: RunData) -> str:
-    """All that the log says about the loss and what drives it."""
-    if not run.log:
-        return missing_note(run.notes.get("log.csv", "The log holds no epoch."))
-    epochs, mark = _epochs(run), _mark(run)
-    made, absent = [], []
-    for title, note, columns, options in CURVES:
-        series = [
-            Series(name, column, tone, dashed)
-            for key, name, tone, dashed in columns
-            if (column := run.column(key)) is not None
-        ]
-        if series:
-            percent, low, log = options
-            chart = line_chart(
-                title, epochs, series, x_name="epoch", note=note, percent=percent, low=low, log=log, mark=mark
-            )
-            made.append(chart)
-        absent += [name for key, name, _, _ in columns if run.column(key) is None]
-    out = f'<div class="grid">{"".join(made)}</div>'
-    if run.epochs == 1:
-        out = missing_note("One epoch only: each curve is a single point.") + out
-    if absent:
-        out += missing_note(f"Not in the log: {', '.join(absent)}.")
-    return out + _broken(run)
-
-
-Options = tuple[bool, float | None, bool]  # percent, lowest value, logarithm allowed
-CURVES: list[tuple[str, str, list[tuple[str, str, int, bool]], Options]] = [
+# title, note, its lines (column of the log, name, colour, dashed), options of the chart
+CURVES: list[tuple[str, str, list[tuple[str, str, int, bool]], dict[str, Any]]] = [
     (
         "Loss",
         "terms before their weight",
@@ -58,86 +29,97 @@ CURVES: list[tuple[str, str, list[tuple[str, str, int, bool]], Options]] = [
             ("relaxed", "relaxed pass", 4, True),
             ("val_loss", "validation", 2, False),
         ],
-        (False, None, False),
+        {},
     ),
     (
         "Top-1",
         "",
         [("train_top1", "training", 1, False), ("val_top1", "validation", 2, False)],
-        (True, None, False),
+        {"percent": True},
     ),
     (
         "Consistency gap",
         "mean square between the hard and the relaxed logits",
         [("consistency", "gap", 4, False)],
-        (False, None, True),
+        {"log": True},
     ),
-    ("Gradient norm", "before clipping", [("grad_norm", "norm", 3, False)], (False, 0, True)),
-    ("Learning rate", "", [("lr", "rate", 1, False)], (False, 0, False)),
+    ("Gradient norm", "before clipping", [("grad_norm", "norm", 3, False)], {"low": 0, "log": True}),
+    ("Learning rate", "", [("lr", "rate", 1, False)], {"low": 0}),
     (
         "Sharpness α",
         "of the surrogate; share of the relaxed pass",
         [("sharpness", "sharpness", 2, False), ("relaxed_share", "relaxed share", 4, True)],
-        (False, 0, False),
+        {"low": 0},
     ),
 ]
 
 
-def firing(run: RunData, observed: Observed) -> str:
-    """Rates of every layer over the epochs, and over the steps of the sample clips."""
-    made = []
-    logged = run.numbered("rate")
-    note = ""
-    if logged:
+def log_charts(run: RunData) -> dict[str, Any]:
+    """What the log says about the loss and what drives it: charts, absent columns, values that are not finite."""
+    charts, absent = [], []
+    for title, note, lines, options in CURVES if run.log else ():
+        columns = [(run.column(key), name, tone, dashed) for key, name, tone, dashed in lines]
+        series = [Series(name, column, tone, dashed) for column, name, tone, dashed in columns if column is not None]
+        absent += [name for column, name, _, _ in columns if column is None]
+        if series:
+            charts.append(
+                line_chart(title, _epochs(run), series, x_name="epoch", note=note, mark=_picked_epoch(run), **options)
+            )
+    return {"curves": charts, "absent_columns": absent, "not_finite": _not_finite(run), "epochs": run.epochs}
+
+
+def rate_charts(run: RunData, observed: Observed) -> dict[str, Markup]:
+    """Firing rates of every layer over the epochs, and over the steps of the sample clips."""
+    over_epochs = over_steps = Markup()
+    if logged := run.numbered("rate"):
         series = _layers(_named(logged))
-        made.append(
-            line_chart("Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_mark(run))
+        over_epochs = line_chart(
+            "Over the epochs", _epochs(run), series, x_name="epoch", percent=True, low=0, mark=_picked_epoch(run)
         )
-    else:
-        note += missing_note("The log holds no firing rates.")
     if observed.rates:
         steps = [float(step) for step in range(1, len(observed.rates[0][1]) + 1)]
+        note = f"mean of {plural(len(observed.samples), 'held-out clip')}"
         series = _layers(observed.rates)
-        about = f"mean of {plural(len(observed.samples), 'held-out clip')}"
-        made.append(line_chart("Over the steps", steps, series, x_name="time step", percent=True, low=0, note=about))
-    else:
-        note += missing_note("No rates over the steps: no held-out clips were at hand that the network could run.")
-    return (f'<div class="grid wide">{"".join(made)}</div>' if made else "") + note
+        over_steps = line_chart("Over the steps", steps, series, x_name="time step", percent=True, low=0, note=note)
+    return {"epoch_rates": over_epochs, "step_rates": over_steps}
 
 
-def modulation(run: RunData, model: Model | None) -> str:
-    """λ of each temporal filter, and what the mean filter of each layer lets through."""
-    if model is None:
-        return missing_note(run.notes.get("best", "The picked network is not there."))
-    found = temporal_filters(model)
+def filter_charts(run: RunData, model: Model | None) -> dict[str, Any]:
+    """λ of each temporal filter, and the frequency response of each layer's mean filter."""
+    found = [] if model is None else temporal_filters(model)
     if not found:
-        return missing_note("This network has no temporal filters.")
-    finite_ones = [np.abs(values[np.isfinite(values)]) for _, values in found]
-    reach = max((float(values.max(initial=0)) for values in finite_ones), default=0.0) * 1.05 or 0.1
-    small = "".join(histogram(name, values, reach, 1 + index // 2) for index, (name, values) in enumerate(found))
-    places = np.linspace(0, 0.5, FREQUENCIES)
+        reason = run.notes.get("best", "This network has no temporal filters.")
+        return {"filters": None, "filters_missing": reason}
+    finite = [np.abs(values[np.isfinite(values)]) for _, values in found]
+    reach = max((float(values.max(initial=0)) for values in finite), default=0.0) * 1.05 or 0.1
+    frequencies = np.linspace(0, 0.5, NUM_FREQUENCIES)
     responses: list[tuple[str, Sequence[float | None]]] = [
-        (name, response(float(values.mean()), places)) for name, values in found
+        (name, response(float(values.mean()), frequencies)) for name, values in found
     ]
-    chart = line_chart(
-        "What the mean filter lets through",
-        places.tolist(),
-        _layers(responses),
-        x_name="cycles a step",
-        note="|(1 + λ) − λ z⁻¹|; 1 changes nothing, above it change is stressed",
-    )
-    lambdas = run.numbered("tdm")
-    over = ""
-    if lambdas and run.epochs > 1:
-        series = _layers(_named(lambdas))
-        over = line_chart("Mean |λ| over the epochs", _epochs(run), series, x_name="epoch", low=0, mark=_mark(run))
-    return f'<div class="grid">{small}</div><div class="grid wide">{chart}{over}</div>'
+    over_epochs = Markup()
+    if run.epochs > 1 and (lambdas := run.numbered("tdm")):
+        over_epochs = line_chart(
+            "Mean |λ| over the epochs", _epochs(run), _layers(_named(lambdas)), x_name="epoch", low=0,
+            mark=_picked_epoch(run),
+        )  # fmt: skip
+    filters = {
+        "histograms": [histogram(name, values, reach, 1 + index // 2) for index, (name, values) in enumerate(found)],
+        "response": line_chart(
+            "Gain of the mean filter",
+            frequencies.tolist(),
+            _layers(responses),
+            x_name="cycles per step",
+            note="|(1 + λ) − λ z⁻¹|; 1 changes nothing, above 1 changes are amplified",
+        ),
+        "over_epochs": over_epochs,
+    }
+    return {"filters": filters, "filters_missing": ""}
 
 
 def response(coefficient: float, cycles: np.ndarray) -> list[float | None]:
-    """|(1 + λ) − λ e^(−iω)| at so many cycles a step."""
-    kept = 1 + coefficient
-    return np.abs(kept - coefficient * np.exp(-2j * np.pi * cycles)).tolist()
+    """|(1 + λ) − λ e^(−iω)| at these frequencies, in cycles per step."""
+    gain = 1 + coefficient
+    return np.abs(gain - coefficient * np.exp(-2j * np.pi * cycles)).tolist()
 
 
 def _named(columns: Sequence[tuple[int, Column]]) -> list[tuple[str, Column]]:
@@ -147,7 +129,7 @@ def _named(columns: Sequence[tuple[int, Column]]) -> list[tuple[str, Column]]:
 
 
 def _layers(columns: Sequence[tuple[str, Sequence[float | None]]]) -> list[Series]:
-    """Two layers a stage share a colour, the first of them dashed."""
+    """The two layers of a stage share a colour, the first of them dashed."""
     if not any(name.startswith("stage") for name, _ in columns):
         return [Series(name, values, 1 + index % 6) for index, (name, values) in enumerate(columns)]
     return [Series(name, values, int(name.split()[1].rstrip(",")), name.endswith("first")) for name, values in columns]
@@ -162,25 +144,20 @@ def _epochs(run: RunData) -> list[float]:
     return [float(index) for index in range(1, run.epochs + 1)]
 
 
-def _mark(run: RunData) -> tuple[float, str] | None:
+def _picked_epoch(run: RunData) -> tuple[float, str] | None:
     epoch = finite_or_none(run.result.get("epoch"))
     return None if epoch is None or run.epochs < 2 else (epoch, "picked")
 
 
-def _broken(run: RunData) -> str:
-    """Where the log holds something that is no finite number."""
-    epochs = _epochs(run)
-
-    def places(column: Column) -> list[str]:
-        return [
-            number_text(epoch)
-            for epoch, value in zip(epochs, column, strict=False)
-            if value is not None and not math.isfinite(value)
-        ]
-
-    found = {name: where for name, column in run.log.items() if name != "epoch" and (where := places(column))}
-    if not found:
-        return ""
-    words = [f"{name} in epoch {', '.join(where[:5])}{' …' if len(where) > 5 else ''}" for name, where in found.items()]
-    more = f" and {len(words) - 6} more columns" if len(words) > 6 else ""
-    return f'<p class="missing warn">Not finite: {escaped("; ".join(words[:6]), 600)}{more}.</p>'
+def _not_finite(run: RunData) -> str:
+    """Where the log holds something that is not a finite number."""
+    epochs, found = _epochs(run), []
+    for name, column in run.log.items():
+        pairs = zip(epochs, column, strict=False)
+        broken = [number_text(epoch) for epoch, value in pairs if value is not None and not math.isfinite(value)]
+        if broken and name != "epoch":
+            more = " …" if len(broken) > MAX_BROKEN_EPOCHS else ""
+            found.append(f"{name} in epoch {', '.join(broken[:MAX_BROKEN_EPOCHS])}{more}")
+    left_out = len(found) - MAX_BROKEN_COLUMNS
+    more = f" and {left_out} more columns" if left_out > 0 else ""
+    return f"Not finite: {'; '.join(found[:MAX_BROKEN_COLUMNS])}{more}." if found else ""

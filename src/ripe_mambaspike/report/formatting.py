@@ -1,27 +1,37 @@
-"""Numbers and names as the page writes them; everything that comes from a file passes through `escaped`."""
+"""Numbers and texts as the page writes them."""
 
-import html
 import math
 from typing import Any
 
+from jinja2 import Environment
+
 from ripe_mambaspike.events.view.words import clean
+from ripe_mambaspike.templating import template_environment
 
 NONE = "–"
 
 
-def escaped(value: Any, longest: int = 120) -> str:
-    """One safe line of whatever a file brought."""
-    return html.escape(clean(str(value), longest))
+def report_templates() -> Environment:
+    """The report's templates, with the functions below as filters."""
+    environment = template_environment("ripe_mambaspike.report")
+    environment.filters |= {
+        "clean": lambda value, longest=120: clean(str(value), longest),
+        "clean_lines": clean_lines,
+        "number": number_text,
+        "percent": percent_text,
+        "count": count_text,
+    }
+    return environment
 
 
-def escaped_text(text: str) -> str:
-    """Several safe lines."""
+def clean_lines(text: str) -> str:
+    """Printable text with its line breaks."""
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return html.escape("".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text))
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)
 
 
 def finite_or_none(value: Any) -> float | None:
-    """The number a file holds, None where it is no finite number."""
+    """The number a file holds; None where it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -37,7 +47,7 @@ def int_or_none(value: Any) -> int | None:
 
 
 def number_text(value: float | None, digits: int = 4) -> str:
-    """So many significant digits, a dash for none."""
+    """A number with so many significant digits; a dash for None."""
     if value is None:
         return NONE
     if not math.isfinite(value):
@@ -69,13 +79,13 @@ def duration_text(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def interval(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share seen in n trials."""
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of a share measured in n trials."""
     z = 1.96
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def plural(count: int, word: str, several: str | None = None) -> str:
-    return f"{count:,} {word if count == 1 else several or word + 's'}"
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word if count == 1 else word + 's'}"

@@ -1,4 +1,4 @@
-"""A run folder read into plain values. What is missing or damaged becomes a sentence in `Run.notes`."""
+"""Read a run folder. What is missing or damaged becomes a sentence in `RunData.notes`."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ from ripe_mambaspike.files import MAX_JSON, read_regular
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.pretrained import from_pretrained
 
-PIECES = ("recipe.yaml", "log.csv", "result.json", "best")
+RUN_FILES = ("recipe.yaml", "log.csv", "result.json", "best")
 
 Column = list[float | None]  # one value an epoch: None where the cell is empty, nan where it holds no number
 
@@ -65,8 +65,8 @@ class RunData:
 def read_run(folder: Path) -> RunData:
     """The run of a folder; one that holds no piece of a run is refused."""
     folder = Path(folder)
-    if not any((folder / piece).exists() for piece in PIECES):
-        raise InputError(f"{folder} was given; a run folder with {', '.join(PIECES)} as ripe train writes it is wanted")
+    if not any((folder / piece).exists() for piece in RUN_FILES):
+        raise InputError(f"{folder}: expected a run folder with {', '.join(RUN_FILES)}, got none of them", path=folder)
     notes: dict[str, str] = {}
     recipe = _read_text(folder / "recipe.yaml", notes)
     log = _read_log(folder / "log.csv", notes)

@@ -51,7 +51,7 @@ class BestEpoch(Document):
             raise ValueError("score: expected numbers that can be compared")
 
 
-class CheckpointDocument(Document):
+class CheckpointDocument(Document, kw_only=True):
     """Everything of a run but its tensors."""
 
     format: Literal["ripe-checkpoint"] = FORMAT

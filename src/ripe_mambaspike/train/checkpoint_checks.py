@@ -68,9 +68,7 @@ def _check_tensors(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
     for name, value in wanted.items():
         found = tensors[name]
         if found.shape != value.shape or found.dtype != value.dtype:
-            raise _wrong(
-                name, f"{tuple(value.shape)} {value.dtype}", f"{tuple(found.shape)} {found.dtype}"
-            )
+            raise _wrong(name, f"{tuple(value.shape)} {value.dtype}", f"{tuple(found.shape)} {found.dtype}")
         if found.is_floating_point() and not torch.isfinite(found).all():
             raise _wrong(name, "finite numbers", "others")
         if name.endswith(("exp_avg_sq", ".step")) and (found < 0).any():

@@ -89,7 +89,7 @@ def processes_from_environment() -> Processes:
         raise ConfigError(f"RANK: expected an int below WORLD_SIZE ({world}), got {rank}", field="RANK")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
-            raise ConfigError(f"{name}: expected a value as torchrun sets with WORLD_SIZE {world}, got none", field=name)
+            raise ConfigError(f"{name}: expected a value, as torchrun sets it, got none", field=name)
     return Processes(rank, world)
 
 
@@ -240,7 +240,7 @@ class SharedStep:
 def evaluate_distributed(
     model: Model, clips: Clips, device: torch.device, num_classes: int, processes: Processes
 ) -> Evaluation:
-    """Every clip once. A process takes whole batches, those of a single process, so the predictions are the same too."""
+    """Every clip once. A process takes whole batches, those of a single process, so predictions are the same."""
     batches = EvalBatches(clips, EVAL_BATCH, device)
     if processes.world == 1:
         return evaluate_batches(model, batches, num_classes)

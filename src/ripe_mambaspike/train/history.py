@@ -64,7 +64,9 @@ def write_log(path: Path, rows: list[Row]) -> None:
         with atomic_write(path) as file:
             file.write(text.getvalue().encode())
     except OSError as error:
-        raise DataError(f"{path}: expected a file that can be written, got {error.strerror or error}", path=path) from error
+        raise DataError(
+            f"{path}: expected a file that can be written, got {error.strerror or error}", path=path
+        ) from error
 
 
 def _cell(value: float | None) -> str:
@@ -117,4 +119,4 @@ class TensorBoardLog:
             yield
         except OSError as error:
             self._writer = None
-            LOG.warning(f"TensorBoard's file cannot be written ({error.strerror or error}); the run continues without it")
+            LOG.warning(f"TensorBoard's file cannot be written ({error.strerror or error}); continuing without it")

@@ -146,7 +146,9 @@ def slurm_executor(folder: Path, parameters: dict[str, Any]) -> Any:
         executor.update_parameters(**parameters)
     except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"--slurm: expected a cluster that takes these options, got: {reason}", field="--slurm") from error
+        raise InputError(
+            f"--slurm: expected a cluster that takes these options, got: {reason}", field="--slurm"
+        ) from error
     return executor
 
 

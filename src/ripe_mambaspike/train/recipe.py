@@ -87,7 +87,7 @@ class RunSettings:
 class Recipe:
     """One training run."""
 
-    name: Annotated[str, Meta(pattern=r"^\w[\w.+-]{0,99}$")] = "recipe"  # of the run, and of its folder in runs/
+    name: Annotated[str, Meta(pattern=r"^\w[\w.+-]{0,99}\Z")] = "recipe"  # of the run, and of its folder in runs/
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)

@@ -16,6 +16,8 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ripe_mambaspike.data.sets.registry import SETS, SIMULATED
+from ripe_mambaspike.data.settings import MAX_RECIPE_BYTES
+from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.files import atomic_write, read_regular
@@ -24,14 +26,12 @@ from ripe_mambaspike.schema import convert, short_repr
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.yaml_text import parse_yaml, yaml_value
 
-MAX_BYTES = 64 * 1024  # of a recipe file; one with all fields and comments has a tenth of it
 ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite")  # the paper's first
 DATA_FIELDS = {"time_steps": "data.time_steps", "in_size": "data.grid"}  # of a model's config, set by the data
 FROM_DATA = ("num_classes", *DATA_FIELDS, "form")  # fields of a model's config that a recipe cannot set
+TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.cut", "data.store", "model.name")
 RENAMED_FIELDS = {
-    "data.set": "data.dataset",
-    "data.steps": "data.time_steps",
-    "data.workers": "data.num_workers",
+    **{f"data.{earlier}": f"data.{name}" for earlier, name in RENAMED_DATA_FIELDS.items()},
     "optimiser": "optimizer",
     "optimizer.lr": "optimizer.learning_rate",
     "optimizer.lr_min": "optimizer.min_learning_rate",
@@ -107,8 +107,8 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             raise ConfigError(f"{path}: expected one value, got a second one after {clash[0]}", field=path)
         seen.append(path)
         value = parse_yaml(text, path)
-        if path in TEXT_FIELDS and value is not None:
-            value = text.strip("'\"")  # a store's key of digits is no number
+        if path in TEXT_FIELDS and isinstance(value, int | float):
+            value = text  # a store's key of digits is no number
         if inside:
             values["model"]["fields"][path.removeprefix("model.fields.")] = value
         elif name:
@@ -116,9 +116,6 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         else:
             values[section] = value
     return recipe_from(values, f"recipe '{recipe.name}'")
-
-
-TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.cut", "data.store", "model.name")
 
 
 def difference(a: Recipe, b: Recipe) -> list[str]:
@@ -301,7 +298,7 @@ def _text_of(name: str | Path) -> str:
         if path.is_dir():
             inside = f"; did you mean {path / 'recipe.yaml'}?" if (path / "recipe.yaml").is_file() else ""
             raise ConfigError(f"{path}: expected a recipe in YAML, got a folder{inside}", path=path)
-        return read_regular(path, MAX_BYTES).decode("utf-8-sig")
+        return read_regular(path, MAX_RECIPE_BYTES).decode("utf-8-sig")
     except ConfigError:
         raise
     except (OSError, ValueError) as error:

@@ -29,7 +29,7 @@ from ripe_mambaspike.models.evaluate import ClassScore, Evaluation, RunResult, r
 from ripe_mambaspike.models.labels import BEST, LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.ops.backend import choose_device
+from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.train.chance import chance_warning, first_check_epoch, result_warnings
 from ripe_mambaspike.train.checkpoint import (
     BestEpoch,
@@ -271,6 +271,8 @@ class TrainingRun:
         picked = "test" if recipe.run.protocol == "paper" else "val" if self.data.val is not None else "last epoch"
         scores = found.to_dict(self.data.classes)
         result = RunResult(
+            format="ripe-result",
+            version=1,
             name=recipe.name,
             protocol=recipe.run.protocol,
             picked_on=picked,  # type: ignore[arg-type]

@@ -84,4 +84,6 @@ def write_result(folder: Path, result: RunResult) -> None:
         with atomic_write(path) as file:
             file.write((json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
-        raise DataError(f"{path}: expected a file that can be written, got {error.strerror or error}", path=path) from error
+        raise DataError(
+            f"{path}: expected a file that can be written, got {error.strerror or error}", path=path
+        ) from error

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ripe_mambaspike.data.settings import root_of
 from ripe_mambaspike.data.sets.registry import STORE
+from ripe_mambaspike.data.settings import root_of
 from ripe_mambaspike.data.store import current_key
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.files import atomic_write
@@ -160,7 +160,9 @@ def parse_seeds(text: str) -> list[int]:
 def _check_options(settings: Sequence[str], num_jobs: int | None, slurm: Sequence[str]) -> None:
     for setting in settings:
         if (name := setting.partition("=")[0].strip()) in CHOSEN_FIELDS:
-            raise ConfigError(f"{name}: expected no setting, since --seeds and --folds set it, got {setting!r}", field=name)
+            raise ConfigError(
+                f"{name}: expected no setting, since --seeds and --folds set it, got {setting!r}", field=name
+            )
     if num_jobs is not None and not 1 <= num_jobs <= MAX_JOBS:
         raise ConfigError(f"--jobs: expected an int from 1 to {MAX_JOBS}, got {num_jobs}", field="--jobs")
     if num_jobs is not None and slurm:

@@ -121,7 +121,11 @@ def update_weights(model: nn.Module, optimizer: Optimizer, max_norm: float) -> T
 
 
 def make_optimizer(
-    model: nn.Module, lr: float | Tensor, weight_decay: float, decay_rule: DecayRule = "kernels", tdm_lr_scale: float = 1.0
+    model: nn.Module,
+    lr: float | Tensor,
+    weight_decay: float,
+    decay_rule: DecayRule = "kernels",
+    tdm_lr_scale: float = 1.0,
 ) -> AdamW:
     """AdamW over the learned parameters, in groups: those that decay, those that do not, and TDM's λ by itself.
 

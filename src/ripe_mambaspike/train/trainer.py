@@ -16,7 +16,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ripe_mambaspike.data.augment.draws import draws_for
+from ripe_mambaspike.data.augment.draws import batch_generator
 from ripe_mambaspike.data.augment.settings import augment_labeled, label_tables, mix
 from ripe_mambaspike.data.clips import Clips, TrainBatches
 from ripe_mambaspike.data.settings import Count
@@ -159,9 +159,9 @@ class Trainer:
         settings, num_classes = self.recipe.augmentation, self.model.config.num_classes
         if not len(x):  # what a process may have of an epoch's last batch
             return x, x.new_zeros(0, num_classes)
-        draws = draws_for(self.recipe.run.seed, self.state.epoch, index)
-        x, y = augment_labeled(x, y, settings, draws, self.clips.classes)
-        return mix(x, y, settings, draws, num_classes)
+        generator = batch_generator(self.recipe.run.seed, self.state.epoch, index)
+        x, y = augment_labeled(x, y, settings, generator, self.clips.classes)
+        return mix(x, y, settings, generator, num_classes)
 
     def _step(self, group: list[Batch], totals: list[int], settings: StepSettings) -> LossTerms:
         state, recipe = self.state, self.recipe

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
-from ripe_mambaspike.data.sets.cifar10dvs import CLASSES, PUBLISHED, listing
+from ripe_mambaspike.data.sets import list_dataset
+from ripe_mambaspike.data.sets.cifar10dvs import CLASSES, PUBLISHED, list_cifar10dvs
 from ripe_mambaspike.errors import DataError
 
 ROOT = Path("root")
@@ -18,7 +18,7 @@ CUTS = ["first-100", "last-100", "random-100"]
 
 @pytest.fixture(scope="module")
 def whole():
-    return listing(ROOT, FILES)
+    return list_cifar10dvs(ROOT, FILES)
 
 
 def members(listed, cut, part):
@@ -69,22 +69,22 @@ def test_fixed_lists(whole, cut):
 def test_neither_the_place_nor_the_order_of_the_files_matters(prefix):
     files = [prefix + path for path in FILES]
     random.Random(prefix).shuffle(files)
-    found = listing(ROOT, [*files, "README.md", f"{prefix}airplane/notes_1.aedat"])
+    found = list_cifar10dvs(ROOT, [*files, "README.md", f"{prefix}airplane/notes_1.aedat"])
     assert {name: cut.checksum for name, cut in found.cuts.items()} == PUBLISHED
     assert [clip.name for clip in found.clips][:3] == [f"cifar10_airplane_{number}" for number in range(3)]
 
 
 def test_aedat4_is_the_same_set():
-    assert listing(ROOT, [f"{path}4" for path in FILES]).cuts["first-100"].published
+    assert list_cifar10dvs(ROOT, [f"{path}4" for path in FILES]).cuts["first-100"].published
 
 
 def test_what_the_lists_name_must_be_there():
     files = [path for path in FILES if path not in ("bird/cifar10_bird_7.aedat", "cat/cifar10_cat_900.aedat")]
-    assert refusal(DataError, listing, ROOT, files) == (
+    assert refusal(DataError, list_cifar10dvs, ROOT, files) == (
         "root lacks 2 of the 10,000 recordings that the split lists name, 'cifar10_bird_7.aedat' first; "
         "all of them, or --partial, are wanted"
     )
-    part = listing(ROOT, files, partial=True)
+    part = list_cifar10dvs(ROOT, files, partial=True)
     assert part.notes == ("9,998 of the 10,000 recordings are there",)
     assert part.cuts["first-100"].sizes() == {"train": 8099, "val": 900, "test": 999}
     assert part.cuts["last-100"].sizes() == {"train": 8099, "val": 900, "test": 999}
@@ -93,26 +93,26 @@ def test_what_the_lists_name_must_be_there():
 
 def test_a_part_of_the_set_keeps_the_parts_of_the_whole(whole):
     """What is tested with half of the recordings is tested with all of them."""
-    some = listing(ROOT, FILES[::3], partial=True)
+    some = list_cifar10dvs(ROOT, FILES[::3], partial=True)
     for cut in CUTS:
         tested = {clip.name for clip in members(whole, cut, "test")}
         assert {clip.name for clip in members(some, cut, "test")} == tested & {clip.name for clip in some.clips}
 
 
 def test_a_recording_twice():
-    assert refusal(DataError, listing, ROOT, [*FILES, "copy/cifar10_dog_3.aedat"]) == (
+    assert refusal(DataError, list_cifar10dvs, ROOT, [*FILES, "copy/cifar10_dog_3.aedat"]) == (
         "root holds 'dog/cifar10_dog_3.aedat' and 'copy/cifar10_dog_3.aedat'; every recording once is wanted"
     )
 
 
 def test_names_that_are_not_of_the_set_are_passed_over():
     strange = ["dog/cifar10_dog_1000.aedat", "cow/cifar10_cow_1.aedat", "dog/cifar10_dog_x.aedat", "cifar10_dog_1.npy"]
-    assert listing(ROOT, FILES + strange).cuts["last-100"].published
+    assert list_cifar10dvs(ROOT, FILES + strange).cuts["last-100"].published
 
 
 def test_from_a_folder(tmp_path):
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / "cifar10_dog_12.aedat").write_bytes(b"")
-    found = list_set("cifar10dvs", tmp_path, partial=True, lists=None)
+    found = list_dataset("cifar10dvs", tmp_path, partial=True, lists=None)
     assert [(clip.name, clip.label) for clip in found.clips] == [("cifar10_dog_12", 5)]
     assert found.notes == ("1 of the 10,000 recordings are there",)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
-from ripe_mambaspike.data.sets.dailydvs200 import CLASSES, SIZES, listing
+from ripe_mambaspike.data.sets import list_dataset
+from ripe_mambaspike.data.sets.dailydvs200 import CLASSES, SIZES, list_dailydvs200
 from ripe_mambaspike.errors import DataError
 
 ROOT = Path("root")
@@ -50,7 +50,7 @@ def lines(official):
 def test_the_official_lists(official, lines):
     named = sorted({path for part in lines.values() for path in part})
     random.Random(0).shuffle(named)
-    found = listing(ROOT, [f"set/{path}" for path in named], lists=official)
+    found = list_dailydvs200(ROOT, [f"set/{path}" for path in named], lists=official)
     cut = found.cuts["official"]
     assert cut.sizes() == {"train": 14_773, "val": 3_180, "test": 4_093} == SIZES
     assert cut.published
@@ -69,18 +69,18 @@ def test_the_official_lists(official, lines):
 
 def test_a_part_of_the_official_set(official, lines):
     named = lines["train"][1:] + lines["val"] + [path for path in lines["test"] if path not in set(lines["val"])]
-    assert refusal(DataError, listing, ROOT, named, lists=official) == (
+    assert refusal(DataError, list_dailydvs200, ROOT, named, lists=official) == (
         f"root lacks 1 of the 22,046 recordings that the lists name, '{lines['train'][0]}' first; "
         "all of them, or --partial, are wanted"
     )
-    found = listing(ROOT, named, partial=True, lists=official)
+    found = list_dailydvs200(ROOT, named, partial=True, lists=official)
     assert found.notes[1:] == ("22,045 of the 22,046 recordings are there",)
     assert found.cuts["official"].sizes()["train"] == 14_772
     assert not found.cuts["official"].published
 
 
 def test_lists_that_are_not_the_official_ones(lists):
-    found = listing(ROOT, NAMES, lists=lists)
+    found = list_dailydvs200(ROOT, NAMES, lists=lists)
     cut = found.cuts["official"]
     assert not cut.published
     assert found.notes == ("1 recordings stand in val.txt and in test.txt; they are in the test part alone", OTHER)
@@ -94,7 +94,7 @@ def test_one_changed_byte_makes_the_lists_others(official, lines, tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / f"{part}.txt").write_bytes((official / f"{part}.txt").read_bytes() + b"\n" * (part == "val"))
     named = sorted({path for part in lines.values() for path in part})
-    found = listing(ROOT, named, lists=tmp_path)
+    found = list_dailydvs200(ROOT, named, lists=tmp_path)
     assert OTHER in found.notes
     assert not found.cuts["official"].published
 
@@ -105,28 +105,28 @@ def test_the_lists_are_found_in_the_root(tmp_path, place):
     for path in (name(0, 1), name(0, 2)):
         (tmp_path / "events" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "events" / path).write_bytes(b"")
-    found = list_set("dailydvs200", tmp_path)
+    found = list_dataset("dailydvs200", tmp_path)
     assert found.cuts["official"].sizes() == {"train": 1, "val": 0, "test": 1}
     assert found.sources[0].path == f"events/{name(0, 1)}"
 
 
 def test_no_lists(tmp_path, lists):
     wanted = "has no split lists; the set's train.txt, val.txt and test.txt are wanted there"
-    assert refusal(DataError, list_set, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no") == (
+    assert refusal(DataError, list_dataset, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no") == (
         f"{tmp_path / 'no' / 'train.txt'} cannot be read (No such file or directory); the set's official list is wanted"
     )
     (lists / "val.txt").unlink()
-    assert refusal(DataError, list_set, "dailydvs200", lists) == f"{lists} {wanted}"
+    assert refusal(DataError, list_dataset, "dailydvs200", lists) == f"{lists} {wanted}"
 
 
 def test_lists_may_be_named_by_a_text(tmp_path, lists):
     (tmp_path / "root").mkdir()
-    message = refusal(DataError, list_set, "dailydvs200", tmp_path / "root", lists=str(lists))
+    message = refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=str(lists))
     assert message == (
         f"{tmp_path / 'root'} lacks 5 of the 5 recordings that the lists name, '{name(0, 1)}' first; "
         "all of them, or --partial, are wanted"
     )
-    message = refusal(DataError, list_set, "dailydvs200", tmp_path / "root", lists=lists, partial=True)
+    message = refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=lists, partial=True)
     assert message == f"{tmp_path / 'root'} holds no recording of dailydvs200; its files are wanted there"
 
 
@@ -145,23 +145,23 @@ def test_lists_may_be_named_by_a_text(tmp_path, lists):
 def test_a_line_that_is_none(lists, line):
     path = lists / "test.txt"
     path.write_text(f"{name(7, 9)} 7\n\n{line}\n")
-    assert refusal(DataError, listing, ROOT, NAMES, lists=lists) == (
+    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=lists) == (
         f"{path} line 3 is '{line}'; action_K/C…P….aedat4 and a label K−1 are wanted"
     )
 
 
 def test_a_recording_twice_in_the_lists(tmp_path):
     folder = write_lists(tmp_path / "one", train=[(0, 1), (0, 1)])
-    assert refusal(DataError, listing, ROOT, NAMES, lists=folder) == (
+    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder) == (
         f"{folder / 'train.txt'} line 2 names '{name(0, 1)}' again; every recording once is wanted"
     )
     for other in ("val", "test"):
         folder = write_lists(tmp_path / other, train=[(0, 1), (1, 1)], **{other: [(0, 1)]})
-        assert refusal(DataError, listing, ROOT, NAMES, lists=folder) == (
+        assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder) == (
             f"{folder} names '{name(0, 1)}' and 0 more in train.txt and in another list"
         )
 
 
 def test_a_recording_twice_on_disk(lists):
-    message = refusal(DataError, listing, ROOT, [*NAMES, f"copy/{NAMES[0]}"], lists=lists)
+    message = refusal(DataError, list_dailydvs200, ROOT, [*NAMES, f"copy/{NAMES[0]}"], lists=lists)
     assert message == f"root holds '{NAMES[0]}' and 'copy/{NAMES[0]}'; every recording once is wanted"

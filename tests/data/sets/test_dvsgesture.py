@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from trees import make_recording, refusal, save_trial
 
-from ripe_mambaspike.data.sets import list_set
-from ripe_mambaspike.data.sets.dvsgesture import CLASSES, SENSOR, listing, trials
+from ripe_mambaspike.data.sets import list_dataset
+from ripe_mambaspike.data.sets.dvsgesture import CLASSES, SENSOR, list_dvsgesture, trials
 from ripe_mambaspike.errors import DataError, ReadError, RipeError
-from ripe_mambaspike.events.formats.aedat3 import Label
+from ripe_mambaspike.events.formats.aedat3 import LabelSpan
 
 ROOT = Path("root")
-ROWS = [Label(1 + row % 11, 1000 * row, 1000 * row + 1500) for row in range(12)]  # one stands twice, spans overlap
+ROWS = [LabelSpan(1 + row % 11, 1000 * row, 1000 * row + 1500) for row in range(12)]  # one stands twice, spans overlap
 RAW = [f"DvsGesture/{trial}{end}" for trial in sorted(trials()) for end in (".aedat", "_labels.csv")]
 ABSENT = "user02_lab/0"
 
@@ -28,7 +28,7 @@ def array_files():
 
 
 def list_raw(files=RAW, rows=ROWS):
-    return listing(ROOT, files, labels=lambda path: list(rows))
+    return list_dvsgesture(ROOT, files, labels=lambda path: list(rows))
 
 
 def users_by_part(found):
@@ -66,7 +66,7 @@ def test_every_row_of_the_labels_is_a_clip():
 
 
 def test_as_arrays():
-    found = listing(ROOT, array_files())
+    found = list_dvsgesture(ROOT, array_files())
     cut = found.cuts["1077-264"]
     sizes = cut.sizes()
     assert (sizes["train"] + sizes["val"], sizes["test"]) == (1077, 264)
@@ -82,20 +82,20 @@ def test_as_arrays():
 
 def test_as_many_clips_are_not_enough():
     """Neither trials that the set does not have, nor labels that it does not have, make the published cut."""
-    same = list_raw(rows=[Label(1, 1000 * row, 1000 * row + 500) for row in range(12)])
+    same = list_raw(rows=[LabelSpan(1, 1000 * row, 1000 * row + 500) for row in range(12)])
     assert not same.cuts["1176-288"].published
     assert "1,176 training and 288 test clips are there" in same.notes[-1]
     moved = [path.replace("user02_lab/10", "user02_lab/0") for path in array_files()]
-    assert not listing(ROOT, moved).cuts["1077-264"].published
+    assert not list_dvsgesture(ROOT, moved).cuts["1077-264"].published
     strange = [path.replace("user02_lab", "user77_moon") for path in array_files()]
-    found = listing(ROOT, strange)
+    found = list_dvsgesture(ROOT, strange)
     assert not found.cuts["1077-264"].published
     assert found.notes[0] == "recordings that are in none of the set's lists of trials were left out: 10"
 
 
 @pytest.mark.parametrize("form", ["recordings", "arrays"])
 def test_nobody_is_in_two_parts(form):
-    found = list_raw() if form == "recordings" else listing(ROOT, array_files())
+    found = list_raw() if form == "recordings" else list_dvsgesture(ROOT, array_files())
     users = users_by_part(found)
     assert users == {"train": set(range(1, 21)), "val": {21, 22, 23}, "test": set(range(24, 30))}
 
@@ -103,7 +103,7 @@ def test_nobody_is_in_two_parts(form):
 @pytest.mark.parametrize("form", ["recordings", "arrays"])
 def test_neither_the_place_nor_the_order_of_the_files_matters(form):
     files = RAW if form == "recordings" else array_files()
-    make = list_raw if form == "recordings" else lambda given: listing(ROOT, given)
+    make = list_raw if form == "recordings" else lambda given: list_dvsgesture(ROOT, given)
     moved = [f"else/where/{path.split('/', 1)[1]}" for path in random.Random(0).sample(files, len(files))]
     (one,), (other,) = make(files).cuts.values(), make(moved).cuts.values()
     assert one.checksum == other.checksum
@@ -122,7 +122,11 @@ def test_trials_that_the_lists_leave_out_are_left_out():
     [
         (lambda: list_raw(RAW[:4]), "24 training and 0 test", "1176-288 cut has 1176 and 288"),
         (lambda: list_raw(rows=ROWS[:11]), "1,078 training and 264 test", "1176-288 cut has 1176 and 288"),
-        (lambda: listing(ROOT, ["a/user24_led/3.npy"]), "0 training and 1 test", "1077-264 cut has 1077 and 264"),
+        (
+            lambda: list_dvsgesture(ROOT, ["a/user24_led/3.npy"]),
+            "0 training and 1 test",
+            "1077-264 cut has 1077 and 264",
+        ),
     ],
     ids=["two trials", "a row less", "one array"],
 )
@@ -147,24 +151,29 @@ def test_labels_that_are_not_there():
 
 @pytest.mark.parametrize("label", [0, 12])
 def test_a_class_out_of_range(label):
-    message = refusal(DataError, list_raw, RAW, [*ROWS, Label(label, 0, 5)])
+    message = refusal(DataError, list_raw, RAW, [*ROWS, LabelSpan(label, 0, 5)])
     place = ROOT / "DvsGesture/user01_fluorescent_labels.csv"
     assert message == f"{place} names class {label}; one from 1 to 11 is wanted"
 
 
 def test_a_class_out_of_range_among_arrays():
     path = "ibmGestureTrain/user01_led/11.npy"
-    assert refusal(DataError, listing, ROOT, [path]) == f"{ROOT / path} is of class 11; one from 0 to 10 is wanted"
+    assert (
+        refusal(DataError, list_dvsgesture, ROOT, [path]) == f"{ROOT / path} is of class 11; one from 0 to 10 is wanted"
+    )
 
 
 def test_a_clip_twice():
     files = [*array_files(), "copy/user24_led/3.npy"]
-    assert refusal(DataError, listing, ROOT, files) == "root holds 'user24_led/3' 2 times; every clip once is wanted"
+    assert (
+        refusal(DataError, list_dvsgesture, ROOT, files)
+        == "root holds 'user24_led/3' 2 times; every clip once is wanted"
+    )
 
 
 def test_labels_are_read_from_the_file_beside(tmp_path):
     save_trial(tmp_path, "user24_led", make_recording(0).events, [(8, 1000, 1300), (8, 1200, 1500), (1, 1500, 1900)])
-    found = list_set("dvsgesture", tmp_path)
+    found = list_dataset("dvsgesture", tmp_path)
     assert [(clip.label, clip.start_us, clip.stop_us) for clip in found.clips] == [
         (7, 1000, 1300),
         (7, 1200, 1500),
@@ -187,8 +196,8 @@ def test_garbled_labels(tmp_path, text, said):
     (tmp_path / "user24_led.aedat").write_bytes(b"")
     path = tmp_path / "user24_led_labels.csv"
     path.write_text(text)
-    assert refusal(RipeError, list_set, "dvsgesture", tmp_path) == f"{path} {said}"
+    assert refusal(RipeError, list_dataset, "dvsgesture", tmp_path) == f"{path} {said}"
     path.write_bytes(b"\xff\xfe\x00")
-    assert refusal(ReadError, list_set, "dvsgesture", tmp_path).startswith(
+    assert refusal(ReadError, list_dataset, "dvsgesture", tmp_path).startswith(
         f"{path} cannot be read as a csv of labels ("
     )

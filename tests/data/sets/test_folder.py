@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
-from ripe_mambaspike.data.sets.folder import listing
+from ripe_mambaspike.data.sets import list_dataset
+from ripe_mambaspike.data.sets.folder import list_folder
 from ripe_mambaspike.errors import DataError
 
 ROOT = Path("root")
@@ -22,7 +22,7 @@ def parts_of(found):
 
 
 def test_without_a_split():
-    found = listing(ROOT, PLAIN)
+    found = list_folder(ROOT, PLAIN)
     assert list(found.cuts) == ["unsplit"]
     assert set(found.cuts["unsplit"].parts) == {""}
     assert found.cuts["unsplit"].sizes() == {"train": 0, "val": 0, "test": 0}
@@ -33,7 +33,7 @@ def test_without_a_split():
 
 
 def test_its_own_parts():
-    found = listing(ROOT, SPLIT)
+    found = list_folder(ROOT, SPLIT)
     assert found.cuts["folders"].sizes() == {"train": 18, "val": 2, "test": 20}
     assert found.notes == ()
     assert found.classes == ("a", "b")
@@ -47,7 +47,7 @@ def test_its_own_parts():
 )
 def test_its_own_validation(names):
     train, val, test = names
-    found = listing(
+    found = list_folder(
         ROOT, [f"{train}/a/1.npz", f"{train}/b/1.npz", f"{val}/a/2.npz", f"{test}/b/3.npz", f"{test}/a/3.npz"]
     )
     assert found.cuts["folders"].sizes() == {"train": 2, "val": 1, "test": 2}
@@ -56,7 +56,7 @@ def test_its_own_validation(names):
 
 @pytest.mark.parametrize(("share", "tested"), [(0.1, 2), (0.25, 5), (0.5, 10), (0.001, 1), (0.999, 19)])
 def test_a_share_of_each_class_is_tested(share, tested):
-    found = listing(ROOT, PLAIN, test_share=share)
+    found = list_folder(ROOT, PLAIN, test_share=share)
     cut = found.cuts[f"share-{share:g}"]
     trained = 20 - tested
     carved = min(trained - 1, max(1, round(trained / 10)))
@@ -68,12 +68,12 @@ def test_a_share_of_each_class_is_tested(share, tested):
 
 
 def test_what_would_spoil_a_result_is_noted():
-    alone = listing(ROOT, [f"{name}/1.npz" for name in "abcdefg"], test_share=0.2)
+    alone = list_folder(ROOT, [f"{name}/1.npz" for name in "abcdefg"], test_share=0.2)
     assert alone.notes == (
         "classes without a recording to choose by (val): a, b, c, d, e …",
         "classes without a recording to report on (test): a, b, c, d, e …",
     )
-    apart = listing(ROOT, ["train/a/1.npz", "train/a/2.npz", "test/b/1.npz"])
+    apart = list_folder(ROOT, ["train/a/1.npz", "train/a/2.npz", "test/b/1.npz"])
     assert apart.notes == (
         "classes without a recording to learn from (train): b",
         "classes without a recording to choose by (val): b",
@@ -83,26 +83,26 @@ def test_what_would_spoil_a_result_is_noted():
 
 def test_the_order_of_the_files_does_not_matter():
     shuffled = random.Random(0).sample(PLAIN, len(PLAIN))
-    assert parts_of(listing(ROOT, shuffled, test_share=0.2)) == parts_of(listing(ROOT, PLAIN, test_share=0.2))
+    assert parts_of(list_folder(ROOT, shuffled, test_share=0.2)) == parts_of(list_folder(ROOT, PLAIN, test_share=0.2))
 
 
 def test_a_larger_share_holds_the_smaller():
     small, large = (
-        {name for name, part in parts_of(listing(ROOT, PLAIN, test_share=share)).items() if part == "test"}
+        {name for name, part in parts_of(list_folder(ROOT, PLAIN, test_share=share)).items() if part == "test"}
         for share in (0.1, 0.3)
     )
     assert small < large
 
 
 def test_what_lies_beside_a_recording_is_none():
-    found = listing(ROOT, ["a/1.aedat", "a/1_labels.csv", "a/.hidden", "b/2.aedat"])
+    found = list_folder(ROOT, ["a/1.aedat", "a/1_labels.csv", "a/.hidden", "b/2.aedat"])
     assert [source.path for source in found.sources] == ["a/1.aedat", "b/2.aedat"]
 
 
 def test_settings_are_kept():
-    found = listing(ROOT, PLAIN, sensor_size=(40, 30), time_unit="ms")
+    found = list_folder(ROOT, PLAIN, sensor_size=(40, 30), time_unit="ms")
     assert (found.sensor_size, found.time_unit) == ((40, 30), "ms")
-    assert (listing(ROOT, PLAIN).sensor_size, listing(ROOT, PLAIN).time_unit) == (None, None)
+    assert (list_folder(ROOT, PLAIN).sensor_size, list_folder(ROOT, PLAIN).time_unit) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_settings_are_kept():
     ],
 )
 def test_a_file_in_the_wrong_depth(files, path, wanted):
-    message = refusal(DataError, listing, ROOT, files)
+    message = refusal(DataError, list_folder, ROOT, files)
     assert message == f"{ROOT / path} is not where a recording is wanted ({wanted})"
 
 
@@ -124,34 +124,34 @@ def test_an_empty_class(tmp_path):
     for folder in ("left", "right"):
         (tmp_path / folder).mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    message = refusal(DataError, list_set, "folder", tmp_path)
+    message = refusal(DataError, list_dataset, "folder", tmp_path)
     assert message == f"{tmp_path / 'right'} is a class without a recording; at least one is wanted"
     files, folders = ["train/a/1.bin", "test/a/2.bin"], ["train", "test", "train/a", "test/a", "test/b"]
-    message = refusal(DataError, listing, ROOT, files, folders)
+    message = refusal(DataError, list_folder, ROOT, files, folders)
     assert message == f"{ROOT / 'test/b'} is a class without a recording; at least one is wanted"
-    assert listing(ROOT, files, folders[:-1]).cuts["folders"].sizes()["test"] == 1
+    assert list_folder(ROOT, files, folders[:-1]).cuts["folders"].sizes()["test"] == 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0, 1.0, -0.5, 2.0, float("nan")])
 def test_a_share_that_is_none(tmp_path, share):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    message = refusal(DataError, list_set, "folder", tmp_path, test_share=share)
+    message = refusal(DataError, list_dataset, "folder", tmp_path, test_share=share)
     assert message == f"--test-share is {share}; a number between 0 and 1 is wanted"
 
 
 def test_a_share_of_a_tree_that_has_parts():
-    assert refusal(DataError, listing, ROOT, SPLIT, test_share=0.2) == (
+    assert refusal(DataError, list_folder, ROOT, SPLIT, test_share=0.2) == (
         "root has its own train and test folders; it takes no --test-share"
     )
 
 
 def test_a_single_recording_is_not_divided():
-    found = listing(ROOT, ["a/1.bin", "b/1.bin", "b/2.bin"], test_share=0.5)
+    found = list_folder(ROOT, ["a/1.bin", "b/1.bin", "b/2.bin"], test_share=0.5)
     assert parts_of(found)["a/1.bin"] == "train"
     assert Counter(parts_of(found).values()) == {"train": 2, "test": 1}
 
 
 def test_a_name_that_is_no_text():
-    found = listing(ROOT, ["a/\udcff.bin", "a/b.bin", "a/c.bin"], test_share=0.3)
+    found = list_folder(ROOT, ["a/\udcff.bin", "a/b.bin", "a/c.bin"], test_share=0.3)
     assert sorted(parts_of(found).values()) == ["test", "train", "val"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets.ncaltech101 import PUBLISHED, listing
+from ripe_mambaspike.data.sets.ncaltech101 import PUBLISHED, list_ncaltech101
 from ripe_mambaspike.errors import DataError
 
 ROOT = Path("root")
@@ -26,7 +26,7 @@ def parts_of(found):
 
 @pytest.mark.parametrize(("count", "tested"), [(1, 0), (9, 0), (10, 1), (11, 1), (19, 1), (20, 2), (31, 3), (435, 43)])
 def test_the_last_tenth_rounded_down_is_tested(count, tested):
-    parts = parts_of(listing(ROOT, files_of(ant=count, zebra=10)))
+    parts = parts_of(list_ncaltech101(ROOT, files_of(ant=count, zebra=10)))
     trained = count - tested
     assert [parts[f"ant/image_{number:04d}"] == "test" for number in range(1, count + 1)] == (
         [False] * trained + [True] * tested
@@ -38,18 +38,21 @@ def test_the_last_tenth_rounded_down_is_tested(count, tested):
 def test_by_number_and_not_by_the_files_order():
     files = [f"x/ant/image_{number}.bin" for number in range(1, 21)]
     random.Random(0).shuffle(files)
-    parts = parts_of(listing(ROOT, files))
+    parts = parts_of(list_ncaltech101(ROOT, files))
     assert sorted(name for name, part in parts.items() if part == "test") == ["ant/image_0019", "ant/image_0020"]
 
 
 def test_the_place_of_the_folder_does_not_matter():
     files = files_of(ant=12, bee=31)
     deeper = [f"some/where/{path}" for path in reversed(files)]
-    assert listing(ROOT, files).cuts["first-90"].checksum == listing(ROOT, deeper).cuts["first-90"].checksum
+    assert (
+        list_ncaltech101(ROOT, files).cuts["first-90"].checksum
+        == list_ncaltech101(ROOT, deeper).cuts["first-90"].checksum
+    )
 
 
 def test_labels_and_notes():
-    found = listing(
+    found = list_ncaltech101(
         ROOT, [*files_of(bee=2, ant=3, BACKGROUND_Google=1), "Caltech101_annotations/ant/annotation_0001.bin"]
     )
     assert found.classes == ("BACKGROUND_Google", "ant", "bee")
@@ -62,7 +65,10 @@ def test_labels_and_notes():
 
 def test_a_recording_twice():
     files = [*files_of(ant=3), "copy/ant/image_0002.bin"]
-    assert refusal(DataError, listing, ROOT, files) == "root holds 'ant/image_0002' 2 times; every clip once is wanted"
+    assert (
+        refusal(DataError, list_ncaltech101, ROOT, files)
+        == "root holds 'ant/image_0002' 2 times; every clip once is wanted"
+    )
 
 
 def test_the_whole_set(shared):
@@ -71,7 +77,7 @@ def test_the_whole_set(shared):
         names = [name for name in archive.namelist() if name.endswith(".jpg") and not name.startswith("Faces/")]
     files = [f"Caltech101/{name.removesuffix('.jpg')}.bin" for name in names] + files_of(BACKGROUND_Google=467)
     assert len(files) == 8_709
-    found = listing(ROOT, files)
+    found = list_ncaltech101(ROOT, files)
     cut = found.cuts["first-90"]
     assert cut.sizes() == {"train": 7096, "val": 790, "test": 823}
     assert cut.published

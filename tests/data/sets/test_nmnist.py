@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from trees import refusal
 
-from ripe_mambaspike.data.sets import list_set
-from ripe_mambaspike.data.sets.nmnist import PUBLISHED, PUBLISHED_600, listing, listing_600
+from ripe_mambaspike.data.sets import list_dataset
+from ripe_mambaspike.data.sets.nmnist import PUBLISHED, PUBLISHED_600, list_nmnist, list_nmnist_600
 from ripe_mambaspike.errors import DataError
 
 ROOT = Path("root")
@@ -33,7 +33,7 @@ def names(shared):
 def test_the_whole_set(names):
     files = names["Train"] + names["Test"]
     random.Random(0).shuffle(files)
-    found = listing(ROOT, [f"nmnist/{path}" for path in files])
+    found = list_nmnist(ROOT, [f"nmnist/{path}" for path in files])
     cut = found.cuts["folders"]
     sizes = cut.sizes()
     assert sizes["train"] + sizes["val"] == 60_000
@@ -49,7 +49,7 @@ def test_the_whole_set(names):
 
 
 def test_the_first_600(names):
-    found = listing_600(ROOT, names["Train"][:700] + names["Test"])
+    found = list_nmnist_600(ROOT, names["Train"][:700] + names["Test"])
     cut = found.cuts["thirds"]
     assert cut.sizes() == {"train": 359, "val": 41, "test": 200}
     assert cut.published
@@ -60,7 +60,7 @@ def test_the_first_600(names):
 def test_every_third_number_is_tested():
     files = [f"Train/{number % 7}/{number:05d}.bin" for number in range(1, 701)]
     random.Random(0).shuffle(files)
-    found = listing_600(ROOT, files)
+    found = list_nmnist_600(ROOT, files)
     tested = [clip.name for clip, part in zip(found.clips, found.cuts["thirds"].parts, strict=True) if part == "test"]
     assert tested == [f"Train/{number % 7}/{number:05d}" for number in range(3, 601, 3)]
     assert len(found.clips) == 600
@@ -70,23 +70,23 @@ def test_every_third_number_is_tested():
 
 def test_a_part_of_the_set_is_named_as_such():
     files = ["Train/0/00002.bin", "Train/1/00004.bin", "Train/0/00022.bin", "Test/7/00001.bin", "Train/x/00001.bin"]
-    found = listing(ROOT, files)
+    found = list_nmnist(ROOT, files)
     assert found.notes == (
         "3 of the 60,000 train recordings are there",
         "1 of the 10,000 test recordings are there",
     )
     assert found.cuts["folders"].sizes() == {"train": 2, "val": 1, "test": 1}
     assert not found.cuts["folders"].published
-    assert listing_600(ROOT, files).notes == ("3 of the 600 recordings are there",)
+    assert list_nmnist_600(ROOT, files).notes == ("3 of the 600 recordings are there",)
 
 
-@pytest.mark.parametrize("make", [listing, listing_600])
+@pytest.mark.parametrize("make", [list_nmnist, list_nmnist_600])
 def test_a_recording_twice(make):
     files = ["Train/0/00002.bin", "copy/Train/0/00002.bin"]
     assert refusal(DataError, make, ROOT, files) == "root holds 'Train/0/00002' 2 times; every clip once is wanted"
 
 
 def test_the_shared_recordings(shared):
-    found = list_set("nmnist-600", shared / "nmnist-real")
+    found = list_dataset("nmnist-600", shared / "nmnist-real")
     assert found.cuts["thirds"].published
     assert found.notes == ()

@@ -63,7 +63,7 @@ def test_counts_box_and_correlation_are_those_of_loops():
     assert (c.count_bins(ours, SIZE, DURATION) == counts[0]).all()
     boxed = [np.stack([slow_box(plane) for plane in each.reshape(-1, 7, 9)]) for each in counts]
     np.testing.assert_allclose(c.smoothed(counts[0]).reshape(-1, 7, 9), boxed[0], atol=1e-12)
-    made = c.compare([ours], [theirs], [0], SIZE, DURATION)
+    made = c.compare_recordings([ours], [theirs], [0], SIZE, DURATION)
     assert made.sequence[0] == pytest.approx(slow_correlation(*boxed), abs=1e-12)
     images = [each.reshape(10, 2, 7, 9).sum(0) for each in boxed]
     assert made.image[0] == pytest.approx(slow_correlation(*images), abs=1e-12)
@@ -71,12 +71,12 @@ def test_counts_box_and_correlation_are_those_of_loops():
 
 def test_polarities_are_two_planes():
     on, off = make_events([4] * 5, [3] * 5, range(5), [1] * 5), make_events([4] * 5, [3] * 5, range(5), [0] * 5)
-    assert c.compare([on], [on], [0], SIZE, DURATION).image[0] == pytest.approx(1)
-    assert c.compare([on], [off], [0], SIZE, DURATION).image[0] < 0
+    assert c.compare_recordings([on], [on], [0], SIZE, DURATION).image[0] == pytest.approx(1)
+    assert c.compare_recordings([on], [off], [0], SIZE, DURATION).image[0] < 0
 
 
 def test_the_image_forgives_time_and_the_sequence_does_not():
-    made = c.compare([one(4, 3, 0)], [one(4, 3, 99_999)], [0], SIZE, DURATION)
+    made = c.compare_recordings([one(4, 3, 0)], [one(4, 3, 99_999)], [0], SIZE, DURATION)
     assert made.image[0] == pytest.approx(1)
     assert made.sequence[0] < 0
 
@@ -84,17 +84,17 @@ def test_the_image_forgives_time_and_the_sequence_does_not():
 def test_means_a_class_ratios_and_on_share():
     real = [drawn(1, 10), drawn(2, 20), drawn(3, 60)]
     simulated = [drawn(4, 20), drawn(5, 30), drawn(6, 30)]
-    made = c.compare(real, simulated, [7, 3, 7], SIZE, DURATION)
-    assert made.events == c.Both(30, 80 / 3)
+    made = c.compare_recordings(real, simulated, [7, 3, 7], SIZE, DURATION)
+    assert made.events == c.RealSimulated(30, 80 / 3)
     assert made.events.ratio == pytest.approx(8 / 9)
-    assert made.classes == (c.ClassEvents(3, 1, c.Both(20, 30)), c.ClassEvents(7, 2, c.Both(35, 25)))
+    assert made.classes == (c.ClassEvents(3, 1, c.RealSimulated(20, 30)), c.ClassEvents(7, 2, c.RealSimulated(35, 25)))
     # Of all events: a recording counts by how many it has.
     assert made.on_share.real == pytest.approx(sum(int(each["p"].sum()) for each in real) / 90)
 
 
 def test_rate_is_in_events_a_second_of_equal_windows():
     real = [make_events([0] * 4, [0] * 4, [0, 4999, 5000, 304_999], [1] * 4), one(t=304_999)]
-    made = c.compare(real, real, [0, 0], SIZE, 305_000)
+    made = c.compare_recordings(real, real, [0, 0], SIZE, 305_000)
     assert len(made.rate_real) == 61
     assert made.rate_real[:2] == pytest.approx((200, 100))  # two events and one in two recordings, in 5 ms
     assert made.rate_real[-1] == pytest.approx(200)
@@ -123,8 +123,8 @@ def test_features_in_their_order():
 
 def test_intervals_are_means_over_recordings():
     real = [make_events([0] * 3, [0] * 3, [0, 10, 20], [1] * 3), make_events([0] * 3, [0] * 3, [0, 30, 60], [1] * 3)]
-    made = c.compare(real, list(reversed(real)), [0, 1], SIZE, DURATION)
-    assert made.intervals == (c.Both(20, 20),) * 5
+    made = c.compare_recordings(real, list(reversed(real)), [0, 1], SIZE, DURATION)
+    assert made.intervals == (c.RealSimulated(20, 20),) * 5
 
 
 def gaussian(seed, rows=400, columns=17, shift=0.0):
@@ -134,31 +134,31 @@ def gaussian(seed, rows=400, columns=17, shift=0.0):
 def test_told_apart_by_one_column():
     real, simulated = gaussian(0, 100), gaussian(1, 100)
     real[:, 4], simulated[:, 4] = np.linspace(0, 1, 100), np.linspace(1.5, 2, 100)
-    assert c.told_apart(real, simulated) > 0.98
+    assert c.separability(real, simulated) > 0.98
 
 
 def test_told_apart_by_what_only_two_columns_together_show():
     common = 10 * gaussian(0, 200, 1)
     real = np.concatenate([common, common + 0.2 * gaussian(1, 200, 1)], 1)
     simulated = np.concatenate([common, common + 2 + 0.2 * gaussian(2, 200, 1)], 1)
-    assert c.told_apart(real[:, :1], simulated[:, :1]) == 0.5
-    assert c.told_apart(real, simulated) > 0.98
+    assert c.separability(real[:, :1], simulated[:, :1]) == 0.5
+    assert c.separability(real, simulated) > 0.98
 
 
 def test_one_distribution_is_not_told_apart():
-    assert abs(c.told_apart(gaussian(0), gaussian(1)) - 0.5) < 0.06
+    assert abs(c.separability(gaussian(0), gaussian(1)) - 0.5) < 0.06
 
 
 def test_as_often_right_as_the_best_rule():
     # Two Gaussians one apart: half-way is right 69.1 % of the time.
-    made = c.told_apart(gaussian(0, 4000, 1), gaussian(1, 4000, 1, 1.0))
+    made = c.separability(gaussian(0, 4000, 1), gaussian(1, 4000, 1, 1.0))
     assert made == pytest.approx(0.691, abs=0.015)
 
 
 def test_identical_twins_are_chance_itself():
     # Whatever was learned, twins get one score, and it is right for one of them.
     rows = gaussian(3, 57)
-    assert c.told_apart(rows, rows.copy()) == 0.5
+    assert c.separability(rows, rows.copy()) == 0.5
 
 
 def test_twins_are_in_one_fold_and_every_pair_is_judged_once(monkeypatch):
@@ -171,7 +171,7 @@ def test_twins_are_in_one_fold_and_every_pair_is_judged_once(monkeypatch):
 
     monkeypatch.setattr(c, "regression", remembered)
     monkeypatch.setattr(c, "_standard", lambda rows: (np.zeros(1), np.ones(1)))
-    c.told_apart(real, simulated)
+    c.separability(real, simulated)
     assert len(asked) == 5
     held = []
     for ours, theirs in asked:
@@ -184,7 +184,7 @@ def test_what_is_judged_does_not_move_the_scale(monkeypatch):
     seen = []
     kept = c._standard
     monkeypatch.setattr(c, "_standard", lambda rows: seen.append(len(rows)) or kept(rows))
-    c.told_apart(gaussian(0, 20, 2), gaussian(1, 20, 2))
+    c.separability(gaussian(0, 20, 2), gaussian(1, 20, 2))
     assert seen == [32] * 5
 
 
@@ -212,75 +212,83 @@ def test_separable_far_apart_and_constant_columns_stay_finite():
     real, simulated = np.zeros((40, 3)), np.zeros((40, 3))
     simulated[:, 1] = 1e6
     assert np.isfinite(c.regression(real, simulated / 1e6)).all()
-    assert c.told_apart(real, simulated) == 1.0
+    assert c.separability(real, simulated) == 1.0
 
 
 def test_features_say_in_which_direction():
     real, simulated = [drawn(each, 50) for each in range(12)], [drawn(each + 50, 90) for each in range(12)]
-    made = c.compare(real, simulated, [0] * 12, SIZE, DURATION)
+    made = c.compare_recordings(real, simulated, [0] * 12, SIZE, DURATION)
     by_name = {each.name: each for each in made.features}
     assert tuple(by_name) == c.FEATURES
     assert by_name["interval 50%"].apart < -1
-    assert by_name["events"].mean == c.Both(50, 90)
+    assert by_name["events"].mean == c.RealSimulated(50, 90)
     assert by_name["events"].weight > 0
-    assert made.told_apart > 0.9
+    assert made.separability > 0.9
 
 
 def perfect():
     real = [drawn(each) for each in range(6)]
-    return c.compare(real, real, [0, 0, 1, 1, 2, 2], SIZE, DURATION)
+    return c.compare_recordings(real, real, [0, 0, 1, 1, 2, 2], SIZE, DURATION)
 
 
 def test_twins_of_themselves_miss_nothing():
     made = perfect()
-    assert c.misses(made) == []
+    assert c.unmet_targets(made) == []
     assert made.image == pytest.approx((1,) * 6)
-    assert made.told_apart == 0.5
+    assert made.separability == 0.5
 
 
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"events": c.Both(100, 105)}, []),
-        ({"events": c.Both(100, 105.1)}, ["mean events:"]),
-        ({"events": c.Both(100, 94.9)}, ["mean events:"]),
-        ({"classes": (c.ClassEvents(0, 1, c.Both(100, 110)), c.ClassEvents(4, 1, c.Both(100, 89)))}, ["class 4"]),
-        ({"on_share": c.Both(0.5, 0.519)}, []),
-        ({"on_share": c.Both(0.5, 0.479)}, ["ON share"]),
+        ({"events": c.RealSimulated(100, 105)}, []),
+        ({"events": c.RealSimulated(100, 105.1)}, ["mean events:"]),
+        ({"events": c.RealSimulated(100, 94.9)}, ["mean events:"]),
+        (
+            {
+                "classes": (
+                    c.ClassEvents(0, 1, c.RealSimulated(100, 110)),
+                    c.ClassEvents(4, 1, c.RealSimulated(100, 89)),
+                )
+            },
+            ["class 4"],
+        ),
+        ({"on_share": c.RealSimulated(0.5, 0.519)}, []),
+        ({"on_share": c.RealSimulated(0.5, 0.479)}, ["ON share"]),
         ({"image": (0.9, 0.89, 0.91)}, []),
         ({"image": (0.9, 0.89, 0.9)}, ["event image"]),
         ({"sequence": (0.7,)}, ["ten-bin sequence"]),
-        ({"told_apart": 1.0}, []),
-        ({"events": c.Both(100, 80), "sequence": (0.7,)}, ["mean events", "sequence"]),
+        ({"separability": 1.0}, []),
+        ({"events": c.RealSimulated(100, 80), "sequence": (0.7,)}, ["mean events", "sequence"]),
     ],
 )
 def test_each_number_is_held_to_its_own_limit(changes, names):
-    found = c.misses(replace(perfect(), **changes))
+    found = c.unmet_targets(replace(perfect(), **changes))
     assert len(found) == len(names)
     assert all(name in line for name, line in zip(names, found, strict=True))
 
 
 def test_the_document_is_json_and_has_the_numbers():
-    made = c.compare([none(), drawn(1)], [one(), drawn(2)], [5, 6], SIZE, DURATION)
+    made = c.compare_recordings([none(), drawn(1)], [one(), drawn(2)], [5, 6], SIZE, DURATION)
     document = json.loads(json.dumps(made.document(), allow_nan=False))
     assert document["classes"]["5"] == {"recordings": 1, "real": 0, "simulated": 1, "ratio": None}
     assert document["recordings"] == 2
     assert document["image_correlation"]["worst"] == 0.0  # nothing happens: the same everywhere
     assert document["image_correlation"]["each"] == list(made.image)
     assert list(document["intervals_us"]) == ["10%", "25%", "50%", "75%", "90%"]
-    assert document["told_apart"]["features"][0]["name"] == "events"
-    assert any("class 5" in line for line in c.misses(made))
+    assert document["separability"]["features"][0]["name"] == "events"
+    assert any("class 5" in line for line in c.unmet_targets(made))
 
 
 def test_nothing_one_event_and_constant_images():
-    made = c.compare([none()], [none()], [0], SIZE, DURATION)
-    assert (made.image, made.sequence, made.told_apart) == ((0.0,), (0.0,), 0.5)
+    made = c.compare_recordings([none()], [none()], [0], SIZE, DURATION)
+    assert (made.image, made.sequence, made.separability) == ((0.0,), (0.0,), 0.5)
     assert made.events.ratio == 1.0
-    assert made.intervals == (c.Both(DURATION, DURATION),) * 5
-    single = c.compare([one()], [one()], [0], (1, 1), DURATION)  # ON beside OFF still makes two values
+    assert made.intervals == (c.RealSimulated(DURATION, DURATION),) * 5
+    single = c.compare_recordings([one()], [one()], [0], (1, 1), DURATION)  # ON beside OFF still makes two values
     assert single.image[0] == pytest.approx(1)
     both = make_events([0, 0], [0, 0], [0, 0], [0, 1])
-    assert c.compare([both], [both], [0], (1, 1), DURATION).image == (0.0,)
+    assert c.compare_recordings([both], [both], [0], (1, 1), DURATION).image == (0.0,)
     assert c.correlation(np.full((2, 3), 1 / 3), np.arange(6.0).reshape(2, 3)) == 0.0
 
 
@@ -297,4 +305,4 @@ def test_nothing_one_event_and_constant_images():
 )
 def test_bad_input_is_named(arguments, words):
     with pytest.raises(InputError, match=words):
-        c.compare(*arguments)
+        c.compare_recordings(*arguments)

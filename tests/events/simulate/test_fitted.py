@@ -10,7 +10,7 @@ import torch
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.calibrate import calibrate, count_events, find_rests, match_thresholds, retimed
 from ripe_mambaspike.events.simulate.fitted import (
-    Calibration,
+    CameraCalibration,
     Variation,
     load_calibration,
     save_calibration,
@@ -19,7 +19,7 @@ from ripe_mambaspike.events.simulate.fitted import (
 )
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades
-from ripe_mambaspike.events.simulate.smooth import Fit
+from ripe_mambaspike.events.simulate.smooth import FitOptions
 from ripe_mambaspike.events.simulate.start import find_path
 
 SIZE = (20, 20)
@@ -36,7 +36,7 @@ def make_path():
     return (*points, points[-1])
 
 
-TRUE = Calibration(
+TRUE = CameraCalibration(
     Pixel(0.15, 0.16, mismatch=0.02, leak_hz=0.5, shot_hz=0.2, cutoff_hz=40.0),
     Saccades(make_path(), 5000, 300_000, (1.0, 1.0), 0.4, 2.0, inverted=True, rests_us=(100_000.0, 200_000.0)),
     Variation(),
@@ -76,7 +76,7 @@ def test_rests_are_where_little_happens(recordings):
 
 
 def test_calibration_finds_the_camera(pictures, recordings):
-    made = calibrate(recordings, pictures, SIZE, Fit(rounds=40, batch=16))
+    made = calibrate(recordings, pictures, SIZE, FitOptions(rounds=40, batch=16))
     again = simulate_pictures(pictures, made, range(100, 148), size=SIZE)
     counts = [np.array([len(events) for events in part]) for part in (recordings, again)]
     assert abs(counts[1].sum() / counts[0].sum() - 1) < 0.03

@@ -12,7 +12,7 @@ from PIL import Image
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.events.simulate import report as r
-from ripe_mambaspike.events.simulate.compare import compare
+from ripe_mambaspike.events.simulate.compare import compare_recordings
 from ripe_mambaspike.events.view.frames import GROUND, OFF, ON
 
 SIZE, DURATION = (34, 34), 100_000
@@ -29,7 +29,7 @@ def some(count=8, size=SIZE):
     simulated = [drawn(90 + each, 230, size) for each in range(count)]
     labels = [each % 3 for each in range(count)]
     pictures = torch.rand(count, 28, 28, generator=torch.Generator().manual_seed(0))
-    return compare(real, simulated, labels, size, DURATION), real, simulated, pictures, labels
+    return compare_recordings(real, simulated, labels, size, DURATION), real, simulated, pictures, labels
 
 
 def decode(data):
@@ -40,7 +40,7 @@ def decode(data):
 
 def test_three_files_with_the_numbers(tmp_path):
     made = some()
-    folder = r.write_report(*made, tmp_path / "new" / "report")
+    folder = r.write_comparison(*made, tmp_path / "new" / "report")
     assert folder == tmp_path / "new" / "report"
     assert sorted(each.name for each in folder.iterdir()) == ["comparison.json", "comparison.png", "twins.png"]
     document = json.loads((folder / "comparison.json").read_text())
@@ -53,8 +53,8 @@ def test_the_same_bytes_again_over_what_was_there(tmp_path):
     made = some(3)
     (tmp_path / "twins.png").write_bytes(b"old")
     (tmp_path / "other").write_text("kept")
-    first = {each.name: each.read_bytes() for each in r.write_report(*made, tmp_path).iterdir()}
-    second = {each.name: each.read_bytes() for each in r.write_report(*made, tmp_path).iterdir()}
+    first = {each.name: each.read_bytes() for each in r.write_comparison(*made, tmp_path).iterdir()}
+    second = {each.name: each.read_bytes() for each in r.write_comparison(*made, tmp_path).iterdir()}
     assert first == second
     assert first["other"] == b"kept"
 
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_leaves_everything_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     for name in ("old", "new"):
         with pytest.raises(InputError, match=f"{name} cannot be written .No space left"):
-            r.write_report(*made, tmp_path / name)
+            r.write_comparison(*made, tmp_path / name)
     assert [(each.name, each.read_text()) for each in (tmp_path / "old").iterdir()] == [("comparison.json", "old")]
     assert not (tmp_path / "new").exists()
 
@@ -80,21 +80,21 @@ def test_a_disk_that_fills_leaves_everything_as_it_was(tmp_path, monkeypatch):
 def test_a_file_in_the_folders_place_is_named(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(InputError, match="taken cannot be written"):
-        r.write_report(*some(2), tmp_path / "taken")
+        r.write_comparison(*some(2), tmp_path / "taken")
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 28, 28), torch.zeros(3, 1, 28, 28)])
 def test_pictures_that_are_not_as_many_or_not_flat(tmp_path, wrong):
     comparison, real, simulated, _, labels = some(3)
     with pytest.raises(InputError, match="pictures"):
-        r.write_report(comparison, real, simulated, wrong, labels, tmp_path / "none")
+        r.write_comparison(comparison, real, simulated, wrong, labels, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
 def test_events_of_twins_are_where_they_should_be():
     """One ON event in the real third bin, one OFF event in the simulated last one."""
     real, simulated = [make_events([5], [2], [25_000], [1])], [make_events([33], [33], [99_999], [0])]
-    comparison = compare(real, simulated, [4], SIZE, DURATION)
+    comparison = compare_recordings(real, simulated, [4], SIZE, DURATION)
     picture = np.zeros((1, 28, 28))
     picture[0, 0, 0] = 1
     pixels = decode(r.twins_png(comparison, real, simulated, picture, [4]))
@@ -136,8 +136,8 @@ def test_sensors_of_every_shape(size):
 def test_recordings_without_events_can_be_drawn(tmp_path):
     empty = make_events([], [], [], [])
     for real, simulated in (([empty], [empty]), ([empty], [make_events([0], [0], [0], [1])])):
-        comparison = compare(real, simulated, [0], SIZE, DURATION)
-        r.write_report(comparison, real, simulated, torch.zeros(1, 28, 28), [0], tmp_path)
+        comparison = compare_recordings(real, simulated, [0], SIZE, DURATION)
+        r.write_comparison(comparison, real, simulated, torch.zeros(1, 28, 28), [0], tmp_path)
 
 
 def test_shown_are_the_least_and_the_most_alike():
@@ -150,5 +150,5 @@ def test_matplotlib_is_left_as_it_was(tmp_path):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    r.write_report(*some(2), tmp_path)
+    r.write_comparison(*some(2), tmp_path)
     assert dict(matplotlib.rcParams) == before

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.simulate.saccades import Moved, Saccades, as_dict, from_dict, saccade_scene, scaled
+from ripe_mambaspike.events.simulate.saccades import (
+    Saccades,
+    SaccadeVariation,
+    as_dict,
+    from_dict,
+    saccade_scene,
+    scale_saccades,
+)
 
 PATH = ((0.0, 0.0), (2.0, -1.0), (2.0, 3.0))
 PLAIN = Saccades(PATH, 10_000, 20_000, blur=0.01, contrast=1.0, inverted=False)
@@ -64,7 +71,7 @@ def test_blur_against_a_loop():
 
 def test_each_picture_may_differ():
     rested = Saccades(PATH, 10_000, 20_000, blur=0.01, contrast=1.0, inverted=False, rests_us=(10_000.0,))
-    moved = Moved(
+    moved = SaccadeVariation(
         torch.tensor([[0.0, 0.0], [1.0, 2.0]]).double(),
         torch.tensor([1.0, 0.5]).double(),
         torch.tensor([[0.0, 2_000.0], [1_000.0, 0.0]]).double(),
@@ -81,7 +88,7 @@ def test_each_picture_may_differ():
 def test_scaled_looks_the_same_on_more_pixels():
     small = Saccades(PATH, 10_000, 20_000, blur=0.4, contrast=1.0, inverted=False)
     one = seen(small, picture(), [7_000], size=(12, 10))[0, 0]
-    four = seen(scaled(small, 4.0), picture(), [7_000], size=(48, 40))[0, 0]
+    four = seen(scale_saccades(small, 4.0), picture(), [7_000], size=(48, 40))[0, 0]
     blocks = torch.nn.functional.avg_pool2d(four[None], 4)[0]
     assert (blocks - one).abs().max() < 0.05
 

@@ -83,7 +83,7 @@ def test_thinning_is_said(make, monkeypatch):
     recording = make(count=1000)
     text = Reader(page(recording, None, None, None)).text
     assert len(text["p"]) == 3  # caption, keys, noscript: no note
-    monkeypatch.setattr(module, "MOST_EVENTS", 400)
+    monkeypatch.setattr(module, "MAX_EVENTS", 400)
     reader = Reader(page(recording, None, None, None))
     assert any(note.startswith("showing 1 in 3 events: 334 of 1,000") for note in reader.text["p"])
     assert "1,000\u00a0events" in reader.text["p"][0]

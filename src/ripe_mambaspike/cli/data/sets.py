@@ -81,10 +81,10 @@ class DownloadCommand:
     """The folder to put it in."""
 
     def run(self) -> int:
-        from ripe_mambaspike.data.fetch import fetch_set
+        from ripe_mambaspike.data.fetch import download_dataset
 
         with progress_bar(self.name, "bytes") as report:
-            facts = fetch_set(self.name, self.root, report)
+            facts = download_dataset(self.name, self.root, report)
         print(f"{self.root}: {facts.title}, licence {facts.license}; cite {facts.citation}")
         return 0
 
@@ -128,11 +128,11 @@ class PrepareCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.data.prepare import prepare
-        from ripe_mambaspike.data.sets import list_set
+        from ripe_mambaspike.data.sets import list_dataset
         from ripe_mambaspike.data.store import current_key
 
         workers = count_workers(self.workers)
-        listing = list_set(
+        listing = list_dataset(
             self.name,
             self.root,
             partial=self.partial,
@@ -188,10 +188,10 @@ class VerifyCommand:
 
     def run(self) -> int:
         from ripe_mambaspike.data.checking import source_state
-        from ripe_mambaspike.data.sets import find_set
+        from ripe_mambaspike.data.sets import dataset_info
         from ripe_mambaspike.data.store import open_store, verify_store
 
-        find_set(self.name)
+        dataset_info(self.name)
         opened = open_store(store_root(self.root, self.store), self.name, self.key)
         verify_store(opened)
         state = source_state(opened, self.root)

@@ -5,7 +5,7 @@ settings for each benchmark. Draws come from a generator on the CPU and are then
 same ones and nothing waits for the device. No input is changed; where nothing is hit, the input itself comes back.
 """
 
-from ripe_mambaspike.data.augment.draws import draws_for
+from ripe_mambaspike.data.augment.draws import batch_generator
 from ripe_mambaspike.data.augment.flips import (
     HorizontalFlip,
     PolarityFlip,
@@ -15,7 +15,7 @@ from ripe_mambaspike.data.augment.flips import (
     reverse_time,
 )
 from ripe_mambaspike.data.augment.geometry import (
-    affine,
+    affine_transform,
     cutout,
     roll,
     rotations,
@@ -23,8 +23,8 @@ from ripe_mambaspike.data.augment.geometry import (
     temporal_cutout,
 )
 from ripe_mambaspike.data.augment.mixing import Box, EventCutMix, Mixup, cutmix, mixup, soft_targets
-from ripe_mambaspike.data.augment.nda import NDA, OPERATIONS, Draw, apply_draw
-from ripe_mambaspike.data.augment.relabel import Relabels, relabel
+from ripe_mambaspike.data.augment.nda import NDA, OPERATIONS, NDADraw, apply_draw
+from ripe_mambaspike.data.augment.relabel import LabelTables, relabel
 from ripe_mambaspike.data.augment.settings import (
     BENCHMARKS,
     Augmentation,
@@ -41,21 +41,21 @@ __all__ = [
     "OPERATIONS",
     "Augmentation",
     "Box",
-    "Draw",
     "EventCutMix",
     "HorizontalFlip",
+    "LabelTables",
     "Mixup",
+    "NDADraw",
     "PolarityFlip",
-    "Relabels",
     "TimeReversal",
-    "affine",
+    "affine_transform",
     "apply_draw",
     "augment_clips",
     "augment_labeled",
     "augmentation_for",
+    "batch_generator",
     "cutmix",
     "cutout",
-    "draws_for",
     "flip_horizontal",
     "flip_polarity",
     "label_tables",

@@ -9,7 +9,7 @@ from torch import Tensor
 from ripe_mambaspike.data.augment.checks import check_whole
 
 
-def draws_for(seed: int, epoch: int, index: int) -> torch.Generator:
+def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
     """The generator of one batch: a function of these three numbers alone, so a resumed run sees the same draws.
 
     torch's CPU generator keeps 32 bits of a seed. In a long run two far-apart batches may thus share their draws,
@@ -21,17 +21,17 @@ def draws_for(seed: int, epoch: int, index: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
-def uniform(*shape: int, generator: torch.Generator) -> Tensor:
+def draw_uniform(*shape: int, generator: torch.Generator) -> Tensor:
     """Numbers in [0, 1), float64."""
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
-def hits(samples: int, probability: float, generator: torch.Generator) -> Tensor:
+def draw_mask(samples: int, probability: float, generator: torch.Generator) -> Tensor:
     """Which samples are hit: bool [samples], never any at 0 and all at 1."""
-    return uniform(samples, generator=generator) < probability
+    return draw_uniform(samples, generator=generator) < probability
 
 
-def whole(chance: Tensor, most: Tensor | int) -> Tensor:
+def draw_integer(chance: Tensor, most: Tensor | int) -> Tensor:
     """chance in [0, 1) as one of the whole numbers 0, 1, … most, each as likely; int64."""
     most = torch.as_tensor(most)
     return torch.minimum((chance * (most + 1)).floor().long(), most)  # a chance just below 1 may round up to 1

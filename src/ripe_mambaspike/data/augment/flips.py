@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number
-from ripe_mambaspike.data.augment.draws import hits
+from ripe_mambaspike.data.augment.draws import draw_mask
 from ripe_mambaspike.data.augment.edit import edit
 
 Chosen = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and which of them were changed [B] bool
@@ -91,5 +91,5 @@ def _at_random(
     check_generator(generator)
     if not probability:
         return x, torch.zeros(len(x), dtype=torch.bool)
-    chosen = hits(len(x), probability, generator)
+    chosen = draw_mask(len(x), probability, generator)
     return flip(x, chosen), chosen

@@ -24,7 +24,7 @@ def roll(x: Tensor, shift_y: Tensor, shift_x: Tensor) -> Tensor:
     return _take(x, rows * width + columns)
 
 
-def affine(x: Tensor, matrices: Tensor) -> Tensor:
+def affine_transform(x: Tensor, matrices: Tensor) -> Tensor:
     """Pixel (x, y) of the result is the pixel of x nearest to M·(x, y, 1), measured from the image's centre in pixels.
 
     x [B, T, 2, H, W], matrices [B, 2, 3]. Nearest neighbour, because a blend of pixels would make fractions of counts.

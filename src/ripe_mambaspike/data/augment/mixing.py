@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number, check_whole
-from ripe_mambaspike.data.augment.draws import symmetric_beta, uniform, whole
+from ripe_mambaspike.data.augment.draws import draw_integer, draw_uniform, symmetric_beta
 from ripe_mambaspike.errors import InputError
 
-LARGEST_ALPHA = 1000.0  # beyond, λ is 1/2 for all purposes
+MAX_ALPHA = 1000.0  # beyond, λ is 1/2 for all purposes
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -88,7 +88,7 @@ class Mixup:
     probability: float = 0.3
 
     def __post_init__(self) -> None:
-        check_number("mixup_alpha", self.alpha, LARGEST_ALPHA)
+        check_number("mixup_alpha", self.alpha, MAX_ALPHA)
         check_number("mixup_probability", self.probability)
 
     def __call__(
@@ -114,7 +114,7 @@ class EventCutMix:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number("cutmix_alpha", self.alpha, LARGEST_ALPHA)
+        check_number("cutmix_alpha", self.alpha, MAX_ALPHA)
         check_number("cutmix_probability", self.probability)
 
     def __call__(
@@ -133,15 +133,15 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
     """A box that would leave the share `kept` of the frame, centred on any pixel and clipped at the border."""
     scale = math.sqrt(1 - kept)
     tall, wide = round(height * scale), round(width * scale)
-    chance = uniform(2, generator=generator)
-    top = int(whole(chance[0], height - 1)) - tall // 2
-    left = int(whole(chance[1], width - 1)) - wide // 2
+    chance = draw_uniform(2, generator=generator)
+    top = int(draw_integer(chance[0], height - 1)) - tall // 2
+    left = int(draw_integer(chance[1], width - 1)) - wide // 2
     return Box(max(top, 0), min(top + tall, height), max(left, 0), min(left + wide, width))
 
 
 def _draw(samples: int, probability: float, alpha: float, generator: torch.Generator) -> tuple[bool, Tensor, float]:
     """Whether the batch is hit, the partners [B] and λ: all drawn in any case, so that luck moves no later draw."""
-    hit = bool(uniform(1, generator=generator) < probability)
+    hit = bool(draw_uniform(1, generator=generator) < probability)
     partners = torch.randperm(samples, generator=generator)
     return hit, partners, symmetric_beta(alpha, generator)
 

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number, check_whole
-from ripe_mambaspike.data.augment.draws import uniform, whole
+from ripe_mambaspike.data.augment.draws import draw_integer, draw_uniform
 from ripe_mambaspike.data.augment.edit import edit
-from ripe_mambaspike.data.augment.geometry import affine, cutout, roll, rotations, shears, temporal_cutout
+from ripe_mambaspike.data.augment.geometry import affine_transform, cutout, roll, rotations, shears, temporal_cutout
 
 OPERATIONS = ("identity", "shear_x", "shear_y", "roll_x", "roll_y", "rotate", "cutout", "temporal_cutout")
-MOST_SHEAR = 0.3  # at magnitude 1: pixels of shift for each pixel from the centre
-MOST_DEGREES = 15.0  # at magnitude 1
+MAX_SHEAR = 0.3  # at magnitude 1: pixels of shift for each pixel from the centre
+MAX_DEGREES = 15.0  # at magnitude 1
 
 
-class Draw(NamedTuple):
+class NDADraw(NamedTuple):
     """One operation for each of B samples, on the CPU. What an operation does not use holds a value of no effect."""
 
     operation: Tensor  # [B] index into OPERATIONS
@@ -35,14 +35,14 @@ class Draw(NamedTuple):
         return torch.isin(self.operation, torch.tensor([OPERATIONS.index(name) for name in names]))
 
 
-def apply_draw(x: Tensor, draw: Draw) -> Tensor:
+def apply_draw(x: Tensor, draw: NDADraw) -> Tensor:
     """Each sample's drawn operation, on all its steps and both polarities. x [B, T, 2, H, W]."""
     check_clips(x)
     return _apply(x.clone(), draw) if bool(draw.hit(*OPERATIONS[1:]).any()) else x
 
 
-def _apply(owned: Tensor, draw: Draw) -> Tensor:
-    out = edit(owned, draw.hit("shear_x", "shear_y", "rotate"), affine, draw.matrices, owned=True)
+def _apply(owned: Tensor, draw: NDADraw) -> Tensor:
+    out = edit(owned, draw.hit("shear_x", "shear_y", "rotate"), affine_transform, draw.matrices, owned=True)
     out = edit(out, draw.hit("roll_x", "roll_y"), roll, draw.shift_y, draw.shift_x, owned=True)
     out = edit(out, draw.hit("cutout"), cutout, draw.top, draw.left, draw.side, owned=True)
     return edit(out, draw.hit("temporal_cutout"), temporal_cutout, draw.start, draw.length, owned=True)
@@ -77,10 +77,10 @@ class NDA:
             x = apply_draw(x, self.draw(samples, steps, height, width, generator))
         return x
 
-    def draw(self, samples: int, steps: int, height: int, width: int, generator: torch.Generator) -> Draw:
+    def draw(self, samples: int, steps: int, height: int, width: int, generator: torch.Generator) -> NDADraw:
         """One operation and its parameters for each sample. What it takes from the generator depends on B alone."""
         operation = torch.randint(len(OPERATIONS), (samples,), generator=generator)
-        strength, first, second = uniform(3, samples, generator=generator)
+        strength, first, second = draw_uniform(3, samples, generator=generator)
         signed = (2 * strength - 1) * self.magnitude  # [−m, m)
 
         def only(name: str, value: Tensor) -> Tensor:
@@ -89,22 +89,22 @@ class NDA:
         side = only("cutout", _one_to(min(_pixels(self.cutout_cap * height * self.magnitude), height, width), strength))
         length = only("temporal_cutout", _one_to(self._most_steps(steps), strength))
         turned = operation == OPERATIONS.index("rotate")
-        sheared = shears(*(MOST_SHEAR * only(name, signed) for name in ("shear_x", "shear_y")))
-        return Draw(
+        sheared = shears(*(MAX_SHEAR * only(name, signed) for name in ("shear_x", "shear_y")))
+        return NDADraw(
             operation=operation,
-            matrices=torch.where(turned[:, None, None], rotations(MOST_DEGREES * only("rotate", signed)), sheared),
+            matrices=torch.where(turned[:, None, None], rotations(MAX_DEGREES * only("rotate", signed)), sheared),
             shift_y=only("roll_y", self._shift(height, strength)),
             shift_x=only("roll_x", self._shift(width, strength)),
-            top=only("cutout", whole(first, height - side)),
-            left=only("cutout", whole(second, width - side)),
+            top=only("cutout", draw_integer(first, height - side)),
+            left=only("cutout", draw_integer(second, width - side)),
             side=side,
-            start=only("temporal_cutout", whole(first, steps - length)),
+            start=only("temporal_cutout", draw_integer(first, steps - length)),
             length=length,
         )
 
     def _shift(self, size: int, chance: Tensor) -> Tensor:
         most = _pixels(self.roll_cap * size * self.magnitude)
-        return whole(chance, 2 * most) - most
+        return draw_integer(chance, 2 * most) - most
 
     def _most_steps(self, steps: int) -> int:
         wanted = self.cutout_cap * steps * self.magnitude
@@ -117,4 +117,4 @@ def _pixels(bound: float) -> int:
 
 def _one_to(most: int, chance: Tensor) -> Tensor:
     """1, 2, … most, each as likely; 0 where most is 0."""
-    return whole(chance, most - 1) + 1 if most else torch.zeros_like(chance, dtype=torch.long)
+    return draw_integer(chance, most - 1) + 1 if most else torch.zeros_like(chance, dtype=torch.long)

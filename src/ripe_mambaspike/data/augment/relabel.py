@@ -26,7 +26,7 @@ MOVING = (
 )
 
 
-class Change(NamedTuple):
+class LabelChange(NamedTuple):
     """One way to change a clip, and the fields of a recipe that speak of it."""
 
     what: str  # as a sentence says it
@@ -36,11 +36,11 @@ class Change(NamedTuple):
     words: str  # a pattern of words
 
 
-MIRROR = Change("in a mirror", "augmentation.horizontal_flip", "augmentation.mirror_pairs", True, SIDED)
-REVERSE = Change("played backwards", "augmentation.time_reversal", "augmentation.reverse_pairs", False, MOVING)
+MIRROR = LabelChange("in a mirror", "augmentation.horizontal_flip", "augmentation.mirror_pairs", True, SIDED)
+REVERSE = LabelChange("played backwards", "augmentation.time_reversal", "augmentation.reverse_pairs", False, MOVING)
 
 
-class Relabels(NamedTuple):
+class LabelTables(NamedTuple):
     """The class of every class's clips, changed: label → label; None where clips are not changed so."""
 
     mirrored: tuple[int, ...] | None
@@ -52,7 +52,7 @@ def relabel(labels: Tensor, chosen: Tensor, table: Sequence[int]) -> Tensor:
     return labels.where(~chosen.to(labels.device), labels.new_tensor(table)[labels])
 
 
-def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change) -> tuple[int, ...]:
+def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: LabelChange) -> tuple[int, ...]:
     """Label → label of the changed clip. A class neither declared in `pairs` nor inferred from its name is refused.
 
     A pair is `A=B`, where clips of A show B and those of B show A, or `A`, where they still show A. Names tell left ↔
@@ -74,7 +74,7 @@ def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change
     return table
 
 
-def check_names(classes: Iterable[str], change: Change, probability: float) -> None:
+def check_names(classes: Iterable[str], change: LabelChange, probability: float) -> None:
     """Refuse clips that are changed and keep their labels where a class's name says that it then shows another."""
     for name in classes:
         if any(re.fullmatch(change.words, word) for word in _words(name)):
@@ -85,7 +85,9 @@ def check_names(classes: Iterable[str], change: Change, probability: float) -> N
             )
 
 
-def _declared(classes: tuple[str, ...], pairs: tuple[str, ...], change: Change) -> tuple[dict[str, int], list[str]]:
+def _declared(
+    classes: tuple[str, ...], pairs: tuple[str, ...], change: LabelChange
+) -> tuple[dict[str, int], list[str]]:
     """Class → label by the declarations, and declarations that name no classes of the set."""
     numbers = {name: number for number, name in enumerate(classes)}
     declared: dict[str, int] = {}
@@ -113,7 +115,7 @@ def _split(pair: str, numbers: dict[str, int]) -> tuple[str, str] | None:
     return None
 
 
-def _by_name(name: str, classes: tuple[str, ...], change: Change) -> int:
+def _by_name(name: str, classes: tuple[str, ...], change: LabelChange) -> int:
     """The label that the name tells, or an error."""
     if not WORDS.search(name) or (not change.sides_turn and SIDES.search(name)):
         raise ConfigError(

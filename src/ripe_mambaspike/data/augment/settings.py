@@ -11,7 +11,7 @@ from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_g
 from ripe_mambaspike.data.augment.flips import HorizontalFlip, PolarityFlip, TimeReversal
 from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA
-from ripe_mambaspike.data.augment.relabel import MIRROR, REVERSE, Relabels, check_names, label_table, relabel
+from ripe_mambaspike.data.augment.relabel import MIRROR, REVERSE, LabelTables, check_names, label_table, relabel
 from ripe_mambaspike.errors import ConfigError
 
 
@@ -113,7 +113,7 @@ def augment_clips(x: Tensor, settings: Augmentation, generator: torch.Generator)
 
 
 @lru_cache(maxsize=64)
-def label_tables(settings: Augmentation, classes: tuple[str, ...]) -> Relabels:
+def label_tables(settings: Augmentation, classes: tuple[str, ...]) -> LabelTables:
     """What clips of every class show once changed; settings under which clips would get wrong labels are refused.
 
     Without `relabel` nothing is looked up, and classes whose names say that they change are refused.
@@ -126,7 +126,7 @@ def label_tables(settings: Augmentation, classes: tuple[str, ...]) -> Relabels:
         if probability and not settings.relabel:
             check_names(classes, change, probability)
         tables.append(label_table(classes, pairs, change) if probability and settings.relabel else None)
-    return Relabels(*tables)
+    return LabelTables(*tables)
 
 
 def augment_labeled(

@@ -12,11 +12,11 @@ from ripe_mambaspike.data.listing import (
     TEST,
     TRAIN,
     Listing,
-    carve_validation,
-    check,
+    check_listing,
+    hash_rank,
+    hold_out_validation,
     make_cut,
     one_clip_each,
-    rank,
 )
 from ripe_mambaspike.errors import DataError
 
@@ -32,7 +32,7 @@ PUBLISHED = {
 FILE = re.compile(r"(?:.*/)?cifar10_([a-z]+)_(\d+)\.aedat4?")
 
 
-def listing(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
+def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
     found: dict[tuple[int, int], str] = {}
     for path in files:
         match = FILE.fullmatch(path)
@@ -58,9 +58,9 @@ def listing(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
     clips = [source.clips[0] for source in sources]
     cuts = {}
     for name, tested in _tested().items():
-        parts = carve_validation("cifar10dvs", clips, [TEST if place in tested else TRAIN for place in places])
+        parts = hold_out_validation("cifar10dvs", clips, [TEST if place in tested else TRAIN for place in places])
         cuts[name] = make_cut(name, clips, parts, PUBLISHED[name])
-    return check(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
+    return check_listing(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
 
 
 def _tested() -> dict[str, set[tuple[int, int]]]:
@@ -72,6 +72,8 @@ def _tested() -> dict[str, set[tuple[int, int]]]:
         "random-100": {
             (label, number)
             for label in range(10)
-            for number in sorted(numbers, key=lambda n: rank("cifar10dvs-random", f"{CLASSES[label]}_{n}"))[:TESTED]
+            for number in sorted(numbers, key=lambda n: hash_rank("cifar10dvs-random", f"{CLASSES[label]}_{n}"))[
+                :TESTED
+            ]
         },
     }

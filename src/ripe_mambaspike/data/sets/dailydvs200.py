@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Cut, Listing, check, make_cut, one_clip_each
+from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Cut, Listing, check_listing, make_cut, one_clip_each
 from ripe_mambaspike.errors import DataError
 
 SENSOR = (320, 240)
@@ -24,7 +24,7 @@ LISTS = {
 LINE = re.compile(r"(action_(\d+)/C(\d+)P(\d+)M\d+S\d+_[\d_]+\.aedat4)\s+(\d+)")
 
 
-def listing(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
+def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
     """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""
     folder = _find_lists(root, files) if lists is None else Path(lists)
     texts = {part: _read(folder / f"{part}.txt") for part in PARTS}
@@ -57,7 +57,9 @@ def listing(root: Path, files: Sequence[str], partial: bool = False, lists: Path
     sources = one_clip_each((places[name], name, label) for name, label, _ in kept)
     cut = make_cut("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
     cut = Cut(cut.name, cut.parts, cut.checksum, official and not missing)
-    return check(Listing("dailydvs200", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
+    return check_listing(
+        Listing("dailydvs200", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
+    )
 
 
 def _find_lists(root: Path, files: Sequence[str]) -> Path:

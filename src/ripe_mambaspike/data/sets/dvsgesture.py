@@ -12,9 +12,19 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import TEST, TRAIN, VALIDATION, Clip, Cut, Listing, SourceFile, check, make_cut
+from ripe_mambaspike.data.listing import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Clip,
+    Cut,
+    Listing,
+    SourceFile,
+    check_listing,
+    make_cut,
+)
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.events.formats.aedat3 import Label, read_labels
+from ripe_mambaspike.events.formats.aedat3 import LabelSpan, read_label_spans
 from ripe_mambaspike.events.gesture_classes import CLASSES
 
 SENSOR = (128, 128)
@@ -32,7 +42,9 @@ TRIALS = (
 )
 
 
-def listing(root: Path, files: Sequence[str], labels: Callable[[Path], list[Label]] = read_labels) -> Listing:
+def list_dvsgesture(
+    root: Path, files: Sequence[str], labels: Callable[[Path], list[LabelSpan]] = read_label_spans
+) -> Listing:
     raw = [(match, path) for path in files if (match := RAW_FILE.fullmatch(path))]
     arrays = [(match, path) for path in files if (match := ARRAY_FILE.fullmatch(path))]
     if raw and arrays:
@@ -47,14 +59,14 @@ def trials() -> set[str]:
     return {f"user{user:02d}_{LIGHTS[light]}" for user, lights in enumerate(TRIALS.split(), 1) for light in lights}
 
 
-def part_of(user: int) -> str:
+def part_of_user(user: int) -> str:
     if user > LAST_TRAINING_USER:
         return TEST
     return VALIDATION if user in VALIDATION_USERS else TRAIN
 
 
 def _from_recordings(
-    root: Path, found: list[tuple[re.Match[str], str]], files: set[str], labels: Callable[[Path], list[Label]]
+    root: Path, found: list[tuple[re.Match[str], str]], files: set[str], labels: Callable[[Path], list[LabelSpan]]
 ) -> Listing:
     sources, users, unlisted = [], [], 0
     known = trials()
@@ -108,7 +120,7 @@ def _finish(
 ) -> Listing:
     """`whole`: every trial that the set's lists name is there, with all its classes."""
     clips = [clip for source in sources for clip in source.clips]
-    parts = [part_of(user) for user in users]
+    parts = [part_of_user(user) for user in users]
     made = make_cut(cut_name, clips, parts)
     trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
@@ -120,4 +132,6 @@ def _finish(
             f"the {cut_name} cut has {sizes[0]} and {sizes[1]}"
         )
     cuts = {made.name: made}
-    return check(Listing("dvsgesture", CLASSES, tuple(sources), cuts, SENSOR, time_unit, tuple(notes)), str(root))
+    return check_listing(
+        Listing("dvsgesture", CLASSES, tuple(sources), cuts, SENSOR, time_unit, tuple(notes)), str(root)
+    )

@@ -11,8 +11,8 @@ from ripe_mambaspike.data.listing import (
     Clip,
     Cut,
     Listing,
-    carve_validation,
-    check,
+    check_listing,
+    hold_out_validation,
     make_cut,
     one_clip_each,
 )
@@ -32,7 +32,7 @@ NO_RECORDING = (
 ABOUT = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
 
 
-def listing(
+def list_folder(
     root: Path,
     files: Sequence[str],
     folders: Sequence[str] = (),
@@ -70,21 +70,21 @@ def listing(
             raise DataError(f"{root} has its own train and test folders; it takes no --test-share")
         parts = [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
         if VALIDATION not in parts:
-            parts = carve_validation("folder", clips, parts)
+            parts = hold_out_validation("folder", clips, parts)
         cut = make_cut("folders", clips, parts)
     elif test_share is not None:
         if not 0 < test_share < 1:
             raise DataError(f"--test-share is {test_share}; a number between 0 and 1 is wanted")
         # Drawn like the validation part, by names alone.
-        held_out = carve_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
+        held_out = hold_out_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
         parts = [TEST if part == VALIDATION else TRAIN for part in held_out]
-        cut = make_cut(f"share-{test_share:g}", clips, carve_validation("folder", clips, parts))
+        cut = make_cut(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
     else:
         cut = make_cut("unsplit", clips, [NONE] * len(clips))
     cuts: dict[str, Cut] = {cut.name: cut}
     notes = _notes(cut, clips, classes)
     made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays, crop=part)
-    return check(made, str(root))
+    return check_listing(made, str(root))
 
 
 def _is_stray(path: str) -> bool:

@@ -7,7 +7,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import TEST, TRAIN, Listing, carve_validation, check, make_cut, one_clip_each
+from ripe_mambaspike.data.listing import (
+    TEST,
+    TRAIN,
+    Listing,
+    check_listing,
+    hold_out_validation,
+    make_cut,
+    one_clip_each,
+)
 
 SENSOR = (240, 180)
 TOTAL = 8_709
@@ -15,7 +23,7 @@ PUBLISHED = "5364659b9087ff012baa38d4aba072a817596e9fb2d6cc9c002715460908bde4"
 FILE = re.compile(r"(?:.*/)?([^/]+)/image_(\d+)\.bin")
 
 
-def listing(root: Path, files: Sequence[str]) -> Listing:
+def list_ncaltech101(root: Path, files: Sequence[str]) -> Listing:
     by_class: dict[str, list[tuple[int, str]]] = {}
     for path in files:
         if match := FILE.fullmatch(path):
@@ -36,5 +44,7 @@ def listing(root: Path, files: Sequence[str]) -> Listing:
     notes = []
     if len(clips) != TOTAL or len(classes) != 101:
         notes.append(f"{len(clips):,} recordings of {len(classes)} classes are there; the whole set has 8,709 of 101")
-    cut = make_cut("first-90", clips, carve_validation("ncaltech101", clips, parts), PUBLISHED)
-    return check(Listing("ncaltech101", classes, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
+    cut = make_cut("first-90", clips, hold_out_validation("ncaltech101", clips, parts), PUBLISHED)
+    return check_listing(
+        Listing("ncaltech101", classes, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
+    )

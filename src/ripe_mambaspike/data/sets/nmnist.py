@@ -5,7 +5,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import TEST, TRAIN, Listing, carve_validation, check, make_cut, one_clip_each
+from ripe_mambaspike.data.listing import (
+    TEST,
+    TRAIN,
+    Listing,
+    check_listing,
+    hold_out_validation,
+    make_cut,
+    one_clip_each,
+)
 
 SENSOR = (34, 34)
 CLASSES = tuple("0123456789")
@@ -16,7 +24,7 @@ PUBLISHED_600 = "611ac9dd772161abc384e8f78bf775bf0a547b7f6e4cab2d3229da28691a747
 FILE = re.compile(r"(?:.*/)?(Train|Test)/([0-9])/(\d{5})\.bin")
 
 
-def listing(root: Path, files: Sequence[str]) -> Listing:
+def list_nmnist(root: Path, files: Sequence[str]) -> Listing:
     found = sorted((match, path) for path in files if (match := _parts(path)))
     sources = one_clip_each((path, "/".join(match), int(match[1])) for match, path in found)
     clips = [source.clips[0] for source in sources]
@@ -25,19 +33,19 @@ def listing(root: Path, files: Sequence[str]) -> Listing:
     for part, wanted in SIZES.items():
         if (there := parts.count(part)) != wanted:
             notes.append(f"{there:,} of the {wanted:,} {part} recordings are there")
-    cut = make_cut("folders", clips, carve_validation("nmnist", clips, parts), PUBLISHED)
-    return check(Listing("nmnist", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
+    cut = make_cut("folders", clips, hold_out_validation("nmnist", clips, parts), PUBLISHED)
+    return check_listing(Listing("nmnist", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
 
 
-def listing_600(root: Path, files: Sequence[str]) -> Listing:
+def list_nmnist_600(root: Path, files: Sequence[str]) -> Listing:
     """Recordings 1 to 600 of N-MNIST's training part; those whose number three divides are the test part."""
     found = sorted((int(match[2]), int(match[1]), path) for path in files if (match := _parts(path)) and _first(match))
     sources = one_clip_each((path, f"Train/{digit}/{number:05d}", digit) for number, digit, path in found)
     clips = [source.clips[0] for source in sources]
     parts = [TEST if number % 3 == 0 else TRAIN for number, _, _ in found]
     notes = () if len(found) == 600 else (f"{len(found)} of the 600 recordings are there",)
-    cut = make_cut("thirds", clips, carve_validation("nmnist-600", clips, parts), PUBLISHED_600)
-    return check(Listing("nmnist-600", CLASSES, sources, {cut.name: cut}, SENSOR, notes=notes), str(root))
+    cut = make_cut("thirds", clips, hold_out_validation("nmnist-600", clips, parts), PUBLISHED_600)
+    return check_listing(Listing("nmnist-600", CLASSES, sources, {cut.name: cut}, SENSOR, notes=notes), str(root))
 
 
 def _parts(path: str) -> tuple[str, str, str] | None:

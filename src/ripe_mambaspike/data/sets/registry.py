@@ -14,14 +14,14 @@ STORE = ".ripe"  # the folder in a set's root that holds what is prepared from i
 
 
 @dataclass(frozen=True)
-class SetFacts:
+class DatasetInfo:
     title: str
     cuts: tuple[str, ...]  # the first is the default
     sizes: str  # train + validation / test
     sensor: str
     files: str  # or, of a simulated set, the pictures that it shows
     listing: Callable[..., Listing] | None  # None: simulated, made by `ripe sim make`
-    options: tuple[str, ...] = ()  # those of `list_set` that it takes
+    options: tuple[str, ...] = ()  # those of `list_dataset` that it takes
 
     @property
     def simulated(self) -> bool:
@@ -29,59 +29,59 @@ class SetFacts:
 
 
 SETS = {
-    "dvsgesture": SetFacts(
+    "dvsgesture": DatasetInfo(
         "DVS-Gesture", ("1176-288", "1077-264"), "1176/288 or 1077/264", "128×128",
-        "userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", dvsgesture.listing,
+        "userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", dvsgesture.list_dvsgesture,
     ),
-    "cifar10dvs": SetFacts(
+    "cifar10dvs": DatasetInfo(
         "CIFAR10-DVS", ("first-100", "last-100", "random-100"), "9000/1000", "128×128",
-        "CLASS/cifar10_CLASS_N.aedat", cifar10dvs.listing, ("partial",),
+        "CLASS/cifar10_CLASS_N.aedat", cifar10dvs.list_cifar10dvs, ("partial",),
     ),
-    "ncaltech101": SetFacts(
-        "N-Caltech101", ("first-90",), "7886/823", "240×180", "CLASS/image_NNNN.bin", ncaltech101.listing,
+    "ncaltech101": DatasetInfo(
+        "N-Caltech101", ("first-90",), "7886/823", "240×180", "CLASS/image_NNNN.bin", ncaltech101.list_ncaltech101,
     ),
-    "nmnist": SetFacts(
-        "N-MNIST", ("folders",), "60000/10000", "34×34", "Train/D/NNNNN.bin, Test/D/NNNNN.bin", nmnist.listing,
+    "nmnist": DatasetInfo(
+        "N-MNIST", ("folders",), "60000/10000", "34×34", "Train/D/NNNNN.bin, Test/D/NNNNN.bin", nmnist.list_nmnist,
     ),
-    "nmnist-600": SetFacts(
-        "N-MNIST, its first 600", ("thirds",), "400/200", "34×34", "Train/D/NNNNN.bin", nmnist.listing_600,
+    "nmnist-600": DatasetInfo(
+        "N-MNIST, its first 600", ("thirds",), "400/200", "34×34", "Train/D/NNNNN.bin", nmnist.list_nmnist_600,
     ),
-    "dailydvs200": SetFacts(
+    "dailydvs200": DatasetInfo(
         "DailyDVS-200", ("official",), "14773+3180/4093", "320×240",
-        "action_K/….aedat4 + train.txt, val.txt, test.txt", dailydvs200.listing, ("partial", "lists"),
+        "action_K/….aedat4 + train.txt, val.txt, test.txt", dailydvs200.list_dailydvs200, ("partial", "lists"),
     ),
-    "folder": SetFacts(
+    "folder": DatasetInfo(
         "your own", ("folders", "share-…"), "any", "any", "CLASS/RECORDING, or train/CLASS/RECORDING …",
-        folder.listing, ("test_share", "sensor_size", "time_unit", "crop", "folders"),
+        folder.list_folder, ("test_share", "sensor_size", "time_unit", "crop", "folders"),
     ),
 }  # fmt: skip
 
 
 SIMULATED = {
-    "synthgesture": SetFacts("simulated gestures, the default", ("people",), "1320/440", "64×64", "no pictures", None),
-    "sim-nmnist": SetFacts(
+    "synthgesture": DatasetInfo("simulated gestures (default)", ("people",), "1320/440", "64×64", "no pictures", None),
+    "sim-nmnist": DatasetInfo(
         "simulated stand-in of N-MNIST", ("folders",), "60000/10000", "34×34", "MNIST's IDX files", None,
     ),
-    "sim-cifar10": SetFacts(
+    "sim-cifar10": DatasetInfo(
         "simulated stand-in of CIFAR10-DVS", ("first-100",), "9000/1000", "128×128",
         "train/CLASS/N.jpg, test/CLASS/N.jpg", None,
     ),
-    "sim-caltech101": SetFacts(
+    "sim-caltech101": DatasetInfo(
         "simulated stand-in of N-Caltech101", ("first-90",), "7857/820", "128×128", "CLASS/image_NNNN.jpg", None,
     ),
 }  # fmt: skip
 
 
-def find_set(name: str) -> SetFacts:
+def dataset_info(name: str) -> DatasetInfo:
     known = SETS | SIMULATED
     if name not in known:
         raise ConfigError(f"there is no set '{name}'; one of {', '.join(known)} is wanted")
     return known[name]
 
 
-def list_set(name: str, root: str | Path, **options: Any) -> Listing:
+def list_dataset(name: str, root: str | Path, **options: Any) -> Listing:
     """The files and splits of a set. Options that are None or False are as if not given."""
-    facts = find_set(name)
+    facts = dataset_info(name)
     if facts.listing is None:
         raise ConfigError(f"{name} is simulated: it is made by `ripe sim make {name}`, not prepared from recordings")
     given = {option: value for option, value in options.items() if value is not None and value is not False}

@@ -15,7 +15,7 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     Clip,
     Listing,
-    carve_validation,
+    hold_out_validation,
     make_cut,
     one_clip_each,
 )
@@ -28,11 +28,11 @@ DIGITS = nmnist.CLASSES
 FOLDERS = {TRAIN: "Train", TEST: "Test"}
 GESTURES = "synthgesture"
 GESTURE_COUNTS = {"train": 1100, "val": 220, "test": 440}
-MOST = 10_000_000  # clips of a part
+MAX_CLIPS = 10_000_000  # clips of a part
 
 
 @dataclass(frozen=True)
-class Planned:
+class SimulationPlan:
     """A set to be simulated: its clips in order, and the picture that each shows, where it shows one."""
 
     listing: Listing
@@ -106,7 +106,7 @@ PLANS = {"sim-nmnist": plan_digits, "sim-cifar10": plan_cifar, "sim-caltech101":
 WHOLE = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_677}
 
 
-def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> Planned:
+def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> SimulationPlan:
     """The clips of a set of pictures; `counts` keeps so many of a part, the classes by turns."""
     classes, cut_name, rows = PLANS[name](found)
     notes = [f"{len(rows):,} pictures are there; the whole set has {WHOLE[name]:,}"] if len(rows) != WHOLE[name] else []
@@ -119,18 +119,18 @@ def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) 
     kept = _keep(rows, counts)
     listing = _listing(name, classes, cut_name, [(clip, part) for clip, part, _ in kept], notes)
     _check_names(listing, str(found.source))
-    return Planned(listing, tuple(picture for _, _, picture in kept))
+    return SimulationPlan(listing, tuple(picture for _, _, picture in kept))
 
 
-def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> Planned:
+def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> SimulationPlan:
     """The embedded set: the classes by turns in every part."""
     rows = []
     for part in PARTS:
         wanted = counts.get(part)
         number = GESTURE_COUNTS[part] if wanted is None else wanted
-        _check_count(part, number, MOST)
+        _check_count(part, number, MAX_CLIPS)
         rows += [(Clip(f"{part}/{n:05d}_{classes[n % len(classes)]}", n % len(classes)), part) for n in range(number)]
-    return Planned(_listing(GESTURES, tuple(classes), "people", rows, []), ())
+    return SimulationPlan(_listing(GESTURES, tuple(classes), "people", rows, []), ())
 
 
 def _carved(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Sequence[Picture]) -> Rows:
@@ -139,7 +139,7 @@ def _carved(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Seque
     if "val" in own:
         parts = [kept if kept == "val" and part == TRAIN else part for kept, part in zip(own, parts, strict=True)]
     else:
-        parts = carve_validation(salt, clips, parts)
+        parts = hold_out_validation(salt, clips, parts)
     return list(zip(clips, parts, shown, strict=True))
 
 

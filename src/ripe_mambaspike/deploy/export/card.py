@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ripe_mambaspike.data.sets.registry import find_set
-from ripe_mambaspike.deploy.export.card_result import PICKED, RunResult
+from ripe_mambaspike.data.sets.registry import dataset_info
+from ripe_mambaspike.deploy.export.card_result import PICKED, CardResult
 from ripe_mambaspike.deploy.export.manifest import RUNNABLE
 from ripe_mambaspike.deploy.export.run import format_module
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
-from ripe_mambaspike.events.region import sides
-from ripe_mambaspike.events.view.words import LONGEST, clean
+from ripe_mambaspike.events.region import format_size
+from ripe_mambaspike.events.view.words import MAX_TITLE, clean
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -54,7 +54,7 @@ class CardFacts:
     to: str = "safetensors"  # the format of the export
     weights: str = "fp32"  # fp32, fp16 or int8
     labels: Labels | None = None
-    result: RunResult | None = None
+    result: CardResult | None = None
     parity: tuple[CheckedGraph, ...] = ()
     accuracy: AccuracyChange | None = None  # of the smaller weights, on held-out clips
     calibration: CalibrationReport | None = None
@@ -99,7 +99,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
     return "\n".join(lines) + "\n"
 
 
-def safe(text: Any, longest: int = LONGEST) -> str:
+def safe(text: Any, longest: int = MAX_TITLE) -> str:
     """One line of plain text in Markdown, whatever it was: no markup, no HTML, no link, no end of a table's cell."""
     kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text), longest))
     kept = LINK.sub(r"\.", kept)
@@ -217,7 +217,8 @@ def _training(facts: CardFacts) -> Iterator[str]:
         if labels.sensor_size is None:
             yield "- Sensor: not recorded; give `--sensor-size W H` for recordings that do not name theirs."
         else:
-            yield f"- Sensor: {sides(labels.sensor_size)} pixels{_crop(labels)}; recordings of others are refused."
+            size = format_size(labels.sensor_size)
+            yield f"- Sensor: {size} pixels{_crop(labels)}; recordings of others are refused."
         lasts = "not recorded" if labels.duration_us is None else f"{labels.duration_us / 1e3:,.0f} ms (median)"
         yield f"- Duration of a clip: {lasts}."
 
@@ -278,6 +279,6 @@ def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
 
 def _simulated(name: str) -> bool:
     try:
-        return find_set(name).simulated
+        return dataset_info(name).simulated
     except RipeError:
         return False

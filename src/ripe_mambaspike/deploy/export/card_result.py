@@ -1,26 +1,24 @@
-"""What the run of a checkpoint found, for its card: read from the files that `ripe train` left beside the network."""
+"""The test result of a network's training run, for its model card."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
-from ripe_mambaspike.errors import DataError, RipeError
-from ripe_mambaspike.events.view.words import clean
-from ripe_mambaspike.files import MAX_JSON, read_regular
-from ripe_mambaspike.models.labels import LABELS_FILE, find_checkpoint
-from ripe_mambaspike.train.recipes import load_recipe
+from ripe_mambaspike.data.settings import read_data_settings
+from ripe_mambaspike.errors import RipeError
+from ripe_mambaspike.models.evaluate import read_result
+from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 
-RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"  # as in train.run
+RECIPE_FILE = "recipe.yaml"
 NETWORK_FOLDERS = ("best", "fused")  # a run's folders with the network that was tested
 PICKED = {
-    "val": "the epoch was picked on a validation part, and the test part was read once, at the end",
-    "test": "the epoch was picked on the test part itself, as the paper did, so the number is too good",
-    "last epoch": "the last epoch was taken, nothing was picked, and the test part was read once",
+    "val": "the epoch was selected on validation clips, and the test clips were used once, at the end",
+    "test": "the epoch was selected on the test clips themselves, as in the paper, so the number is too good",
+    "last epoch": "the last epoch was taken, nothing was selected, and the test clips were used once",
 }
 
 
-class RunResult(NamedTuple):
-    """Of the network that a run picked."""
+class CardResult(NamedTuple):
+    """Of the network that a run selected."""
 
     recipe: str
     set: str
@@ -31,52 +29,26 @@ class RunResult(NamedTuple):
     clips: int
     fold: int | None = None  # the part that was tested, of so many folds
     folds: int | None = None
-    extra: tuple[str, ...] = ()  # sets whose training parts were learned from too
+    extra: tuple[str, ...] = ()  # other datasets that were trained on
 
 
-def read_run_result(checkpoint: str | Path) -> RunResult | None:
-    """What the run of a checkpoint found with that network; None for a network outside a run, or before its end."""
+def read_card_result(checkpoint: str | Path) -> CardResult | None:
+    """The result of a network's run; None for a network outside a run, or before the run has ended."""
     folder = find_checkpoint(checkpoint)
-    path = folder.parent / RESULT_FILE
-    if folder.name not in NETWORK_FOLDERS or not path.is_file():
-        return None
-    result = parse_run_result(path)
-    try:
-        labels = json.loads(read_regular(folder / LABELS_FILE, MAX_JSON))
-        if labels["epoch"] != result.epoch or labels["data"]["set"] != result.set:
-            return None  # the run went on, and this is another network than the one that was tested
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    result = read_result(folder.parent) if folder.name in NETWORK_FOLDERS else None
+    if result is None:
         return None
     try:
-        extra = load_recipe(folder.parent / RECIPE_FILE).data.extra
-    except (RipeError, OSError):  # what else was learned from is then not said
-        return result
-    return result._replace(extra=tuple(one.partition("=")[0] for one in extra))
-
-
-def parse_run_result(path: Path) -> RunResult:
-    """The result.json of a run."""
+        labels = read_labels(folder)
+    except RipeError:
+        return None
+    if (labels.epoch, labels.set) != (result.epoch, result.set):
+        return None  # the run went on, and this is another network than the one that was tested
     try:
-        document = json.loads(read_regular(path, MAX_JSON))
-        folds = document.get("folds")
-        result = RunResult(
-            recipe=str(document["name"]),
-            set=str(document["set"]),
-            cut=None if document["cut"] is None else str(document["cut"]),
-            picked_on=str(document["picked_on"]),
-            epoch=int(document["epoch"]),
-            top1=float(document["top1"]),
-            clips=int(document["n"]),
-            fold=int(document["fold"]) if folds else None,
-            folds=int(folds) if folds else None,
-        )
-        if not 0 <= result.top1 <= 1 or result.clips < 1 or result.picked_on not in PICKED:
-            raise ValueError("a share of its clips and what picked the network are wanted in it")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror or error}); a run's result is wanted") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(
-            f"{path} is not a run's result ({clean(said)}); the file written by ripe train is wanted"
-        ) from error
-    return result
+        extra = read_data_settings(folder.parent / RECIPE_FILE).extra
+    except RipeError:  # other datasets are then not mentioned
+        extra = ()
+    return CardResult(
+        result.name, result.set, result.cut, result.picked_on, result.epoch, result.top1, result.n,
+        result.fold if result.folds else None, result.folds, tuple(one.partition("=")[0] for one in extra),
+    )  # fmt: skip

@@ -20,7 +20,7 @@ from ripe_mambaspike.deploy.export.common import require_trust
 from ripe_mambaspike.deploy.export.graph_front import FrontEnd
 from ripe_mambaspike.deploy.export.manifest import MANIFEST, RUNNABLE, Manifest, config_of, read_graph, read_manifest
 from ripe_mambaspike.errors import InputError, WeightsError
-from ripe_mambaspike.inference.predict import Classifier, make_classifier
+from ripe_mambaspike.inference.classifier import Classifier, make_classifier
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, parse_labels, read_labels
 from ripe_mambaspike.models.registry import build
@@ -156,7 +156,7 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
 def load_export(
     folder: str | Path,
     *,
-    steps: int | None = None,
+    time_steps: int | None = None,
     grid: int | None = None,
     sensor_size: tuple[int, int] | None = None,
     crop: tuple[int, int, int, int] | None = None,
@@ -168,8 +168,8 @@ def load_export(
     labels = labels_of(Path(folder), manifest)
     if labels is not None and len(labels.classes) != model.config.num_classes:
         raise WeightsError(f"{folder} names {len(labels.classes)} classes; the network has {model.config.num_classes}")
-    if steps not in (None, manifest.steps):
-        raise InputError(f"--steps is {steps}; the graph in {folder} takes {manifest.steps} alone")
+    if time_steps not in (None, manifest.steps):
+        raise InputError(f"--time-steps is {time_steps}; the graph in {folder} takes {manifest.steps} alone")
     if grid is not None and manifest.static and (grid, grid) != manifest.grid:
         height, width = manifest.grid
         raise InputError(f"--grid is {grid}; the graph in {folder} takes {width}×{height} alone")

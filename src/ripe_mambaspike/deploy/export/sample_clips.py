@@ -17,7 +17,7 @@ from ripe_mambaspike.inference.checkpoint_data import (
     store_note,
     trained_store,
 )
-from ripe_mambaspike.inference.predict import Classifier, make_clip, read_recording
+from ripe_mambaspike.inference.classifier import Classifier, make_clip, read_recording
 from ripe_mambaspike.models.labels import Labels
 
 

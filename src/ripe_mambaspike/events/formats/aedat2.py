@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks
+from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks
 
 FORMAT = "aedat2"
 MAGIC = b"#!AER-DAT2"
 WORD = np.dtype([("address", ">u4"), ("time", ">i4")])
-LONGEST_HEADER = 1 << 24
+MAX_HEADER_BYTES = 1 << 24
 MAX_LINES = 100_000  # of a header; jAER keeps its settings there
 END = "#End Of ASCII Header"
 PERIOD = 1 << 32
@@ -38,7 +38,7 @@ CHIPS = {  # by the end of the AEChip's class name
 
 
 @dataclass(frozen=True)
-class Layout:
+class AddressLayout:
     """Where the address keeps its parts; an address with any `other` bit set is no polarity event."""
 
     x: tuple[int, int]  # (shift, mask)
@@ -47,36 +47,36 @@ class Layout:
     other: int
 
 
-DVS = Layout(x=(1, 0x7F), y=(8, 0x7F), polarity=0, other=1 << 15)
-DAVIS = Layout(x=(12, 0x3FF), y=(22, 0x1FF), polarity=11, other=1 << 31 | 1 << 10)
+DVS = AddressLayout(x=(1, 0x7F), y=(8, 0x7F), polarity=0, other=1 << 15)
+DAVIS = AddressLayout(x=(12, 0x3FF), y=(22, 0x1FF), polarity=11, other=1 << 31 | 1 << 10)
 
 
 def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 
-def open_source(path: Path, options: Options) -> Source:
-    lines, start = read_header(path)
+def open_source(path: Path, options: Options) -> EventSource:
+    lines, start = _read_header(path)
     chip = _value(lines, "AEChip") or ""
     size, layout = _camera(path, chip)
     base = _value(lines, "TimeBase") or "0"
     if not re.fullmatch(r"-?\d{1,18}", base):
         raise ReadError(f"{path} has the TimeBase '{base[:40]}' in its header; a whole number is wanted")
     declared = re.fullmatch(r"(\d{1,9})x(\d{1,9})", _value(lines, "SensorSize") or "")
-    source = Source(FORMAT, pieces=lambda: iter(()))
+    source = EventSource(FORMAT, pieces=lambda: iter(()))
     source.sensor_size = (int(declared[1]), int(declared[2])) if declared else size
     source.metadata = {"camera": chip.rsplit(".", 1)[-1] or "DVS128 (no AEChip in the header)"}
     if created := _value(lines, "created"):
         source.metadata["created"] = created
 
     def pieces() -> Iterator[Events]:
-        return decode_blocks(path, start, WORD, make_decoder(layout, source), Clock(PERIOD, offset=int(base)))
+        return decode_blocks(path, start, WORD, make_decoder(layout, source), WrappingClock(PERIOD, offset=int(base)))
 
     source.pieces = pieces
     return source
 
 
-def read_header(path: Path) -> tuple[list[str], int]:
+def _read_header(path: Path) -> tuple[list[str], int]:
     """The lines that start with `#`, and the byte where the events start.
 
     An event may start with the byte of `#` too: a line with anything unprintable in it is no line of the header.
@@ -84,12 +84,12 @@ def read_header(path: Path) -> tuple[list[str], int]:
     lines: list[str] = []
     start = 0
     with path.open("rb") as file:
-        while (line := file.readline(LONGEST_HEADER)).startswith(b"#"):
+        while (line := file.readline(MAX_HEADER_BYTES)).startswith(b"#"):
             text = line.decode("latin-1").rstrip("\r\n")
             if not text.replace("\t", " ").isprintable():
                 break
             start += len(line)
-            if not line.endswith(b"\n") or start > LONGEST_HEADER:
+            if not line.endswith(b"\n") or start > MAX_HEADER_BYTES:
                 raise ReadError(f"{path} has a header without an end: no new line up to byte {start}")
             lines.append(text)
             if text.startswith(END):
@@ -101,10 +101,12 @@ def read_header(path: Path) -> tuple[list[str], int]:
     return lines, start
 
 
-def make_decoder(layout: Layout, source: Source) -> Callable[[NDArray[np.void], Clock], tuple[Events, Clock]]:
+def make_decoder(
+    layout: AddressLayout, source: EventSource
+) -> Callable[[NDArray[np.void], WrappingClock], tuple[Events, WrappingClock]]:
     """The decoder of one camera; what is no polarity event is counted in the source's metadata."""
 
-    def decode(words: NDArray[np.void], clock: Clock) -> tuple[Events, Clock]:
+    def decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
         address = words["address"].astype(np.uint32)
         times, clock = clock.unwrap(words["time"].astype(np.int64))
         other = (address & np.uint32(layout.other)) != 0
@@ -165,7 +167,7 @@ def _value(lines: list[str], name: str) -> str | None:
     return None
 
 
-def _camera(path: Path, chip: str) -> tuple[tuple[int, int], Layout]:
+def _camera(path: Path, chip: str) -> tuple[tuple[int, int], AddressLayout]:
     """(sensor size, layout) of the AEChip named; without one a DVS128."""
     name = chip.rsplit(".", 1)[-1].upper().replace("_", "")
     for known, size in CHIPS.items():

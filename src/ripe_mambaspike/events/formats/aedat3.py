@@ -17,13 +17,13 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import MAX_TIME, Options, Source
+from ripe_mambaspike.events.source import MAX_TIME, EventSource, Options
 from ripe_mambaspike.files import read_regular
 
 FORMAT = "aedat3"
 MAGIC = b"#!AER-DAT3.1"
 END = b"#!END-HEADER"
-LONGEST_HEADER = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
 MAX_LABELS = 1 << 22  # bytes of the csv beside a recording
 PACKET = struct.Struct("<2h6i")  # type, source, size of an event, place of its time, overflow, capacity, number, valid
 POLARITY = np.dtype([("data", "<u4"), ("time", "<i4")])
@@ -33,7 +33,7 @@ SIZES |= {"DAVIS346": (346, 260), "DAVIS640": (640, 480), "DAVISHET640": (640, 4
 
 
 @dataclass(frozen=True)
-class Label:
+class LabelSpan:
     """A span of a recording and what is seen in it."""
 
     label: int
@@ -45,9 +45,9 @@ def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 
-def open_source(path: Path, options: Options) -> Source:
+def open_source(path: Path, options: Options) -> EventSource:
     lines, start = _read_header(path)
-    source = Source(FORMAT, pieces=lambda: iter(()))
+    source = EventSource(FORMAT, pieces=lambda: iter(()))
     for line in lines:
         if match := re.match(r"#\s*Source \d+: *(\S+)", line):
             source.metadata["camera"] = match[1]
@@ -57,7 +57,7 @@ def open_source(path: Path, options: Options) -> Source:
             source.metadata["created"] = match[1]
     beside = path.with_name(f"{path.stem}_labels.csv")
     if beside.is_file():
-        source.metadata["labels"] = [vars(label) for label in read_labels(beside)]
+        source.metadata["labels"] = [vars(label) for label in read_label_spans(beside)]
 
     def pieces() -> Iterator[Events]:
         return _packets(path, start, source)
@@ -66,7 +66,7 @@ def open_source(path: Path, options: Options) -> Source:
     return source
 
 
-def read_labels(path: Path) -> list[Label]:
+def read_label_spans(path: Path) -> list[LabelSpan]:
     """A csv of class, start and end in µs, as DVS-Gesture has one beside every recording."""
     labels = []
     try:
@@ -82,7 +82,7 @@ def read_labels(path: Path) -> list[Label]:
                 ) from error
             if not 0 <= start < stop < MAX_TIME:
                 raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
-            labels.append(Label(label, start, stop))
+            labels.append(LabelSpan(label, start, stop))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReadError(f"{path} cannot be read as a csv of labels ({error})") from error
     return labels
@@ -91,18 +91,18 @@ def read_labels(path: Path) -> list[Label]:
 def _read_header(path: Path) -> tuple[list[str], int]:
     lines: list[str] = []
     with path.open("rb") as file:
-        while file.tell() < LONGEST_HEADER:
+        while file.tell() < MAX_HEADER_BYTES:
             at = file.tell()
-            line = file.readline(LONGEST_HEADER)
+            line = file.readline(MAX_HEADER_BYTES)
             if line.startswith(END):
                 return lines, file.tell()
             if not line.startswith(b"#") or not line.endswith(b"\n"):
                 raise ReadError(f"{path} has no {END.decode()} line: its header stops at byte {at}")
             lines.append(line.decode("latin-1").strip())
-    raise ReadError(f"{path} has no {END.decode()} line in its first {LONGEST_HEADER} bytes")
+    raise ReadError(f"{path} has no {END.decode()} line in its first {MAX_HEADER_BYTES} bytes")
 
 
-def _packets(path: Path, start: int, source: Source) -> Iterator[Events]:
+def _packets(path: Path, start: int, source: EventSource) -> Iterator[Events]:
     size = path.stat().st_size
     at = start
     with path.open("rb") as file:
@@ -129,7 +129,7 @@ def _packets(path: Path, start: int, source: Source) -> Iterator[Events]:
             yield _polarity(np.frombuffer(file.read(length), POLARITY), overflow, source)
 
 
-def _polarity(words: np.ndarray, overflow: int, source: Source) -> Events:
+def _polarity(words: np.ndarray, overflow: int, source: EventSource) -> Events:
     data, times = words["data"], words["time"].astype(np.int64)
     valid = data & 1 == 1
     if not valid.all():

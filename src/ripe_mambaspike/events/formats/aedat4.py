@@ -2,7 +2,7 @@
 
 A line, a header with its length in front, then packets: stream, length, content. The package believes every length, up
 to 4 GiB, and aborts its process on some damage: so the lengths and the header are checked before, and it runs in a
-process of its own (`events/guarded.py`).
+process of its own (`events/isolated.py`).
 """
 
 import struct
@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import guarded
+from ripe_mambaspike.events import isolated as isolated
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source, no_events
+from ripe_mambaspike.events.source import EventSource, Options, empty_events
 
 FORMAT = "aedat4"
 MAGIC = b"#!AER-DAT4.0"
 START = len(MAGIC) + 2  # the byte after the line
-MAX_HEADER = 1 << 24  # bytes
+MAX_HEADER_BYTES = 1 << 24  # bytes
 
 
 def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 
-def open_source(path: Path, options: Options) -> Source:
-    return guarded.open_source(FORMAT, path, options)
+def open_source(path: Path, options: Options) -> EventSource:
+    return isolated.open_source(FORMAT, path, options)
 
 
 def load(path: Path) -> Any:
@@ -41,7 +41,7 @@ def load(path: Path) -> Any:
     return aedat
 
 
-def open_here(path: Path, options: Options) -> Source:
+def open_here(path: Path, options: Options) -> EventSource:
     """The source, in this very process, which the package may end."""
     aedat = load(path)
     check_lengths(path)
@@ -51,7 +51,7 @@ def open_here(path: Path, options: Options) -> Source:
     if not streams:
         raise ReadError(f"{path} has no stream of events")
     number = min(streams)
-    source = Source(FORMAT, lambda: iter(()), (int(streams[number]["width"]), int(streams[number]["height"])))
+    source = EventSource(FORMAT, lambda: iter(()), (int(streams[number]["width"]), int(streams[number]["height"])))
     if len(streams) > 1:
         source.metadata["streams_of_events"] = len(streams)
 
@@ -64,10 +64,10 @@ def open_here(path: Path, options: Options) -> Source:
                 return
             if "events" not in packet:
                 source.count("other_packets", 1)
-                yield no_events()
+                yield empty_events()
             elif packet["stream_id"] != number:
                 source.leave_out(len(packet["events"]), "were of another stream")
-                yield no_events()
+                yield empty_events()
             else:
                 yield _events(packet["events"])
 
@@ -83,9 +83,9 @@ def check_lengths(path: Path) -> None:
         length = int.from_bytes(file.read(4), "little")
         if START + 4 + length > size:
             raise ReadError(f"{path} is damaged or cut off at byte {size}: it says its header has {length} bytes")
-        if length > MAX_HEADER:
+        if length > MAX_HEADER_BYTES:
             raise ReadError(
-                f"{path}: header: expected at most {MAX_HEADER} bytes, got {length}", field="header", path=path
+                f"{path}: header: expected at most {MAX_HEADER_BYTES} bytes, got {length}", field="header", path=path
             )
         table = check_header(file.read(length), path)
         at = START + 4 + length

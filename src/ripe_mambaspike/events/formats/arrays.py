@@ -17,50 +17,50 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
+from ripe_mambaspike.events.columns import ColumnConverter, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, Options, Source, check_expansion
+from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, Options, check_expansion
 
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
-WANTED = "the fields x, y, t, p or four columns are wanted"
-TROUBLE = (  # what an archive raises: names that are no text and numbers that are too large among them
+EXPECTED = "the fields x, y, t, p or four columns are wanted"
+READ_ERRORS = (  # what an archive raises: names that are no text and numbers that are too large among them
     zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, LookupError, ValueError,
     OverflowError,
 )  # fmt: skip
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes
-LOOK = 4096  # rows that settle the order of unnamed columns
+ORDER_ROWS = 4096  # rows that settle the order of unnamed columns
 
 
 def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(NPY) or head.startswith(NPZ)
 
 
-def open_source(path: Path, options: Options) -> Source:
+def open_source(path: Path, options: Options) -> EventSource:
     with path.open("rb") as file:
         if file.read(len(NPY)) == NPY:
             return _open_npy(path, options)
     return _open_npz(path, options)
 
 
-def _open_npy(path: Path, options: Options) -> Source:
+def _open_npy(path: Path, options: Options) -> EventSource:
     with path.open("rb") as file:
         shape, dtype, fortran = _read_header(file, path)
         start = file.tell()
     _check_length(path, start, shape, dtype, path.stat().st_size - start)
-    source = Source("npy", lambda: iter(()))
+    source = EventSource("npy", lambda: iter(()))
     named = _fields(path, shape, dtype)
 
     def pieces() -> Iterator[Events]:
         yield from _events(
-            _rows(path, start, shape, dtype, fortran), named, Columns(str(path), source, options.time_unit)
+            _rows(path, start, shape, dtype, fortran), named, ColumnConverter(str(path), source, options.time_unit)
         )
 
     source.pieces = pieces
     return source
 
 
-def _open_npz(path: Path, options: Options) -> Source:
+def _open_npz(path: Path, options: Options) -> EventSource:
     with _open_archive(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         size = _read_size(archive, members["sensor_size"], path) if "sensor_size" in members else None
@@ -75,10 +75,10 @@ def _open_npz(path: Path, options: Options) -> Source:
     if len(set(shapes.values())) != 1:
         raise ReadError(f"{path} has columns of different lengths ({shapes}); four of one length are wanted")
     check_expansion(path, shapes["t"], path.stat().st_size)
-    source = Source("npz", lambda: iter(()), size)
+    source = EventSource("npz", lambda: iter(()), size)
 
     def pieces() -> Iterator[Events]:
-        columns = Columns(str(path), source, options.time_unit)
+        columns = ColumnConverter(str(path), source, options.time_unit)
         at = 0
         with _open_archive(path) as archive:
             streams = {name: _member(archive, members[theirs], path) for name, theirs in named.items()}
@@ -96,18 +96,18 @@ def _open_npz(path: Path, options: Options) -> Source:
     return source
 
 
-def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: Options) -> Source:
+def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: Options) -> EventSource:
     """An archive with one array of events."""
     with _open_archive(path) as archive:
         shape, dtype = _member_header(archive, member, path)
     named = _fields(path, shape, dtype)
     check_expansion(path, shape[0], path.stat().st_size)
-    source = Source("npz", lambda: iter(()), size)
+    source = EventSource("npz", lambda: iter(()), size)
 
     def pieces() -> Iterator[Events]:
         with _open_archive(path) as archive:
             rows = zip(itertools.count(0, BLOCK), _member(archive, member, path), strict=False)
-            yield from _events(rows, named, Columns(str(path), source, options.time_unit))
+            yield from _events(rows, named, ColumnConverter(str(path), source, options.time_unit))
 
     source.pieces = pieces
     return source
@@ -128,15 +128,15 @@ def _fields(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[st
     if dtype.names:
         named = find_columns(dtype.names)
         if named is None or len(shape) != 1:
-            raise ReadError(f"{path} holds the fields {', '.join(dtype.names)} and the shape {shape}; {WANTED}")
+            raise ReadError(f"{path} holds the fields {', '.join(dtype.names)} and the shape {shape}; {EXPECTED}")
         return named
     if len(shape) != 2 or shape[1] != 4 or dtype.kind not in "iuf":
-        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}")
+        raise ReadError(f"{path} holds {dtype} of shape {shape}; {EXPECTED}")
     return None
 
 
 def _events(
-    blocks: Iterator[tuple[int, NDArray[Any]]], named: dict[str, str] | None, columns: Columns
+    blocks: Iterator[tuple[int, NDArray[Any]]], named: dict[str, str] | None, columns: ColumnConverter
 ) -> Iterator[Events]:
     """Blocks of rows, each with the number of its first → events."""
     order = ""
@@ -152,7 +152,7 @@ def _events(
 def _open_archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except TROUBLE as error:
+    except READ_ERRORS as error:
         raise ReadError(f"{path} is a damaged archive: {error}") from error
 
 
@@ -168,9 +168,9 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype
     except Exception as error:  # the header is Python text, and can fail as such
         raise ReadError(f"{path} has a damaged array header: {type(error).__name__}") from error
     if dtype.hasobject:
-        raise ReadError(f"{path} holds Python objects; {WANTED}")
+        raise ReadError(f"{path} holds Python objects; {EXPECTED}")
     if not 0 < dtype.itemsize <= MAX_ROW_BYTES or any(side < 0 for side in shape):
-        raise ReadError(f"{path} holds {dtype} of shape {shape}; {WANTED}", field="dtype", path=path)
+        raise ReadError(f"{path} holds {dtype} of shape {shape}; {EXPECTED}", field="dtype", path=path)
     return shape, dtype, fortran and len(shape) > 1
 
 
@@ -200,9 +200,9 @@ def _rows(
 
 
 def _order(rows: NDArray[Any], path: str) -> str:
-    order = guess_order(rows[:LOOK])
+    order = guess_order(rows[:ORDER_ROWS])
     if order is None:
-        raise ReadError(f"{path} has four columns without names, whose order its values do not tell; {WANTED}")
+        raise ReadError(f"{path} has four columns without names, whose order its values do not tell; {EXPECTED}")
     return order
 
 
@@ -214,7 +214,7 @@ def _open_member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[IO
             raise ReadError(f"{path} has {name} compressed in another way than NumPy does", field=name, path=path)
         with archive.open(name) as file:
             yield file
-    except TROUBLE as error:
+    except READ_ERRORS as error:
         raise ReadError(f"{path} has {name} damaged: {error}", field=name, path=path) from error
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.source import Options, Source, decode_blocks
+from ripe_mambaspike.events.source import EventSource, Options, decode_blocks
 
 FORMAT = "atis"
 WORD = np.dtype(("u1", 5))
@@ -21,8 +21,8 @@ OVERFLOW_ROW = 240
 OVERFLOW = 1 << 13
 TIMES = 1 << 23
 JUMP = 1_000_000  # µs between two events
-MOST_OVERFLOWS = 1 << 22  # 9.5 hours
-LIKELY = ((34, 34), (128, 128), (240, 180), (304, 240))
+MAX_OVERFLOWS = 1 << 22  # 9.5 hours
+LIKELY_SIZES = ((34, 34), (128, 128), (240, 180), (304, 240))
 
 
 def recognizes(head: bytes, path: Path) -> bool:
@@ -39,11 +39,11 @@ def recognizes(head: bytes, path: Path) -> bool:
     return len(steps) >= 16 and bool(np.mean((steps >= 0) & (steps < JUMP)) > 0.95)
 
 
-def open_source(path: Path, options: Options) -> Source:
+def open_source(path: Path, options: Options) -> EventSource:
     def pieces() -> Iterator[Events]:
         return decode_blocks(path, 0, WORD, decode, 0)
 
-    return Source(FORMAT, pieces, likely_sizes=LIKELY)
+    return EventSource(FORMAT, pieces, likely_sizes=LIKELY_SIZES)
 
 
 def decode(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
@@ -85,10 +85,10 @@ def encode(recording: Recording) -> Iterator[bytes]:
     times = times - OVERFLOW * needed
     if times.min() < 0:
         raise InputError("the recording has times before 0, or far backwards; the 40-bit format holds neither")
-    if needed[-1] > MOST_OVERFLOWS:
+    if needed[-1] > MAX_OVERFLOWS:
         raise InputError(
             f"the recording's times reach {events['t'].max()} µs; the 40-bit format counts from 0 and would need "
-            f"{needed[-1]:,} overflow events, and at most {MOST_OVERFLOWS:,} are written: subtract the first time"
+            f"{needed[-1]:,} overflow events, and at most {MAX_OVERFLOWS:,} are written: subtract the first time"
         )
     words = np.empty((len(events), 5), np.uint8)
     words[:, 0] = events["x"]

@@ -11,26 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.formats.prophesee import read_header, starts_like_one
+from ripe_mambaspike.events.formats.prophesee import read_prophesee_header, starts_like_one
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks
+from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks
 
 FORMAT = "dat"
 WORD = np.dtype([("time", "<u4"), ("address", "<u4")])
 EVENT_TYPES = (0x00, 0x0C)  # 2D events and contrast-detection events
 PERIOD = 1 << 32
-LIKELY = ((304, 240), (640, 480), (1280, 720))
+LIKELY_SIZES = ((304, 240), (640, 480), (1280, 720))
 
 
 def recognizes(head: bytes, path: Path) -> bool:
     if not starts_like_one(head):
         return False
-    header = read_header(path)
+    header = read_prophesee_header(path)
     return header.encoding is None and ("data" in header.values or "version" in header.values)
 
 
-def open_source(path: Path, options: Options) -> Source:
-    header = read_header(path)
+def open_source(path: Path, options: Options) -> EventSource:
+    header = read_prophesee_header(path)
     with path.open("rb") as file:
         file.seek(header.start)
         pair = file.read(2)
@@ -43,12 +43,12 @@ def open_source(path: Path, options: Options) -> Source:
         )
 
     def pieces() -> Iterator[Events]:
-        return decode_blocks(path, header.start + 2, WORD, decode, Clock(PERIOD))
+        return decode_blocks(path, header.start + 2, WORD, decode, WrappingClock(PERIOD))
 
-    return Source(FORMAT, pieces, header.sensor_size, dict(header.metadata), LIKELY)
+    return EventSource(FORMAT, pieces, header.sensor_size, dict(header.metadata), LIKELY_SIZES)
 
 
-def decode(words: NDArray[np.void], clock: Clock) -> tuple[Events, Clock]:
+def decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
     address = words["address"]
     events = np.empty(len(words), EVENT)
     events["x"] = address & 0x3FFF

@@ -11,29 +11,29 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.events.formats.evt2 import HIGHS, TIME_HIGH, State, after_first_time, high_times
-from ripe_mambaspike.events.formats.prophesee import read_header, starts_like_one
+from ripe_mambaspike.events.formats.evt2 import HIGH_PERIOD, TIME_HIGH, Evt2State, after_first_time, high_times
+from ripe_mambaspike.events.formats.prophesee import read_prophesee_header, starts_like_one
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source, blocks, decode_blocks, held
+from ripe_mambaspike.events.source import EventSource, Options, blocks, decode_blocks, hold_last
 
 FORMAT = "evt21"
 WORD = np.dtype([("first", "<u4"), ("second", "<u4")])
-LIKELY = ((320, 320), (640, 480), (1280, 720))
+LIKELY_SIZES = ((320, 320), (640, 480), (1280, 720))
 
 
 def recognizes(head: bytes, path: Path) -> bool:
-    return starts_like_one(head) and read_header(path).encoding == FORMAT
+    return starts_like_one(head) and read_prophesee_header(path).encoding == FORMAT
 
 
-def open_source(path: Path, options: Options) -> Source:
-    header = read_header(path)
-    source = Source(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY)
+def open_source(path: Path, options: Options) -> EventSource:
+    header = read_prophesee_header(path)
+    source = EventSource(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY_SIZES)
 
     def pieces() -> Iterator[Events]:
         upper_first = is_upper_first(path, header.start)
         source.metadata["upper_half_first"] = upper_first
         decode = make_decoder(source, upper_first)
-        return decode_blocks(path, header.start, WORD, decode, State())
+        return decode_blocks(path, header.start, WORD, decode, Evt2State())
 
     source.pieces = pieces
     return source
@@ -48,17 +48,19 @@ def is_upper_first(path: Path, start: int) -> bool:
     return False
 
 
-def make_decoder(source: Source, upper_first: bool) -> Callable[[NDArray[np.void], State], tuple[Events, State]]:
-    def decode(words: NDArray[np.void], state: State) -> tuple[Events, State]:
+def make_decoder(
+    source: EventSource, upper_first: bool
+) -> Callable[[NDArray[np.void], Evt2State], tuple[Events, Evt2State]]:
+    def decode(words: NDArray[np.void], state: Evt2State) -> tuple[Events, Evt2State]:
         upper, mask = (words["first"], words["second"]) if upper_first else (words["second"], words["first"])
         kind = upper >> 28
         time_at = np.flatnonzero(kind == TIME_HIGH)
         word_at = np.flatnonzero(kind < 2)
         source.count("other_words", len(words) - len(word_at) - len(time_at))
-        highs, state = high_times((upper[time_at] & (HIGHS - 1)).astype(np.int64), state)
+        highs, state = high_times((upper[time_at] & (HIGH_PERIOD - 1)).astype(np.int64), state)
         fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
         known = after_first_time(highs, time_at, word_at, source, fired)
-        times = held(highs << 6, time_at, known) + (upper[known] >> 22 & 0x3F)
+        times = hold_last(highs << 6, time_at, known) + (upper[known] >> 22 & 0x3F)
         row, bit = np.nonzero(fired[len(word_at) - len(known) :])
         picked = upper[known]
         events = np.empty(len(row), EVENT)

@@ -21,30 +21,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.formats.evt2 import NEVER, NO_TIME
-from ripe_mambaspike.events.formats.prophesee import read_header, starts_like_one
+from ripe_mambaspike.events.formats.evt2 import NO_TIME, UNKNOWN_TIME
+from ripe_mambaspike.events.formats.prophesee import read_prophesee_header, starts_like_one
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.source import Clock, Options, Source, decode_blocks, held
+from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks, hold_last
 
 FORMAT = "evt3"
 WORD = np.dtype("<u2")
 ROW, SINGLE, BASE, VECTOR_12, VECTOR_8, TIME_LOW, TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
-HIGHS = 1 << 12
-CLOCK = Clock(HIGHS)
-LIKELY = ((1280, 720),)
+HIGH_PERIOD = 1 << 12
+CLOCK = WrappingClock(HIGH_PERIOD)
+LIKELY_SIZES = ((1280, 720),)
 NO_ROW = "came before the first row word"
 NO_BASE = "were of a vector without a start"
 COLUMNS = 1 << 11
 PAST_END = f"were of a vector that runs past x = {COLUMNS - 1}"
-MOST_STEPS = 1 << 20  # time words written for gaps: 100 days
+MAX_TIME_WORDS = 1 << 20  # time words written for gaps: 100 days
 
 
 @dataclass(frozen=True)
-class State:
+class Evt3State:
     """What holds at the end of a block; NEVER or −1 what is not known yet."""
 
-    clock: Clock = CLOCK
-    high: int = NEVER  # in units of 4096 µs, wraps counted
+    clock: WrappingClock = CLOCK
+    high: int = UNKNOWN_TIME  # in units of 4096 µs, wraps counted
     low: int = 0
     row: int = -1
     base: int = -1  # polarity and x as in the word
@@ -52,17 +52,17 @@ class State:
 
 
 def recognizes(head: bytes, path: Path) -> bool:
-    return starts_like_one(head) and read_header(path).encoding == FORMAT
+    return starts_like_one(head) and read_prophesee_header(path).encoding == FORMAT
 
 
-def open_source(path: Path, options: Options) -> Source:
-    header = read_header(path)
-    source = Source(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY)
+def open_source(path: Path, options: Options) -> EventSource:
+    header = read_prophesee_header(path)
+    source = EventSource(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY_SIZES)
     base = header.values.get("time_base", "0")
     offset = int(base) if base.isdecimal() and len(base) < 19 else 0
 
     def pieces() -> Iterator[Events]:
-        for events in decode_blocks(path, header.start, WORD, make_decoder(source), State()):
+        for events in decode_blocks(path, header.start, WORD, make_decoder(source), Evt3State()):
             events["t"] += offset
             yield events
 
@@ -70,8 +70,8 @@ def open_source(path: Path, options: Options) -> Source:
     return source
 
 
-def make_decoder(source: Source) -> Callable[[NDArray[np.uint16], State], tuple[Events, State]]:
-    def decode(words: NDArray[np.uint16], state: State) -> tuple[Events, State]:
+def make_decoder(source: EventSource) -> Callable[[NDArray[np.uint16], Evt3State], tuple[Events, Evt3State]]:
+    def decode(words: NDArray[np.uint16], state: Evt3State) -> tuple[Events, Evt3State]:
         kind = (words >> 12).astype(np.uint8)
         value = words & 0xFFF
         is_row, is_base = kind == ROW, kind == BASE
@@ -108,9 +108,9 @@ def make_decoder(source: Source) -> Callable[[NDArray[np.uint16], State], tuple[
             x, p, time, row, known = x[inside], p[inside], time[inside], row[inside], known[inside]
         events = np.empty(len(x), EVENT)
         events["x"], events["y"], events["t"], events["p"] = x, row, time, p
-        if state.high == NEVER or state.row < 0 or not known.all():
-            events = _known(events, time == NEVER, row < 0, ~known, source)
-        return events, State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
+        if state.high == UNKNOWN_TIME or state.row < 0 or not known.all():
+            events = _known(events, time == UNKNOWN_TIME, row < 0, ~known, source)
+        return events, Evt3State(clock, high, low, int(rows[-1]), int(bases[-1]), passed)
 
     return decode
 
@@ -127,14 +127,14 @@ def _offsets(
     ends = np.cumsum(np.where(wide, 12, 8))
     begins = np.concatenate([[0], ends])
     at_base = begins[np.searchsorted(vector_at, base_at)]
-    reference = held(np.concatenate([[-passed], at_base]), base_at, vector_at)
+    reference = hold_last(np.concatenate([[-passed], at_base]), base_at, vector_at)
     last = int(at_base[-1]) if len(at_base) else -passed
     return begins[:-1] - reference, int(ends[-1]) - last
 
 
 def _times(
-    is_high: NDArray[np.bool_], value: NDArray[np.int64], state: State
-) -> tuple[NDArray[np.int64], Clock, int, int]:
+    is_high: NDArray[np.bool_], value: NDArray[np.int64], state: Evt3State
+) -> tuple[NDArray[np.int64], WrappingClock, int, int]:
     """The time after each time word, the one before the first in front; then clock, high and low part at the end."""
     highs, clock = state.clock.unwrap(value[is_high])
     highs = np.concatenate([np.array([state.high], np.int64), highs])
@@ -144,7 +144,7 @@ def _times(
     sets = ~is_high | changes
     lows = np.concatenate([np.array([state.low], np.int64), np.where(is_high, 0, value)[sets]])
     low = lows[np.concatenate([[0], np.cumsum(sets)])]
-    return np.where(high == NEVER, NEVER, (high << 12) | low), clock, int(high[-1]), int(low[-1])
+    return np.where(high == UNKNOWN_TIME, UNKNOWN_TIME, (high << 12) | low), clock, int(high[-1]), int(low[-1])
 
 
 def _expand(pixels: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -156,7 +156,11 @@ def _expand(pixels: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.u
 
 
 def _known(
-    events: Events, no_time: NDArray[np.bool_], no_row: NDArray[np.bool_], no_base: NDArray[np.bool_], source: Source
+    events: Events,
+    no_time: NDArray[np.bool_],
+    no_row: NDArray[np.bool_],
+    no_base: NDArray[np.bool_],
+    source: EventSource,
 ) -> Events:
     """Without the events of which time, row or start are not known yet; they are counted."""
     source.leave_out(np.count_nonzero(no_time), NO_TIME)
@@ -183,7 +187,7 @@ def encode(recording: Recording) -> Iterator[bytes]:
     if width > 2048 or height > 2048:
         raise InputError(f"the sensor is {width}×{height}; EVT 3.0 holds at most 2048×2048")
     times = events["t"].astype(np.int64)
-    base = int(times.min()) // (HIGHS << 12) * (HIGHS << 12) if len(times) else 0
+    base = int(times.min()) // (HIGH_PERIOD << 12) * (HIGH_PERIOD << 12) if len(times) else 0
     if base < 0:
         raise InputError(f"the recording starts at {times.min()} µs; EVT 3.0 holds times from 0 on")
     times -= base
@@ -199,10 +203,10 @@ def encode(recording: Recording) -> Iterator[bytes]:
     new_row = np.diff(rows, prepend=-1) != 0
     # The clock may not jump by half its period or more between two time words: step through longer gaps.
     jumps = np.diff(highs, prepend=0)
-    if (jumps < -(HIGHS // 2) + 1).any():
+    if (jumps < -(HIGH_PERIOD // 2) + 1).any():
         raise InputError("the recording's times run back by more than 8 s; EVT 3.0 would take that for a wrap")
-    steps = np.maximum(0, (jumps - 1) // (HIGHS // 2 - 1))
-    if steps.sum() > MOST_STEPS:
+    steps = np.maximum(0, (jumps - 1) // (HIGH_PERIOD // 2 - 1))
+    if steps.sum() > MAX_TIME_WORDS:
         raise InputError(f"the recording lasts {int(np.ptp(times)) // 1_000_000:,} s; EVT 3.0 would be all time words")
     counts = steps + new_high + new_low + new_row + 1
     ends = np.cumsum(counts)
@@ -213,9 +217,9 @@ def encode(recording: Recording) -> Iterator[bytes]:
     place -= new_row
     words[place[new_low]] = TIME_LOW << 12 | lows[new_low]
     place -= new_low
-    words[place[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGHS
+    words[place[new_high]] = TIME_HIGH << 12 | highs[new_high] % HIGH_PERIOD
     for index in np.flatnonzero(steps):
         first = ends[index] - counts[index]
-        passed = highs[index] - jumps[index] + (HIGHS // 2 - 1) * np.arange(1, steps[index] + 1)
-        words[first : first + steps[index]] = TIME_HIGH << 12 | passed % HIGHS
+        passed = highs[index] - jumps[index] + (HIGH_PERIOD // 2 - 1) * np.arange(1, steps[index] + 1)
+        words[first : first + steps[index]] = TIME_HIGH << 12 | passed % HIGH_PERIOD
     yield words.tobytes()

@@ -2,7 +2,7 @@
 and a compound dataset with named fields.
 
 An HDF5 file can name other files, claim sizes that nothing stands behind, and pack gigabytes into kilobytes. Only what
-lies in the file itself is read, within bounds, and in a process of its own (`events/guarded.py`).
+lies in the file itself is read, within bounds, and in a process of its own (`events/isolated.py`).
 """
 
 import math
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import guarded
-from ripe_mambaspike.events.columns import NAMES, Columns, find_columns, guess_order
+from ripe_mambaspike.events import isolated as isolated
+from ripe_mambaspike.events.columns import NAMES, ColumnConverter, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, Options, Source, check_expansion
+from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, Options, check_expansion
 
 FORMAT = "hdf5"
 MAGIC = b"\x89HDF\r\n\x1a\n"
 GROUPS = ("events", "CD/events", "dvs/events", "prophesee/left", "davis/left/events", "/")
-TROUBLE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError)  # what h5py raises
-WANTED = "datasets x, y, t, p in a group events, or a dataset events with four columns, are wanted"
+READ_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError)  # what h5py raises
+EXPECTED = "datasets x, y, t, p in a group events, or a dataset events with four columns, are wanted"
 MAX_CHUNK = 1 << 26  # bytes of one chunk, unpacked; h5py makes chunks of 1 MiB at most
 MIN_CACHE = 1 << 20
 MAX_MEMBERS = 10_000  # of a group
@@ -34,8 +34,8 @@ def recognizes(head: bytes, path: Path) -> bool:
     return head.startswith(MAGIC)
 
 
-def open_source(path: Path, options: Options) -> Source:
-    return guarded.open_source(FORMAT, path, options)
+def open_source(path: Path, options: Options) -> EventSource:
+    return isolated.open_source(FORMAT, path, options)
 
 
 def load(path: Path) -> Any:
@@ -49,18 +49,18 @@ def load(path: Path) -> Any:
     return h5py
 
 
-def open_here(path: Path, options: Options) -> Source:
+def open_here(path: Path, options: Options) -> EventSource:
     """The source, in this very process, which the library may end."""
     h5py = load(path)
-    source = Source(FORMAT, lambda: iter(()))
+    source = EventSource(FORMAT, lambda: iter(()))
     try:
         with h5py.File(path, "r") as file:
             length, cache = _describe(file, _find(file, h5py, path), source, path, h5py)
-    except TROUBLE as error:
+    except READ_ERRORS as error:
         raise ReadError(f"{path} is damaged HDF5: {error}") from error
 
     def pieces() -> Iterator[Events]:
-        columns = Columns(str(path), source, options.time_unit)
+        columns = ColumnConverter(str(path), source, options.time_unit)
         order = ""
         # A chunk that the cache does not hold is unpacked again for every block of its rows.
         with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
@@ -85,7 +85,7 @@ def _read(holder: Any, part: slice, path: Path) -> Any:
             rows = holder.dataset[part]
             return {ours: rows[theirs] for ours, theirs in holder.names.items()}
         return {name: dataset[part] for name, dataset in holder.items()} if isinstance(holder, dict) else holder[part]
-    except TROUBLE as error:
+    except READ_ERRORS as error:
         raise ReadError(
             f"{path} cannot be read from event {part.start} on: {error} "
             "(a compressed file, as of DSEC, may need the package hdf5plugin)"
@@ -154,11 +154,11 @@ def _find(file: Any, h5py: Any, path: Path) -> Any:
     return None
 
 
-def _describe(file: Any, holder: Any, source: Source, path: Path, h5py: Any) -> tuple[int, int]:
+def _describe(file: Any, holder: Any, source: EventSource, path: Path, h5py: Any) -> tuple[int, int]:
     """Fill in what the file says about itself; the number of events, and the bytes of the largest chunk."""
     if holder is None:
         names = [str(name) for _, name in zip(range(8), file, strict=False)]
-        raise ReadError(f"{path} holds {', '.join(names) or 'nothing'}; {WANTED}")
+        raise ReadError(f"{path} holds {', '.join(names) or 'nothing'}; {EXPECTED}")
     offset = _node(file, "t_offset", path, h5py)
     if isinstance(offset, h5py.Dataset):
         if offset.size != 1 or offset.dtype.kind not in "iu":

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ripe_mambaspike.errors import ReadError
 
-LONGEST_HEADER = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
 MAX_LINES = 10_000  # of a header; real ones have twenty
 SIZES = ((640, 480), (1280, 720))
 ENCODINGS = {"2.0": "evt2", "2": "evt2", "2.1": "evt21", "21": "evt21", "3.0": "evt3", "3": "evt3"}
 
 
 @dataclass(frozen=True)
-class Header:
+class PropheseeHeader:
     values: dict[str, str]  # by name, in lower case
     start: int  # the byte after the header
 
@@ -53,23 +53,23 @@ def starts_like_one(head: bytes) -> bool:
     return head.startswith(b"% ")
 
 
-def read_header(path: Path) -> Header:
+def read_prophesee_header(path: Path) -> PropheseeHeader:
     """A line of the header is text; what follows may start with `%` by chance and is not."""
     values: dict[str, str] = {}
     with path.open("rb") as file:
         for _ in range(MAX_LINES):
             start = file.tell()
-            line = file.readline(LONGEST_HEADER)
+            line = file.readline(MAX_HEADER_BYTES)
             if not line.startswith(b"%") or not line.rstrip(b"\r\n").isascii():
-                return Header(values, start)
+                return PropheseeHeader(values, start)
             text = line.decode("ascii").rstrip("\r\n\0")
             if not text.replace("\t", " ").replace("\0", " ").isprintable():
-                return Header(values, start)
-            if not line.endswith(b"\n") or file.tell() > LONGEST_HEADER:
+                return PropheseeHeader(values, start)
+            if not line.endswith(b"\n") or file.tell() > MAX_HEADER_BYTES:
                 raise ReadError(f"{path} has a header without an end: no new line up to byte {file.tell()}")
             name, _, value = text[1:].strip().partition(" ")
             if name == "end":
-                return Header(values, file.tell())
+                return PropheseeHeader(values, file.tell())
             values.setdefault(name.lower(), value.strip())
     raise ReadError(f"{path}: header: expected at most {MAX_LINES:,} lines, got more", field="header", path=path)
 

@@ -15,14 +15,14 @@ from typing import IO
 import numpy as np
 
 from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events.columns import Columns, find_columns, guess_order
+from ripe_mambaspike.events.columns import ColumnConverter, find_columns, guess_order
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.source import Options, Source
+from ripe_mambaspike.events.source import EventSource, Options
 
 FORMAT = "text"
-LINES = 1 << 16  # read at a time
+LINES_PER_READ = 1 << 16  # read at a time
 MAX_LINE = 1 << 14  # characters
-MOST_US = 1 << 53  # what a number read from text keeps exactly
+MAX_EXACT_US = 1 << 53  # what a number read from text keeps exactly
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 CUT = "was cut off at the end of the file"
 
@@ -39,12 +39,12 @@ def recognizes(head: bytes, path: Path) -> bool:
     return path.suffix.lower() in (".txt", ".csv", ".tsv")
 
 
-def open_source(path: Path, options: Options) -> Source:
-    source = Source(FORMAT, lambda: iter(()))
+def open_source(path: Path, options: Options) -> EventSource:
+    source = EventSource(FORMAT, lambda: iter(()))
     order, skip = _look(path, source)
 
     def pieces() -> Iterator[Events]:
-        return _pieces(path, order, skip, Columns(str(path), source, options.time_unit))
+        return _pieces(path, order, skip, ColumnConverter(str(path), source, options.time_unit))
 
     source.pieces = pieces
     return source
@@ -55,7 +55,7 @@ def _cells(line: str) -> list[str]:
     return [] if stripped[:1] in "#%" else [cell for cell in re.split(r"[,;\s]+", stripped) if cell]
 
 
-def _look(path: Path, source: Source) -> tuple[list[str] | None, int]:
+def _look(path: Path, source: EventSource) -> tuple[list[str] | None, int]:
     """(what each column is if the first line names them, the number of lines before the events)."""
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -85,7 +85,7 @@ def _look(path: Path, source: Source) -> tuple[list[str] | None, int]:
     return None, 0
 
 
-def _pieces(path: Path, order: list[str] | None, skip: int, columns: Columns) -> Iterator[Events]:
+def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConverter) -> Iterator[Events]:
     at = 0
     source = columns.source
     width = len(order or "xytp")
@@ -94,7 +94,7 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: Columns) ->
         lines = itertools.islice(_lines(file, path), skip, None)
         while True:
             try:
-                batch = list(itertools.islice(lines, LINES))
+                batch = list(itertools.islice(lines, LINES_PER_READ))
             except UnicodeDecodeError as error:
                 raise ReadError(f"{path} is no text after line {line_number}: {error.reason}") from error
             if not batch:
@@ -169,10 +169,10 @@ def _is_number(cell: str) -> bool:
 def encode(recording: Recording) -> Iterator[bytes]:
     """A csv with names; times in whole µs."""
     width, height = recording.sensor_size
-    if max(abs(recording.first_us), abs(recording.last_us)) > MOST_US:
+    if max(abs(recording.first_us), abs(recording.last_us)) > MAX_EXACT_US:
         raise InputError(f"the recording's times reach {recording.last_us} µs; as text they are read back up to 2⁵³")
     yield f"{width} {height}\nx,y,t,p\n".encode()
     columns = [recording.events[name].tolist() for name in "xytp"]
-    for start in range(0, len(recording), LINES):
-        rows = zip(*(column[start : start + LINES] for column in columns), strict=True)
+    for start in range(0, len(recording), LINES_PER_READ):
+        rows = zip(*(column[start : start + LINES_PER_READ] for column in columns), strict=True)
         yield "".join(f"{x},{y},{t},{p}\n" for x, y, t, p in rows).encode()

@@ -15,10 +15,10 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.simulate.fitted import Calibration, Variation, simulate_picture_bins
+from ripe_mambaspike.events.simulate.fitted import CameraCalibration, Variation, simulate_picture_bins
 from ripe_mambaspike.events.simulate.pixel import Pixel
 from ripe_mambaspike.events.simulate.saccades import Saccades, interpolate
-from ripe_mambaspike.events.simulate.smooth import KNOT_US, Fit, SmoothSaccades, fit
+from ripe_mambaspike.events.simulate.smooth import KNOT_US, FitOptions, SmoothSaccades, fit
 from ripe_mambaspike.events.simulate.start import find_path
 
 Report = Callable[[str, int, int], None]  # (what is being done, done, of)
@@ -31,11 +31,11 @@ def calibrate(
     real: Sequence[Events],
     pictures: Tensor,
     size: tuple[int, int] = (34, 34),
-    how: Fit | None = None,
+    how: FitOptions | None = None,
     report: Report | None = None,
-) -> Calibration:
+) -> CameraCalibration:
     """The camera that made these recordings of these pictures [N, h, w], values 0 to 1."""
-    how = how or Fit()
+    how = how or FitOptions()
     said = report or (lambda what, done, of: None)
     if len(real) != len(pictures) or len(real) < 2:
         raise InputError(
@@ -49,7 +49,7 @@ def calibrate(
     noise = torch.cat(corners, -1).mean((0, 1, 3, 4)) / (KNOT_US * 1e-6)
     model = SmoothSaccades(path, duration, size, inverted, noise)
     fit(model, pictures, counts, how, lambda done, of, loss: said("fitting", done, of))
-    made = Calibration(model.pixel(), replace(model.saccades(), rests_us=find_rests(counts)), Variation())
+    made = CameraCalibration(model.pixel(), replace(model.saccades(), rests_us=find_rests(counts)), Variation())
     for _ in range(2):
         made = match_thresholds(made, pictures, counts, size, said)
         late = measure_delays(made, pictures, counts, size).mean(0)
@@ -68,8 +68,8 @@ def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int
 
 
 def match_thresholds(
-    made: Calibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], said: Report
-) -> Calibration:
+    made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], said: Report
+) -> CameraCalibration:
     """ON and OFF events as many as in the recordings, on average."""
     wanted = counts.sum((0, 1, 3, 4))
     for turn in range(MATCHES):
@@ -100,7 +100,7 @@ def retimed(saccades: Saccades, late: Sequence[float]) -> Saccades:
     return replace(saccades, path=tuple((round(x, 3), round(y, 3)) for x, y in moved.tolist()))
 
 
-def measure_delays(made: Calibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Tensor:
+def measure_delays(made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Tensor:
     """How much later than its twin's each saccade of each recording is [N, saccades], in µs."""
     twins = _simulate(made, pictures, size, variation=0.0)
     steps = torch.arange(counts.shape[1]) * KNOT_US + KNOT_US / 2
@@ -117,7 +117,7 @@ def measure_delays(made: Calibration, pictures: Tensor, counts: Tensor, size: tu
     return torch.stack(late, 1)
 
 
-def measure_variation(made: Calibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Variation:
+def measure_variation(made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Variation:
     """How the recordings differ from simulated ones that do not vary."""
     twins = _simulate(made, pictures, size, variation=0.0)
     events, others = counts.sum((1, 2, 3, 4)), twins.sum((1, 2, 3, 4))
@@ -137,7 +137,7 @@ def _spread(values: Tensor) -> float:
     return float(high - low) / 2
 
 
-def _simulate(made: Calibration, pictures: Tensor, size: tuple[int, int], variation: float = 1.0) -> Tensor:
+def _simulate(made: CameraCalibration, pictures: Tensor, size: tuple[int, int], variation: float = 1.0) -> Tensor:
     steps = made.saccades.duration_us // KNOT_US
     parts = [
         simulate_picture_bins(
@@ -153,10 +153,10 @@ def _simulate(made: Calibration, pictures: Tensor, size: tuple[int, int], variat
     return torch.cat(parts)
 
 
-def _rounded(made: Calibration) -> Calibration:
+def _rounded(made: CameraCalibration) -> CameraCalibration:
     """Four digits are more than the recordings can tell."""
     pixel = Pixel(**{name: type(value)(f"{value:.4g}") for name, value in vars(made.pixel).items()})
     by = made.variation
     late = tuple(float(f"{each:.3g}") for each in by.delay_us)
     variation = Variation(float(f"{by.threshold:.3g}"), float(f"{by.balance:.3g}"), delay_us=late)
-    return Calibration(pixel, made.saccades, variation)
+    return CameraCalibration(pixel, made.saccades, variation)

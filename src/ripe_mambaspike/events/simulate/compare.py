@@ -23,15 +23,15 @@ FEATURES = ("events", "ON share", *(f"bin {n + 1}" for n in range(BINS)), *(f"in
 FOLDS = 5
 PENALTY = 1e-3  # on the squares of the weights, beside the mean loss
 # What a calibration should reach.
-EVENTS_WITHIN, CLASS_WITHIN, ON_WITHIN = 0.05, 0.10, 0.02
-IMAGE_LEAST, SEQUENCE_LEAST = 0.90, 0.75
-TOLD_APART_AIM = 0.75  # below it: aimed at, not asked for
+EVENTS_TOLERANCE, CLASS_TOLERANCE, ON_SHARE_TOLERANCE = 0.05, 0.10, 0.02
+MIN_IMAGE_CORRELATION, MIN_SEQUENCE_CORRELATION = 0.90, 0.75
+TARGET_SEPARABILITY = 0.75  # below it: aimed at, not asked for
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Both:
+class RealSimulated:
     """One number of the real recordings and of the simulated ones."""
 
     real: float
@@ -49,7 +49,7 @@ class Both:
 class ClassEvents:
     label: int
     recordings: int
-    events: Both  # mean
+    events: RealSimulated  # mean
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Feature:
     """One of the numbers by which a recording may be told from its twin."""
 
     name: str
-    mean: Both
-    spread: Both  # standard deviation
+    mean: RealSimulated
+    spread: RealSimulated  # standard deviation
     apart: float  # simulated less real mean, in spreads
     weight: float  # in the regression on all pairs; above 0 where more of it speaks for simulated
 
@@ -67,16 +67,16 @@ class Feature:
 class Comparison:
     size: tuple[int, int]  # of the sensor, (width, height)
     duration_us: int
-    events: Both  # mean
+    events: RealSimulated  # mean
     classes: tuple[ClassEvents, ...]
-    on_share: Both  # of all events
+    on_share: RealSimulated  # of all events
     rate_real: tuple[float, ...]  # events/s in equal windows, mean over the recordings
     rate_simulated: tuple[float, ...]
     image: tuple[float, ...]  # correlation of each recording's event image with its twin's
     sequence: tuple[float, ...]  # the same of ten bins
-    intervals: tuple[Both, ...]  # µs between one event and the next, by `QUANTILES`; means
+    intervals: tuple[RealSimulated, ...]  # µs between one event and the next, by `QUANTILES`; means
     features: tuple[Feature, ...]
-    told_apart: float  # accuracy of a logistic regression on the features; 0.5 is chance
+    separability: float  # accuracy of a logistic regression on the features; 0.5 is chance
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; a ratio to nothing is null."""
@@ -94,12 +94,12 @@ class Comparison:
             "intervals_us": {
                 f"{quantile:.0%}": _both(each) for quantile, each in zip(QUANTILES, self.intervals, strict=True)
             },
-            "told_apart": {"accuracy": self.told_apart, "features": [asdict(each) for each in self.features]},
+            "separability": {"accuracy": self.separability, "features": [asdict(each) for each in self.features]},
             "rate_hz": {"real": list(self.rate_real), "simulated": list(self.rate_simulated)},
         }
 
 
-def compare(
+def compare_recordings(
     real: Sequence[Events],
     simulated: Sequence[Events],
     labels: Sequence[int],
@@ -135,32 +135,34 @@ def compare(
         int(duration_us),
         _means(counts),
         classes,
-        Both(*shares),
+        RealSimulated(*shares),
         mean_rate(real, duration_us),
         mean_rate(simulated, duration_us),
         tuple(image),
         tuple(sequence),
         tuple(_means(np.stack([ours[:, index], theirs[:, index]])) for index in range(2 + BINS, len(FEATURES))),
         described(ours, theirs),
-        told_apart(ours, theirs),
+        separability(ours, theirs),
     )
 
 
-def misses(comparison: Comparison) -> list[str]:
+def unmet_targets(comparison: Comparison) -> list[str]:
     """Which of the numbers that a calibration should reach were not reached, in words."""
     found = []
     for name, both, within in [
-        ("mean events", comparison.events, EVENTS_WITHIN),
-        *((f"mean events of class {each.label}", each.events, CLASS_WITHIN) for each in comparison.classes),
+        ("mean events", comparison.events, EVENTS_TOLERANCE),
+        *((f"mean events of class {each.label}", each.events, CLASS_TOLERANCE) for each in comparison.classes),
     ]:
         if abs(both.simulated - both.real) > within * both.real:
             found.append(f"{name}: {both.simulated:.1f} simulated, {both.real:.1f} real; within {within:.0%} is wanted")
     share = comparison.on_share
-    if abs(share.simulated - share.real) > ON_WITHIN:
-        found.append(f"ON share: {share.simulated:.4f} simulated, {share.real:.4f} real; within {ON_WITHIN} is wanted")
+    if abs(share.simulated - share.real) > ON_SHARE_TOLERANCE:
+        found.append(
+            f"ON share: {share.simulated:.4f} simulated, {share.real:.4f} real; within {ON_SHARE_TOLERANCE} is wanted"
+        )
     for name, each, least in (
-        ("event image", comparison.image, IMAGE_LEAST),
-        ("ten-bin sequence", comparison.sequence, SEQUENCE_LEAST),
+        ("event image", comparison.image, MIN_IMAGE_CORRELATION),
+        ("ten-bin sequence", comparison.sequence, MIN_SEQUENCE_CORRELATION),
     ):
         if (mean := float(np.mean(each))) < least:
             found.append(f"{name}: a mean correlation of {mean:.4f}; at least {least} is wanted")
@@ -209,7 +211,7 @@ def features(events: Events, duration_us: int) -> Array:
     return np.concatenate([[count, events["p"].sum() / max(count, 1)], shares, np.quantile(between, QUANTILES)])
 
 
-def told_apart(real: Array, simulated: Array, folds: int = FOLDS) -> float:
+def separability(real: Array, simulated: Array, folds: int = FOLDS) -> float:
     """How often a logistic regression says rightly which of the rows [N, F] are real and which simulated.
 
     Every pair is judged once, by a regression on the other folds; twins are in one fold, the pairs dealt out in turn.
@@ -263,7 +265,10 @@ def described(real: Array, simulated: Array) -> tuple[Feature, ...]:
     made = []
     for name, ours, theirs, weight in zip(FEATURES, real.T, simulated.T, weights.tolist(), strict=True):
         spread = math.sqrt((ours.var() + theirs.var()) / 2) or 1.0
-        means, spreads = Both(ours.mean().item(), theirs.mean().item()), Both(ours.std().item(), theirs.std().item())
+        means, spreads = (
+            RealSimulated(ours.mean().item(), theirs.mean().item()),
+            RealSimulated(ours.std().item(), theirs.std().item()),
+        )
         made.append(Feature(name, means, spreads, (means.simulated - means.real) / spread, weight))
     return tuple(made)
 
@@ -286,10 +291,10 @@ def _summary(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": float(np.mean(values)), "worst": min(values), "each": list(values)}
 
 
-def _means(rows: NDArray[Any]) -> Both:
+def _means(rows: NDArray[Any]) -> RealSimulated:
     """Of rows [2, N], real and simulated."""
-    return Both(*rows.mean(1).tolist())
+    return RealSimulated(*rows.mean(1).tolist())
 
 
-def _both(both: Both) -> dict[str, float | None]:
+def _both(both: RealSimulated) -> dict[str, float | None]:
     return {**asdict(both), "ratio": both.ratio if math.isfinite(both.ratio) else None}

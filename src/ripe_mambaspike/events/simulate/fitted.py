@@ -13,7 +13,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.pixel import Pixel, Scene, simulate_bins, simulate_events
-from ripe_mambaspike.events.simulate.saccades import Moved, Saccades, as_dict, from_dict, saccade_scene
+from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, as_dict, from_dict, saccade_scene
 from ripe_mambaspike.files import atomic_write
 
 # Of a DVS that watches people, set by eye against five real clips of DVS-Gesture.
@@ -34,25 +34,27 @@ class Variation:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CameraCalibration:
     pixel: Pixel
     saccades: Saccades
     variation: Variation
 
 
-def load_calibration(path: str | Path | None = None) -> Calibration:
+def load_calibration(path: str | Path | None = None) -> CameraCalibration:
     """A calibration that was saved; without a path the one that ships, fitted on N-MNIST."""
     source = files(__package__) / "nmnist.json" if path is None else Path(path)
     try:
         values = json.loads(source.read_text())
-        return Calibration(Pixel(**values["pixel"]), from_dict(values["saccades"]), _variation(values["variation"]))
+        return CameraCalibration(
+            Pixel(**values["pixel"]), from_dict(values["saccades"]), _variation(values["variation"])
+        )
     except OSError as error:
         raise InputError(f"{source} cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{source} is no calibration ({error}); a file of `ripe sim calibrate` is wanted") from error
 
 
-def save_calibration(calibration: Calibration, path: str | Path) -> Path:
+def save_calibration(calibration: CameraCalibration, path: str | Path) -> Path:
     path = Path(path)
     values = {
         "pixel": asdict(calibration.pixel),
@@ -70,7 +72,7 @@ def _variation(values: dict[str, Any]) -> Variation:
 
 def simulate_pictures(
     pictures: Tensor,
-    calibration: Calibration,
+    calibration: CameraCalibration,
     seeds: Sequence[int],
     *,
     size: tuple[int, int] = SENSOR,
@@ -89,7 +91,7 @@ def simulate_pictures(
 
 def simulate_picture_bins(
     pictures: Tensor,
-    calibration: Calibration,
+    calibration: CameraCalibration,
     seeds: Sequence[int],
     *,
     steps: int,
@@ -106,7 +108,7 @@ def simulate_picture_bins(
 
 def _varied(
     pictures: Tensor,
-    calibration: Calibration,
+    calibration: CameraCalibration,
     seeds: Sequence[int],
     size: tuple[int, int],
     variation: float,
@@ -131,7 +133,7 @@ def _varied(
     common, tilt = by.threshold * draws[:, 0], by.balance / 2 * draws[:, 1]
     factors = torch.stack([common + tilt, common - tilt], 1).exp()
     side = size[0] / SENSOR[0]
-    moved = Moved(
+    moved = SaccadeVariation(
         (by.shift * side * draws[:, 2:4]).double().to(device),
         (1 + by.stretch * draws[:, 4]).double().to(device),
         (late * draws[:, 5:]).double().to(device),

@@ -49,7 +49,7 @@ class Pixel:
 
 
 @dataclass(frozen=True)
-class Fired:
+class PixelEvents:
     """Events of some steps, not yet in order: which recording, pixel (y·W + x), time in µs, polarity."""
 
     recording: Tensor
@@ -78,7 +78,9 @@ def simulate_events(
     Pixels watch the scene for `warm_us` before time 0, so that light that flickers or moves is no surprise to them.
     """
     parts = list(_run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device))
-    whole = Fired(*(torch.cat([getattr(part, each.name) for part in parts]).cpu() for each in fields(Fired)))
+    whole = PixelEvents(
+        *(torch.cat([getattr(part, each.name) for part in parts]).cpu() for each in fields(PixelEvents))
+    )
     # By recording, then time, then pixel and polarity: the same order wherever it was computed.
     key = np.lexsort([getattr(whole, name).numpy() for name in ("polarity", "pixel", "time", "recording")])
     recording = whole.recording.numpy()[key]
@@ -124,7 +126,7 @@ def _run(
     frames: int,
     warm_us: int,
     device: Any,
-) -> Iterator[Fired]:
+) -> Iterator[PixelEvents]:
     if duration_us < 1 or step_us < 1 or not len(seeds):
         raise InputError(f"duration_us is {duration_us}, step_us {step_us}, seeds {len(seeds)}; at least 1 is wanted")
     where = torch.device("cpu" if device is None else device)
@@ -173,7 +175,7 @@ class _Sensor:
         self.remembered = level - start * self.on
         self.awake = torch.full((len(level),), -math.inf, dtype=torch.float64, device=device)
 
-    def step(self, light: Tensor, begin: float, end: float) -> Iterator[Fired]:
+    def step(self, light: Tensor, begin: float, end: float) -> Iterator[PixelEvents]:
         """Follow the light to the end of the step; the events on the way, a round for each that one pixel sends."""
         pixel, span = self.pixel, end - begin
         share = 1.0 if pixel.cutoff_hz == 0 else -math.expm1(-2 * math.pi * pixel.cutoff_hz * span * 1e-6)
@@ -200,7 +202,7 @@ class _Sensor:
             self.awake[candidates] = time + pixel.refractory_us
             earliest = time
             where = candidates % self.pixels
-            yield Fired(candidates // self.pixels, where, time.long(), up.long())
+            yield PixelEvents(candidates // self.pixels, where, time.long(), up.long())
 
 
 def _thresholds(pixel: Pixel, pixels: int) -> tuple[Tensor, Tensor]:
@@ -212,7 +214,7 @@ def _thresholds(pixel: Pixel, pixels: int) -> tuple[Tensor, Tensor]:
 
 def _draws(
     pixel: Pixel, size: tuple[int, int], duration_us: int, seeds: Sequence[int], device: Any
-) -> tuple[Tensor, Fired]:
+) -> tuple[Tensor, PixelEvents]:
     """Each recording's own chance: where its pixels stand at the start [B, H·W], and its shot noise."""
     pixels = size[0] * size[1]
     starts, noise = [], []
@@ -225,4 +227,4 @@ def _draws(
         time = torch.randint(duration_us, (count,), generator=generator)
         noise.append((torch.full_like(where, index), where, time, torch.randint(2, (count,), generator=generator)))
     joined = (torch.cat(column).to(device) for column in zip(*noise, strict=True))
-    return torch.stack(starts).to(device), Fired(*joined)
+    return torch.stack(starts).to(device), PixelEvents(*joined)

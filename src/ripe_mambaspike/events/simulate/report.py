@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.simulate.compare import BINS, TOLD_APART_AIM, Comparison, bin_index, misses
+from ripe_mambaspike.events.simulate.compare import BINS, TARGET_SEPARABILITY, Comparison, bin_index, unmet_targets
 from ripe_mambaspike.events.view.frames import GROUND, PALETTE, Counts, event_frame, robust_scale, shade
 from ripe_mambaspike.events.view.picture import DPI, GRAY, INK, OFF_INK, ON_INK, PALE
 from ripe_mambaspike.files import atomic_write
 
 REAL, SIMULATED = INK, "#009e73"  # apart in lightness and in hue; orange and blue are the polarities
-SHOWN = 6  # twins, from the least alike to the most
+SHOWN_TWINS = 6  # twins, from the least alike to the most
 SIDE = 102  # pixels of an event image's longer side, about
 GAP, LABEL, HEAD, EDGE = 8, 26, 112, 28  # pixels
 POINTS = 9.0
 
 
-def write_report(
+def write_comparison(
     comparison: Comparison,
     real: Sequence[Events],
     simulated: Sequence[Events],
@@ -44,7 +44,7 @@ def write_report(
             f"the comparison, real, simulated and labels are {lengths[:-1]} recordings and pictures {shown.shape}; "
             "as many of each, and pictures of (N, h, w), are wanted"
         )
-    document = {"misses": misses(comparison), **comparison.document()}
+    document = {"misses": unmet_targets(comparison), **comparison.document()}
     made = {
         "comparison.json": json.dumps(document, indent=1, allow_nan=False).encode() + b"\n",
         "comparison.png": figure_png(comparison, real, simulated),
@@ -71,7 +71,7 @@ def write_report(
 def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequence[Events]) -> bytes:
     """Six plots of the comparison."""
     figure = _figure(1500, 940)
-    missed = misses(comparison)
+    missed = unmet_targets(comparison)
     verdict = "every number is reached" if not missed else f"not reached: {len(missed)}, see comparison.json"
     _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, INK, weight="bold")
     _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GRAY)
@@ -176,8 +176,8 @@ def _apart(axes: Any, comparison: Comparison) -> None:
     axes.axvline(0, color=GRAY, linewidth=0.8)
     most = max(1.0, 1.1 * max(abs(each) for each in apart))
     axes.set(xlim=(-most, most))
-    aim = f"aim: below {TOLD_APART_AIM:.0%}"
-    title = f"Told apart by these: {comparison.told_apart:.1%} ({aim})"
+    aim = f"aim: below {TARGET_SEPARABILITY:.0%}"
+    title = f"Told apart by these: {comparison.separability:.1%} ({aim})"
     _title(axes, title, "simulated less real mean, in standard deviations")
 
 
@@ -190,7 +190,7 @@ def _histograms(axes: Any, both: Sequence[Sequence[float]]) -> None:
     axes.hist(both[1], edges, histtype="step", color=SIMULATED, linewidth=1.4)
 
 
-def chosen(alike: Sequence[float], count: int = SHOWN) -> list[int]:
+def chosen(alike: Sequence[float], count: int = SHOWN_TWINS) -> list[int]:
     """Which recordings to show: evenly from the least alike to the most, ends included."""
     order = np.argsort(alike, kind="stable")
     return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))].tolist()

@@ -42,7 +42,7 @@ class Saccades:
 
 
 @dataclass(frozen=True)
-class Moved:
+class SaccadeVariation:
     """How each picture's own saccades differ from the common ones."""
 
     shift: Tensor  # [B, 2] sensor pixels
@@ -50,7 +50,9 @@ class Moved:
     delay_us: Tensor  # [B, saccades]: how late each saccade is
 
 
-def saccade_scene(pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: Moved | None = None) -> Scene:
+def saccade_scene(
+    pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: SaccadeVariation | None = None
+) -> Scene:
     """Light of pictures [B, h, w] with values from 0 to 1."""
     _, rows, columns = pictures.shape
     width, height = size
@@ -88,7 +90,7 @@ def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur
     return below.diff(dim=-1) / 2
 
 
-def scaled(saccades: Saccades, factor: float) -> Saccades:
+def scale_saccades(saccades: Saccades, factor: float) -> Saccades:
     """The same on a sensor with `factor` times the pixels along a side."""
     path = tuple((x * factor, y * factor) for x, y in saccades.path)
     return replace(saccades, path=path, scale=(saccades.scale[0] * factor, saccades.scale[1] * factor))

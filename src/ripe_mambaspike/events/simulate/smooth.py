@@ -21,7 +21,7 @@ KNOT_US = 5000
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitOptions:
     """How long and how to fit."""
 
     rounds: int = 240
@@ -91,7 +91,7 @@ class SmoothSaccades(nn.Module):
         return Pixel(on, off, leak_hz=max(0.0, on_hz - off_hz), shot_hz=2 * off_hz, cutoff_hz=cutoff)
 
 
-def fit(model: SmoothSaccades, pictures: Tensor, counts: Tensor, how: Fit, report: Any = None) -> SmoothSaccades:
+def fit(model: SmoothSaccades, pictures: Tensor, counts: Tensor, how: FitOptions, report: Any = None) -> SmoothSaccades:
     """By the likelihood of the counts [N, T, 2, H, W] under a 3×3 box, which forgives a pixel's width."""
     generator = torch.Generator().manual_seed(how.seed)
     optimizer = torch.optim.Adam(model.parameters(), how.rate)

@@ -25,12 +25,12 @@ from ripe_mambaspike.events.view.words import caption, heading, play_factor, spe
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
-RATE = 30  # frames a second
-DEFAULT_FRAMES, MOST_FRAMES = 120, 1000
-FASTEST, SLOWEST = 2, 0xFFFF  # hundredths of a second a frame: what browsers keep to, what the format can say
+FRAME_RATE = 30  # frames a second
+DEFAULT_FRAMES, MAX_FRAMES = 120, 1000
+MIN_DELAY, MAX_DELAY = 2, 0xFFFF  # hundredths of a second a frame: what browsers keep to, what the format can say
 SIDE = 400, 800  # pixels: the longer side is enlarged to reach the first, and shrunk to stay within the second
-NARROWEST = 360  # pixels; room for the text
-SAMPLED = 24  # frames by which the colours are scaled
+MIN_WIDTH = 360  # pixels; room for the text
+SAMPLED_FRAMES = 24  # frames by which the colours are scaled
 LETTER = (226, 230, 238)
 GRAYS = 5  # shades of a letter's edge, after the events' colours
 TEXT = LEVELS * LEVELS  # the first of them
@@ -51,7 +51,7 @@ def animation(recording: Recording, frames: int | None, window_us: int | None, t
     shrink = -(-max(recording.sensor_size) // SIDE[1])
     width, height = (-(-side // shrink) for side in recording.sensor_size)
     zoom = -(-SIDE[0] // max(width, height))
-    picks = np.unique(np.linspace(0, len(shown) - 1, SAMPLED).astype(int))
+    picks = np.unique(np.linspace(0, len(shown) - 1, SAMPLED_FRAMES).astype(int))
     scale = robust_scale(event_frames(recording, shown[picks], shrink))
 
     canvas = _Canvas(width * zoom, height * zoom)
@@ -82,9 +82,9 @@ def animation(recording: Recording, frames: int | None, window_us: int | None, t
 def shown_spans(recording: Recording, frames: int | None, window_us: int | None) -> Counts:
     """As asked; or else as many frames as play at 30 a second, each long enough to be read. Every event is in one."""
     if frames is not None or window_us is not None:
-        return spans(recording, frames, window_us, MOST_FRAMES)
+        return spans(recording, frames, window_us, MAX_FRAMES)
     whole = recording.duration_us + 1
-    count = round(RATE * whole / 1e6 * play_factor(recording.duration_us))
+    count = round(FRAME_RATE * whole / 1e6 * play_factor(recording.duration_us))
     count = max(1, min(count, DEFAULT_FRAMES, whole))
     window = max(comfortable_window(recording), -(-whole // count))
     return window_spans(recording.first_us, recording.last_us, window, count)
@@ -92,7 +92,7 @@ def shown_spans(recording: Recording, frames: int | None, window_us: int | None)
 
 def frame_delays(frames: int, play_us: float) -> list[int]:
     """Hundredths of a second for each frame [N], that add up to the time it should play, as near as can be."""
-    each = min(max(play_us / 1e4 / frames, FASTEST), SLOWEST)
+    each = min(max(play_us / 1e4 / frames, MIN_DELAY), MAX_DELAY)
     ends = [round(each * index) for index in range(frames + 1)]
     return [after - before for before, after in pairwise(ends)]
 
@@ -121,7 +121,7 @@ class _Canvas:
 
     def __init__(self, width: int, height: int) -> None:
         self.inner = (width, height)
-        self.size = (max(width, NARROWEST), height + 72)
+        self.size = (max(width, MIN_WIDTH), height + 72)
         self.still = np.zeros(self.size[::-1], np.uint8)
         self.heavy, self.light = _font("DejaVuSans-Bold.ttf", 13), _font("DejaVuSans.ttf", 12)
 

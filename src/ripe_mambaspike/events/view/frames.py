@@ -15,8 +15,8 @@ from ripe_mambaspike.events.recording import Events, Recording
 
 GROUND, ON, OFF = (14, 17, 24), (255, 158, 60), (62, 166, 255)  # the dark of a frame and the two lights
 LEVELS = 11  # none, and ten shades: 121 colours for the pair, which leaves a GIF of 128 seven for its text
-FAINTEST = 0.35  # of the full colour, so that one event is seen
-CROWD = 0.15  # events a pixel that make a frame easy to read
+MIN_SHADE = 0.35  # of the full colour, so that one event is seen
+TARGET_DENSITY = 0.15  # events a pixel that make a frame easy to read
 
 Counts = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def comfortable_window(recording: Recording) -> int:
     """A length in µs whose frames are neither bare nor crowded, by the recording's mean rate; at most an eighth."""
     width, height = recording.sensor_size
     whole = recording.duration_us + 1
-    wanted = CROWD * width * height / len(recording) * whole
+    wanted = TARGET_DENSITY * width * height / len(recording) * whole
     return max(1, min(int(wanted), whole // 8))
 
 
@@ -99,7 +99,7 @@ def shade(frame: Counts, scale: int) -> NDArray[np.uint8]:
 
 def palette() -> NDArray[np.uint8]:
     """The colour of each pair of levels [LEVELS², 3]: ON's level × LEVELS + OFF's."""
-    light = np.linspace(FAINTEST, 1, LEVELS - 1)
+    light = np.linspace(MIN_SHADE, 1, LEVELS - 1)
     light = np.concatenate([[0], light])[:, None]
     ground = np.array(GROUND)
     on, off = light * (np.array(ON) - ground), light * (np.array(OFF) - ground)

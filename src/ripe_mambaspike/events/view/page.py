@@ -24,18 +24,18 @@ from ripe_mambaspike.events.view.frames import (
 from ripe_mambaspike.events.view.player import SCRIPT, STYLE, TEMPLATE
 from ripe_mambaspike.events.view.words import caption, clean, heading, play_factor, round_up, speed_text
 
-MOST_EVENTS = 1_000_000
-LARGEST = 2048  # pixels a side of the frames by which the colours are scaled
-SAMPLED = 12  # of those frames, at most
+MAX_EVENTS = 1_000_000
+MAX_SIDE = 2048  # pixels a side of the frames by which the colours are scaled
+SAMPLED_FRAMES = 12  # of those frames, at most
 SCALES = 9  # windows for which it is done, from the shortest to the longest
 RATE_PARTS = 300
-MOST_FACTS = 40
+MAX_FACTS = 40
 UNBROKEN = "\u00a0"  # a space at which no line ends
 
 
 def page(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
     """The HTML, of events in order."""
-    every = -(-len(recording) // MOST_EVENTS)
+    every = -(-len(recording) // MAX_EVENTS)
     shown = replace(recording, events=recording.events[::every])
     data = _data(recording, shown, _first_window(recording, frames, window_us))
     notes = []
@@ -90,9 +90,9 @@ def _data(recording: Recording, shown: Recording, window: int) -> dict[str, Any]
 
 def _scale(recording: Recording, window: int) -> int:
     """The events a pixel to show in full colour, by some frames of this window."""
-    frames = min(SAMPLED, 2 * (recording.duration_us + 1) // window + 1)
+    frames = min(SAMPLED_FRAMES, 2 * (recording.duration_us + 1) // window + 1)
     sample = window_spans(recording.first_us, recording.last_us, window, frames)
-    return robust_scale(event_frames(recording, sample, -(-max(recording.sensor_size) // LARGEST)))
+    return robust_scale(event_frames(recording, sample, -(-max(recording.sensor_size) // MAX_SIDE)))
 
 
 def _first_window(recording: Recording, frames: int | None, window_us: int | None) -> int:
@@ -127,10 +127,10 @@ def _details(recording: Recording) -> str:
         return ""
     rows = [
         f"<dt>{html.escape(clean(str(name)).replace('_', ' '))}</dt><dd>{html.escape(clean(str(value), 300))}</dd>"
-        for name, value in facts[:MOST_FACTS]
+        for name, value in facts[:MAX_FACTS]
     ]
-    if len(facts) > MOST_FACTS:
-        rows.append(f"<dt>and</dt><dd>{len(facts) - MOST_FACTS} more</dd>")
+    if len(facts) > MAX_FACTS:
+        rows.append(f"<dt>and</dt><dd>{len(facts) - MAX_FACTS} more</dd>")
     return f"<details><summary>what the file says</summary><dl>{''.join(rows)}</dl></details>"
 
 

@@ -21,17 +21,17 @@ from ripe_mambaspike.events.view.frames import (
 )
 from ripe_mambaspike.events.view.words import caption, clean, heading, span_text
 
-FRAMES, MOST_FRAMES = 12, 200
-ROOM = (1900, 1200)  # pixels the grid should fill, about
-NARROWEST = 1000  # pixels; room for the caption and the rate
-LEGEND = 260  # units
+FRAMES, MAX_FRAMES = 12, 200
+GRID_PIXELS = (1900, 1200)  # pixels the grid should fill, about
+MIN_WIDTH = 1000  # pixels; room for the caption and the rate
+LEGEND_WIDTH = 260  # units
 DPI = 100
 ON_INK, OFF_INK = "#c2570c", "#0b69b3"  # the two lights as they read on white
 INK, GRAY, PALE = "#16191f", "#6a7180", "#e3e6eb"
 
 
 @dataclass(frozen=True)
-class Layout:
+class GridLayout:
     """Where the frames lie, in whole pixels, so that a pixel of the sensor is a square of the picture."""
 
     columns: int
@@ -73,25 +73,25 @@ class Layout:
         return x, self.top + row * (self.cell[1] + self.label) + self.label
 
 
-def layout(frames: int, sensor_size: tuple[int, int]) -> Layout:
+def layout(frames: int, sensor_size: tuple[int, int]) -> GridLayout:
     """The grid whose frames are largest, in whole multiples or whole parts of the sensor's pixels."""
     width, height = sensor_size
 
     def fitting(columns: int) -> float:
         rows = -(-frames // columns)
-        wide = (ROOM[0] - 14 * (columns - 1)) / columns / width
-        return min(wide, max(ROOM[1] / rows - 30, 4) / height)
+        wide = (GRID_PIXELS[0] - 14 * (columns - 1)) / columns / width
+        return min(wide, max(GRID_PIXELS[1] / rows - 30, 4) / height)
 
     columns = max(range(1, frames + 1), key=fitting)
     rows = -(-frames // columns)
     zoom = fitting(columns)
     shrink, scale = max(1, math.ceil(1 / zoom - 0.1)), max(1, math.floor(zoom + 0.35))
     cell = (-(-width // shrink) * scale, -(-height // shrink) * scale)
-    wide = max(columns * cell[0] + (columns - 1) * 14, NARROWEST)
+    wide = max(columns * cell[0] + (columns - 1) * 14, MIN_WIDTH)
     unit = min(max(wide / 1300, 0.8), 1.6)
-    wide = max(columns * cell[0] + round(14 * unit) * (columns - 1), NARROWEST) + round(60 * unit)
+    wide = max(columns * cell[0] + round(14 * unit) * (columns - 1), MIN_WIDTH) + round(60 * unit)
     tall = round(92 * unit) + rows * (cell[1] + round(30 * unit)) + round(274 * unit)
-    return Layout(columns, rows, shrink, scale, cell, (wide, tall), unit)
+    return GridLayout(columns, rows, shrink, scale, cell, (wide, tall), unit)
 
 
 def picture(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
@@ -100,7 +100,7 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     if frames is None and window_us is None:
         parts = equal_spans(first, last, min(FRAMES, last - first + 1))
     else:
-        parts = spans(recording, frames, window_us, MOST_FRAMES)
+        parts = spans(recording, frames, window_us, MAX_FRAMES)
     place = layout(len(parts), recording.sensor_size)
     counted = list(event_frames(recording, parts, place.shrink))
     scale = robust_scale(counted)
@@ -115,7 +115,7 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     figure.figimage(grid, 0, 0, origin="upper", zorder=-1)
     pen = _Pen(figure, place)
     left, right = 30, width / place.unit - 30
-    letters = int((right - left - LEGEND) / 15.5)  # of 23 pixels, bold
+    letters = int((right - left - LEGEND_WIDTH) / 15.5)  # of 23 pixels, bold
     pen.write(left, 44, clean(heading(recording, title), letters), 23, INK, weight="bold")
     pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GRAY)
     pen.write(right, 44, "● OFF darker", 15, OFF_INK, ha="right")
@@ -129,7 +129,7 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     return file.getvalue()
 
 
-def mosaic(frames: list[Counts], scale: int, place: Layout) -> NDArray[np.uint8]:
+def mosaic(frames: list[Counts], scale: int, place: GridLayout) -> NDArray[np.uint8]:
     """The whole picture [H, W, 3], white but for the frames."""
     width, height = place.size
     grid = np.full((height, width, 3), 255, np.uint8)
@@ -145,7 +145,7 @@ def _key(scale: int, shrink: int) -> str:
     return f"full colour from {scale} event{'' if scale == 1 else 's'} {cell}"
 
 
-def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: Layout) -> None:
+def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayout) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     width, height = place.size
@@ -184,7 +184,7 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: Layout) 
 class _Pen:
     """Text by pixels from the left top, at the layout's unit; never read as mathematics."""
 
-    def __init__(self, figure: Any, place: Layout) -> None:
+    def __init__(self, figure: Any, place: GridLayout) -> None:
         self.figure, self.place = figure, place
 
     def write(self, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:

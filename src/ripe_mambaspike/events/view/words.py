@@ -4,11 +4,11 @@ import math
 
 from ripe_mambaspike.events.recording import Recording
 
-LONGEST = 120  # letters of a title
-NEARLY = 0.95  # of the time wanted is near enough, if it spares the next round number
+MAX_TITLE = 120  # letters of a title
+DURATION_SLACK = 0.95  # of the time wanted is near enough, if it spares the next round number
 
 
-def clean(text: str, longest: int = LONGEST) -> str:
+def clean(text: str, longest: int = MAX_TITLE) -> str:
     """One line that can be printed and encoded, whatever a file's name or header brought."""
     text = text[: 4 * longest].encode("utf-8", "replace").decode("utf-8")
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
@@ -71,8 +71,8 @@ def play_factor(duration_us: int) -> float:
     if 1e6 <= duration_us <= 6e6 or not duration_us:
         return 1.0
     if duration_us < 1e6:
-        return round_up(NEARLY * 2e6 / duration_us)
-    return 1 / round_up(NEARLY * duration_us / 6e6)
+        return round_up(DURATION_SLACK * 2e6 / duration_us)
+    return 1 / round_up(DURATION_SLACK * duration_us / 6e6)
 
 
 def round_up(value: float) -> float:

@@ -1,104 +1,121 @@
-"""A causal network on a stream: one state that never ends, an answer for every hop, no windows.
+"""A causal network on a stream: one state of constant size, a prediction every hop, no windows.
 
-Every bin moves the network on by one step. An answer is the mean of the logits over the last T steps, as many as a
-training clip has; before so many have been seen it is an early one.
+Every bin is one step of the network. A prediction is the mean of the logits over the last T steps, as many as a
+training clip has; before so many steps have been seen it is an early one.
 """
 
 from collections import deque
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
-from ripe_mambaspike.inference.stream.front import WindowOutput
 from ripe_mambaspike.inference.stream.windows import WindowResult
 from ripe_mambaspike.models.ripe import CausalState, RipeMambaSpike
 
-RESET_AFTER_SPANS = 4  # silent spans after which the network begins anew and waits; what came before has faded
+RESET_AFTER_WINDOWS = 4  # of silence: what came before has faded, so the network starts again and waits
+
+
+class CausalStep(NamedTuple):
+    """One of the last T steps."""
+
+    start_us: int
+    events: int
+    logits: Tensor  # [1, classes]
+    rates: tuple[float, ...]
 
 
 class CausalStream(RegularBins):
-    """Bins of `span_us / steps`; the network's state has one size however long the stream is."""
+    """Bins of `window_us / time_steps`; the network's state has one size however long the stream is."""
 
     def __init__(
-        self, model: RipeMambaSpike, *, span_us: int, hop_us: int, steps: int, binary: bool, early: bool
+        self,
+        model: RipeMambaSpike,
+        grid: tuple[int, int],
+        *,
+        window_us: int,
+        hop_us: int,
+        time_steps: int,
+        binary: bool,
+        early: bool,
     ) -> None:
-        super().__init__(span_us, steps)
+        super().__init__(window_us, time_steps)
         self.model, self.binary, self.early = model, binary, early
-        self.silent = 0  # answers that were due after a whole span of silence
-        self.every = hop_us * steps // span_us  # bins from one answer to the next
-        check_sensor = [edge_of(0, span_us, steps, bins) for bins in (max(1, self.every), self.every + 1)]
-        if hop_us not in check_sensor:
+        self.silent = 0  # predictions that were due after a whole window of silence
+        self._hop_bins = hop_us * time_steps // window_us  # from one prediction to the next
+        usable = [edge_of(0, window_us, time_steps, bins) for bins in (max(1, self._hop_bins), self._hop_bins + 1)]
+        if hop_us not in usable:
             raise InputError(
-                f"the hop is {hop_us} µs; a causal network answers when a bin closes, so a number of bins is wanted, "
-                f"such as {' or '.join(map(str, dict.fromkeys(check_sensor)))} µs"
+                "hop_us: expected a whole number of bins, as a causal network predicts when a bin closes, for example "
+                f"{' or '.join(map(str, dict.fromkeys(usable)))}, got {hop_us}",
+                field="hop_us",
             )
-        self.every = max(1, self.every) + (hop_us != check_sensor[0])
+        self._hop_bins = max(1, self._hop_bins) + (hop_us != usable[0])
+        self._device = next(model.parameters()).device
         self._state: CausalState | None = None
-        self._recent: deque[tuple[int, int, torch.Tensor, tuple[float, ...]]] = deque(maxlen=steps)
-        self._seen = self._skipped = 0
-        self._heard = 0  # when the last bin with events ended
+        self._recent: deque[CausalStep] = deque(maxlen=time_steps)
+        self._steps = self._skipped = 0
+        self._last_event_us = 0  # the end of the last bin with events
 
     def begin(self, first_us: int) -> None:
         super().begin(first_us)
-        self._forget()
-        self._heard, self._skipped = first_us, 0
+        self._reset_state()
+        self._last_event_us, self._skipped = first_us, 0
 
     def leap(self, to_us: int) -> int | None:
-        """Past a silence after which nothing before it matters, by whole spans: bins keep their edges."""
+        """Skip a silence after which nothing before it matters, by whole windows: bins keep their edges."""
         opened = edge_of(self._start, self.span_us, self.steps, self._index - 1)
-        spans = (to_us - self._start) // self.span_us
-        later = self._start + spans * self.span_us
+        windows = (to_us - self._start) // self.span_us
+        later = self._start + windows * self.span_us
         if not self._silent_at(opened) or later <= opened:
             return None
-        self._skip(spans * self.steps - (self._index - 1))
+        self._skip(windows * self.steps - (self._index - 1))
         self._start, self._index = later, 0
         return later
 
-    def _silent_at(self, time_us: int) -> bool:
-        return time_us - self._heard >= RESET_AFTER_SPANS * self.span_us
-
-    def _skip(self, bins: int) -> None:
-        """Bins of a silence that is not stepped through; answers that were due are counted."""
-        self._forget()
-        before, self._skipped = self._skipped, self._skipped + bins
-        self.silent += self._skipped // self.every - before // self.every
-
-    def _forget(self) -> None:
-        self._recent.clear()
-        self._state, self._seen = None, 0
-
-    def closed(self, part: ClosedBin) -> list[WindowResult]:
+    def process(self, part: ClosedBin) -> list[WindowResult]:
+        """One step of the network, and the prediction if one is due."""
         began = perf_counter()
         if part.events:
-            self._heard, self._skipped = part.stop_us, 0
+            self._last_event_us, self._skipped = part.stop_us, 0
         elif self._silent_at(part.start_us):
             self._skip(1)
             return []
         counts = (part.counts > 0).astype(np.float32) if self.binary else part.counts
-        device = next(self.model.parameters()).device
-        x = torch.from_numpy(counts)[None, None].to(device, self.model.dtype)
+        x = torch.from_numpy(counts)[None, None].to(self._device, self.model.dtype)
         run = self.model.run_causal(x, self._state)
         self._state = run.state
         rates = tuple(float(stage.spikes.float().mean()) for stage in run.front.stages)
-        self._recent.append((part.start_us, part.events, run.logits[:, 0].cpu(), rates))
-        self._seen += 1
-        if self._seen % self.every or not (self.early or len(self._recent) == self.steps):
+        self._recent.append(CausalStep(part.start_us, part.events, run.logits[:, 0].cpu(), rates))
+        self._steps += 1
+        if self._steps % self._hop_bins or not (self.early or len(self._recent) == self.steps):
             return []
-        if not any(events for _, events, _, _ in self._recent):
+        if not any(step.events for step in self._recent):
             self.silent += 1
             return []
-        logits = torch.stack([one for _, _, one, _ in self._recent], 1)
-        mean = tuple(sum(column) / len(self._recent) for column in zip(*(one[3] for one in self._recent), strict=True))
+        count = len(self._recent)
+        logits = torch.stack([step.logits for step in self._recent], 1)
+        mean = tuple(sum(column) / count for column in zip(*(step.rates for step in self._recent), strict=True))
         attention = run.front.attention[0, -1].float().cpu()
-        start = self._recent[0][0]
-        return [
-            WindowResult(
-                start, part.stop_us, len(self._recent), WindowOutput(logits, mean, attention), perf_counter() - began
-            )
-        ]
+        seconds = perf_counter() - began
+        return [WindowResult(self._recent[0].start_us, part.stop_us, count, logits, mean, attention, seconds)]
 
-    def settle(self) -> None:
+    def finish_pending(self) -> None:
         """Nothing is left for later here."""
+
+    def _silent_at(self, time_us: int) -> bool:
+        return time_us - self._last_event_us >= RESET_AFTER_WINDOWS * self.span_us
+
+    def _skip(self, bins: int) -> None:
+        """Pass over bins of a silence without running the network; predictions that were due are counted."""
+        self._reset_state()
+        before, self._skipped = self._skipped, self._skipped + bins
+        self.silent += self._skipped // self._hop_bins - before // self._hop_bins
+
+    def _reset_state(self) -> None:
+        self._recent.clear()
+        self._state, self._steps = None, 0

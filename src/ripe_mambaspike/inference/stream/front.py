@@ -41,7 +41,7 @@ class WindowFront(Protocol):
     def advance(self, slots: list[int], steps: list[int], bins: list[Tensor]) -> None:
         """One more bin [2, H, W] for each of the windows, which have done so many steps before."""
 
-    def look(self, slot: int, steps: int) -> WindowOutput: ...
+    def output(self, slot: int, steps: int) -> WindowOutput: ...
 
 
 @torch.no_grad()
@@ -71,7 +71,7 @@ class ClipFront:
             self._bins[slot].append(one)
 
     @torch.no_grad()
-    def look(self, slot: int, steps: int) -> WindowOutput:
+    def output(self, slot: int, steps: int) -> WindowOutput:
         device = next(self.model.parameters()).device
         clip = torch.stack(self._bins[slot][:steps]).unsqueeze(0).to(device, self.model.dtype)
         out = self.model.run(clip)
@@ -183,7 +183,7 @@ class StepFront:
         self._attention[where, when] = attention
 
     @torch.no_grad()
-    def look(self, slot: int, steps: int) -> WindowOutput:
+    def output(self, slot: int, steps: int) -> WindowOutput:
         attention = self._attention[slot : slot + 1, :steps]
         tokens = self._features[slot : slot + 1, :steps] + F.linear(attention, *self.plan.bridge.attention)
         logits = classify(self.plan.hierarchy, tokens)

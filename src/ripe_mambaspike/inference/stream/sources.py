@@ -1,4 +1,4 @@
-"""Where a stream comes from: a recording, a pipe, or a UDP port. Each gives packets of events until it is stopped."""
+"""Sources of a stream: a recording, a pipe or a UDP port. Each yields packets of events until it is stopped."""
 
 import re
 import select
@@ -16,7 +16,7 @@ import numpy as np
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.reading import open_recording
 from ripe_mambaspike.events.recording import Events, RecordingWarning
-from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed
+from ripe_mambaspike.events.region import GUESSED, SensorRegion, guessed_size_warning
 from ripe_mambaspike.inference.stream.packets import EventPacket, InvalidPacket, PacketReader, read_packet
 
 Pace = Literal["real", "fast"]
@@ -24,20 +24,21 @@ Stopped = Callable[[], bool]
 
 PACKET_US = 10_000  # of a recording replayed at its own pace
 PACKET_EVENTS = 1 << 16
-POLL_SECONDS = 0.1  # seconds between two looks whether to stop
-MAX_DATAGRAM_BYTES = 65536  # bytes of a datagram
-RECEIVE_BUFFER = 8 << 20  # bytes that the system may hold for us
+POLL_SECONDS = 0.1  # between two checks whether to stop
+MAX_DATAGRAM_BYTES = 65536
+RECEIVE_BUFFER_BYTES = 8 << 20  # that the operating system may hold for us
 
 
 class StreamSource(Protocol):
-    """`size` is known from the first events on. `live`: packets come by the wall clock and cannot be kept waiting.
+    """Yields packets of events. `live`: packets come by the wall clock and cannot be made to wait.
 
-    One whose packets say the size has `check_sizes(usable)` besides: what to ask before a size is taken.
+    `size`, the sensor's (width, height), is known from the first events on. A source whose packets name it also has
+    `check_sizes(check_sensor)`.
     """
 
     live: bool
-    refused: int  # packets that were none
-    last_reason: str | None  # of the last one refused
+    invalid: int  # packets
+    last_invalid: str | None  # why the last one was
     size: tuple[int, int] | None
 
     def packets(self, stopped: Stopped) -> Iterator[Events]: ...
@@ -50,25 +51,23 @@ def open_stream(
     sensor_size: tuple[int, int] | None = None,
     region: SensorRegion | None = None,
 ) -> StreamSource:
-    """A file's name, `-` for standard input, or udp://HOST:PORT.
+    """Open a file, `-` for standard input, or udp://HOST:PORT.
 
-    `sensor_size` is the source's, whatever it says itself; `region` decides for a file that does not name its own.
+    `sensor_size` overrides the size that the source names; `region` is used for a file that names none.
     """
     if given == "-":
         if sys.stdin is None:
-            raise InputError(
-                "the source is - and standard input is closed; frames on it, or another source, are wanted"
-            )
+            raise InputError("source: expected packets on standard input, got one that is closed", field="source")
         return PipeSource(sys.stdin.buffer, pace, sensor_size)
     if given.startswith("udp://"):
         return UdpSource(*_address(given), sensor_size)
     if re.match(r"[a-z]+://", given):
-        raise InputError(f"the source is {given!r}; a file, - or udp://HOST:PORT is wanted")
+        raise InputError(f"source: expected a file, - or udp://HOST:PORT, got {given!r}", field="source")
     return FileSource(Path(given), pace, sensor_size, region)
 
 
 class FileSource:
-    """A recording of any format, piece by piece; at its own pace or as fast as it is taken."""
+    """A recording of any format, in packets; at its own pace or as fast as they are taken."""
 
     def __init__(
         self,
@@ -78,10 +77,10 @@ class FileSource:
         region: SensorRegion | None = None,
     ) -> None:
         self.path, self.pace, self.live = path, pace, pace == "real"
-        self.refused = 0
-        self.last_reason: str | None = None
+        self.invalid = 0
+        self.last_invalid: str | None = None
         opened = open_recording(path, sensor_size=sensor_size)
-        if opened.declared_size is None:  # it shows by the events alone, so they are gone through once
+        if opened.declared_size is None:  # only the events tell, so they are read once
             for _ in opened.pieces():
                 pass
         try:
@@ -91,14 +90,14 @@ class FileSource:
         self.size: tuple[int, int] | None = found[0]
         self.size_from = found[1]
         if self.size_from == GUESSED and region is not None:
-            warnings.warn(f"{path}: {guessed(found[0])}", RecordingWarning, stacklevel=3)
+            warnings.warn(f"{path}: {guessed_size_warning(found[0])}", RecordingWarning, stacklevel=3)
         self.warnings: tuple[str, ...] = ()
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:
         opened = open_recording(self.path, sensor_size=self.size)
         began, first = time.monotonic(), None
         for piece in opened.pieces():
-            for packet in split(piece, PACKET_US if self.live else None):
+            for packet in split_events(piece, PACKET_US if self.live else None):
                 if first is None:
                     first = int(packet["t"][0])
                 due = began + (int(packet["t"].max()) - first) / 1e6
@@ -110,15 +109,15 @@ class FileSource:
         self.warnings = opened.warnings
 
 
-def split(events: Events, span_us: int | None, most: int = PACKET_EVENTS) -> Iterator[Events]:
-    """Packets of at most `most` events and, if given, of about `span_us`; the order of the file is kept."""
+def split_events(events: Events, span_us: int | None, max_events: int = PACKET_EVENTS) -> Iterator[Events]:
+    """Packets of at most `max_events` and, if given, of about `span_us`; the order of the file is kept."""
     if span_us is None:
-        bounds = list(range(0, len(events), most))
+        bounds = list(range(0, len(events), max_events))
     else:
         reached = np.maximum.accumulate(events["t"])
         cells = (reached - reached[:1]) // span_us
         changes = np.flatnonzero(np.diff(cells)) + 1
-        bounds = [place for first, end in _between(0, changes, len(events)) for place in range(first, end, most)]
+        bounds = [place for first, end in _between(0, changes, len(events)) for place in range(first, end, max_events)]
     for first, end in _between(0, np.asarray(bounds[1:], np.int64), len(events)):
         yield events[first:end].copy()  # readers fill the same memory again
 
@@ -128,39 +127,39 @@ def _between(first: int, inner: "np.ndarray[tuple[int], np.dtype[np.int64]]", la
     return [(start, end) for start, end in pairwise(places) if end > start]
 
 
-class _Framed:
-    """What a pipe and a port share: one size of sensor, and packets refused one by one."""
+class PacketSource:
+    """What a pipe and a port share: one sensor size, and invalid packets, which are left out one by one."""
 
     def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
         self.live, self.size = live, sensor_size
         self.size_from = "the source" if sensor_size is None else "the caller"
-        self._usable: Callable[[tuple[int, int]], None] = lambda size: None
-        self.refused = 0
-        self.last_reason: str | None = None
+        self._check_sensor: Callable[[tuple[int, int]], None] = lambda size: None
+        self.invalid = 0
+        self.last_invalid: str | None = None
 
     def take(self, found: EventPacket | InvalidPacket) -> Events | None:
         if isinstance(found, EventPacket) and self.size is not None and found.sensor_size != self.size:
             width, height = found.sensor_size
             found = InvalidPacket(f"a sensor of {width}×{height} in a stream of {self.size[0]}×{self.size[1]}")
         if isinstance(found, InvalidPacket):
-            self.refused += 1
-            self.last_reason = found.reason
+            self.invalid += 1
+            self.last_invalid = found.reason
             return None
-        if self.size is None and len(found.events):  # one without any is too easily sent to say what the stream is
+        if self.size is None and len(found.events):  # a packet without events must not decide the size
             try:
-                self._usable(found.sensor_size)
+                self._check_sensor(found.sensor_size)
             except InputError as error:
                 return self.take(InvalidPacket(str(error)))
             self.size = found.sensor_size
         return found.events
 
     def check_sizes(self, check_sensor: Callable[[tuple[int, int]], None]) -> None:
-        """Ask this before the size is taken from a packet; one that it raises InputError for is refused."""
-        self._usable = check_sensor
+        """Call this before the size is taken from a packet; if it raises InputError the packet is invalid."""
+        self._check_sensor = check_sensor
 
 
-class PipeSource(_Framed):
-    """Frames from standard input, or from any file that has a descriptor; fast means that the writer can wait."""
+class PipeSource(PacketSource):
+    """Packets from standard input or any file with a descriptor; at the pace "fast" the writer is made to wait."""
 
     def __init__(self, file: BinaryIO, pace: Pace = "real", sensor_size: tuple[int, int] | None = None) -> None:
         super().__init__(pace == "real", sensor_size)
@@ -180,19 +179,22 @@ class PipeSource(_Framed):
                 return
 
 
-class UdpSource(_Framed):
-    """Datagrams of one frame each. The port is open from the start: what comes before it is asked for waits there."""
+class UdpSource(PacketSource):
+    """Datagrams of one packet each. The port is open from the start: what comes early waits in it."""
 
     def __init__(self, host: str, port: int, sensor_size: tuple[int, int] | None = None) -> None:
         super().__init__(True, sensor_size)
         try:
             kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             self._socket = socket.socket(kind, socket.SOCK_DGRAM)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             self._socket.settimeout(POLL_SECONDS)
             self._socket.bind(place)
         except OSError as error:
-            raise InputError(f"udp://{host}:{port} cannot be opened ({error.strerror or error})") from error
+            raise InputError(
+                f"source: expected a UDP port that can be opened, got udp://{host}:{port} ({error.strerror or error})",
+                field="source",
+            ) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def packets(self, stopped: Stopped) -> Iterator[Events]:
@@ -209,5 +211,5 @@ class UdpSource(_Framed):
 def _address(given: str) -> tuple[str, int]:
     match = re.fullmatch(r"udp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):([0-9]{1,5})", given)
     if match is None or not 0 <= int(match[2]) <= 65535:
-        raise InputError(f"the source is {given!r}; udp://HOST:PORT with a port up to 65535 is wanted")
+        raise InputError(f"source: expected udp://HOST:PORT with a port up to 65535, got {given!r}", field="source")
     return match[1].strip("[]"), int(match[2])

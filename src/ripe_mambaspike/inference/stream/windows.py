@@ -1,10 +1,9 @@
-"""Windows in flight: one begins every hop, each has its own bins, and bins that windows share are counted once.
+"""Overlapping windows: one starts every hop, each with bins of its own; events in bins they share are counted once.
 
-Time is cut at every edge of every window. Between two cuts events are counted once; a window's bin is the sum of the
-parts between its edges, which is one part alone when the hop is a multiple of the bin's width.
+Time is cut at every edge of every window. Events between two cuts are counted once; a window's bin is the sum of the
+parts between its edges, which is a single part when the hop is a multiple of the bin's width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
@@ -15,164 +14,163 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.incremental import ClosedBin, edge_of
-from ripe_mambaspike.inference.stream.front import WindowFront, WindowOutput
-
-
-class PendingStep(NamedTuple):
-    """A window that has one more bin to go through the network."""
-
-    window: "Window"
-    counts: Tensor
+from ripe_mambaspike.inference.stream.front import make_front
+from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 
 class WindowResult(NamedTuple):
-    """A window whose steps so far are to be answered for."""
+    """The network's output for the steps of a window seen so far."""
 
     start_us: int
-    stop_us: int  # the end of the window, whatever has been seen of it
+    stop_us: int  # the end of the window, however much of it has been seen
     step: int
-    seen: WindowOutput
+    logits: Tensor  # [1, step, classes]
+    rates: tuple[float, ...]  # mean firing rate of each stage's output
+    attention: Tensor  # of the last step [C, h, w]
     seconds: float  # since the bin closed
 
 
 @dataclass(eq=False)
 class Window:
-    """[start, start + span) in `steps` bins: how many have closed, how many the network has seen, and the open one."""
+    """[start, stop) in `time_steps` bins: how many have closed, how many the network has seen, and the open one."""
 
     start_us: int
-    span_us: int
-    steps: int
-    slot: int
+    stop_us: int
+    time_steps: int
+    slot: int  # row of the network's state
     bins: int = 0  # closed
-    done: int = 0  # gone through the network
+    step: int = 0  # bins that went through the network
     events: int = 0
-    _parts: NDArray[np.float32] | None = field(default=None, repr=False)
-
-    @property
-    def stop_us(self) -> int:
-        return self.start_us + self.span_us
+    _counts: NDArray[np.float32] | None = field(default=None, repr=False)  # of the open bin
 
     @property
     def finished(self) -> bool:
-        return self.done == self.steps
+        return self.step == self.time_steps
 
     def edge(self) -> int:
         """Where the open bin ends."""
-        return edge_of(self.start_us, self.span_us, self.steps, self.bins + 1)
+        return edge_of(self.start_us, self.stop_us - self.start_us, self.time_steps, self.bins + 1)
 
-    def take(self, part: ClosedBin) -> NDArray[np.float32] | None:
-        """The counts of the open bin if this part ends it."""
+    def add(self, part: ClosedBin) -> NDArray[np.float32] | None:
+        """The counts of the open bin, if this part closes it."""
         self.events += part.events
-        counts = part.counts if self._parts is None else self._parts + part.counts
+        counts = part.counts if self._counts is None else self._counts + part.counts
         if part.stop_us < self.edge():
-            self._parts = counts
+            self._counts = counts
             return None
-        self._parts = None
+        self._counts = None
         self.bins += 1
         return counts
+
+
+class PendingStep(NamedTuple):
+    """A window with one more bin for the network."""
+
+    window: Window
+    counts: Tensor
 
 
 class SlidingWindows:
     """The timeline of overlapping windows, and their way through the network.
 
-    Whatever answers is computed first; the other windows' steps are left for `settle`, which every later call begins
-    with, so that an answer does not wait for them.
+    Windows that get a prediction are computed first; the steps of the others are left for `finish_pending`, which
+    every later call starts with, so that no prediction waits for them.
     """
 
     def __init__(
         self,
-        make_front: Callable[[int], WindowFront],
+        model: RipeMambaSpike,
+        grid: tuple[int, int],
         *,
-        span_us: int,
+        window_us: int,
         hop_us: int,
-        steps: int,
+        time_steps: int,
         binary: bool,
         early: bool,
     ) -> None:
-        self.span_us, self.hop_us, self.steps, self.binary, self.early = span_us, hop_us, steps, binary, early
-        self.silent = 0  # windows that ended without a single event; they get no answer
-        slots = -(-span_us // hop_us)
-        self._front = make_front(slots)
-        self._free = list(range(slots))
-        self._flying: list[Window] = []  # the oldest first
+        self.window_us, self.hop_us, self.time_steps, self.binary, self.early = (
+            window_us, hop_us, time_steps, binary, early,
+        )  # fmt: skip
+        self.silent = 0  # windows that ended without an event; they get no prediction
+        slots = -(-window_us // hop_us)
+        self._network = make_front(model, slots, grid, time_steps)
+        self._free_slots = list(range(slots))
+        self._open: list[Window] = []  # the oldest first
         self._next_start = 0
-        self._owed: list[PendingStep] = []
+        self._pending: list[PendingStep] = []
 
     def begin(self, first_us: int) -> None:
-        self._owed = []
-        self._free += [window.slot for window in self._flying]
-        self._flying = []
+        self._pending = []
+        self._free_slots += [window.slot for window in self._open]
+        self._open = []
         self._next_start = first_us
-        self._open(first_us)
+        self._open_window(first_us)
 
     def next_edge(self) -> int:
-        return min([self._next_start, *(window.edge() for window in self._flying)])
+        return min([self._next_start, *(window.edge() for window in self._open)])
 
     def leap(self, to_us: int) -> int | None:
-        """Past a silence that is longer than a window, no window in flight having seen an event."""
+        """Skip a silence that is longer than a window, if no open window has seen an event."""
         ahead = to_us - self._next_start
-        over = (ahead - self.span_us) // self.hop_us + 1  # windows that end before anything happens
-        skipped = min(over, ahead // self.hop_us)  # but the one skipped to begins by then
-        if skipped < 1 or any(window.events for window in self._flying):
+        ended = (ahead - self.window_us) // self.hop_us + 1  # windows that end before anything happens
+        skipped = min(ended, ahead // self.hop_us)  # the first one not skipped starts by then
+        if skipped < 1 or any(window.events for window in self._open):
             return None
         first = self._next_start + skipped * self.hop_us
-        self.silent += len(self._flying) + skipped
+        self.silent += len(self._open) + skipped
         self.begin(first)
         return first
 
-    def closed(self, part: ClosedBin) -> list[WindowResult]:
-        """Hand every window its part; the windows that are to be answered for, the one that ended first."""
-        self.settle()
+    def process(self, part: ClosedBin) -> list[WindowResult]:
+        """Give every window its part; the results of the windows that are due, the one that ended first."""
+        self.finish_pending()
         began = perf_counter()
-        whole = self._input(part.counts)
+        shared = self._input(part.counts)
         due: list[PendingStep] = []
-        for window in self._flying:
-            counts = window.take(part)
+        for window in self._open:
+            counts = window.add(part)
             if counts is not None:
-                due.append(PendingStep(window, whole if counts is part.counts else self._input(counts)))
-        answering = len(due) if self.early else min(2, len(due))  # the oldest; two cost hardly more than one
-        if not due or not (self.early or due[0].window.bins == self.steps):
-            answering = 0
-        self._advance(due[:answering])
-        self._owed = due[answering:]
-        looks = [self._look(one.window, began) for one in due[:answering] if self._speaks(one.window)]
-        self._flying, ended = _apart(self._flying)
-        self._free += [window.slot for window in ended]
+                due.append(PendingStep(window, shared if counts is part.counts else self._input(counts)))
+        first = len(due) if self.early else min(2, len(due))  # the oldest; two cost hardly more than one
+        if not due or not (self.early or due[0].window.bins == self.time_steps):
+            first = 0
+        self._advance(due[:first])
+        self._pending = due[first:]
+        results = [self._result(one.window, began) for one in due[:first] if self._has_prediction(one.window)]
+        ended = [window for window in self._open if window.finished]
+        self._open = [window for window in self._open if not window.finished]
+        self._free_slots += [window.slot for window in ended]
         self.silent += sum(not window.events for window in ended)
-        self._open(part.stop_us)
-        return looks
+        self._open_window(part.stop_us)
+        return results
 
-    def settle(self) -> None:
-        """Do what was left for later."""
-        owed, self._owed = self._owed, []
-        self._advance(owed)
+    def finish_pending(self) -> None:
+        """Do the steps that were left for later."""
+        pending, self._pending = self._pending, []
+        self._advance(pending)
 
-    def _open(self, now_us: int) -> None:
+    def _open_window(self, now_us: int) -> None:
         if now_us == self._next_start:
-            window = Window(now_us, self.span_us, self.steps, self._free.pop())
-            self._front.clear(window.slot)
-            self._flying.append(window)
+            window = Window(now_us, now_us + self.window_us, self.time_steps, self._free_slots.pop())
+            self._network.clear(window.slot)
+            self._open.append(window)
             self._next_start += self.hop_us
 
-    def _speaks(self, window: Window) -> bool:
+    def _has_prediction(self, window: Window) -> bool:
         return window.events > 0 and (self.early or window.finished)
 
     def _advance(self, due: list[PendingStep]) -> None:
         if due:
             windows = [one.window for one in due]
-            steps = [window.done for window in windows]
-            self._front.advance([window.slot for window in windows], steps, [one.counts for one in due])
+            steps = [window.step for window in windows]
+            self._network.advance([window.slot for window in windows], steps, [one.counts for one in due])
             for window in windows:
-                window.done += 1
+                window.step += 1
 
-    def _look(self, window: Window, began: float) -> WindowResult:
-        seen = self._front.look(window.slot, window.done)
-        return WindowResult(window.start_us, window.stop_us, window.done, seen, perf_counter() - began)
+    def _result(self, window: Window, began: float) -> WindowResult:
+        logits, rates, attention = self._network.output(window.slot, window.step)
+        seconds = perf_counter() - began
+        return WindowResult(window.start_us, window.stop_us, window.step, logits, rates, attention, seconds)
 
     def _input(self, counts: NDArray[np.float32]) -> Tensor:
         return torch.from_numpy((counts > 0).astype(np.float32) if self.binary else counts)
-
-
-def _apart(windows: list[Window]) -> tuple[list[Window], list[Window]]:
-    """Those still in flight, and those that have ended."""
-    return [one for one in windows if not one.finished], [one for one in windows if one.finished]

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step
+from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous
 
 PATCH = 18  # 3 × 3 taps of 2 channels
@@ -76,6 +76,14 @@ def _enter_fire_kernel(
     PADDED: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
+    PER_SAMPLE: tl.constexpr = False,  # scales and shifts are [B, T, …] instead of [T, …]
+    last_input=None,  # the normalized events of the step before the first [B, 2, H, W], float32; None for zeros
+    membrane=None,  # the neuron's state before the first step [B, P, C]; None for zeros
+    membrane_imag=None,
+    last_spikes=None,
+    final_membrane=None,  # where to write the state after the last step; None to leave it out
+    final_imag=None,
+    final_spikes=None,
 ):
     RESONATING: tl.constexpr = rotation is not None
     OUT_WIDTH: tl.constexpr = (WIDTH + 1) // 2
@@ -115,10 +123,16 @@ def _enter_fire_kernel(
     written = known[:, None] & (EVEN | (channel < CHANNELS)[None, :])
     target = place.to(tl.int64)[:, None] * CHANNELS + channel.to(tl.int64)[None, :]
     target = tl.max_contiguous(target, (1, COLUMNS // 4))  # no more than a thread has together
-    real = tl.zeros((ROWS, COLUMNS), tl.float32)
-    imag = tl.zeros((ROWS, COLUMNS), tl.float32)
-    last_spike = tl.zeros((ROWS, COLUMNS), tl.float32)
-    last = tl.zeros((ROWS, PADDED), tl.float32)
+    if PER_SAMPLE:
+        entry_scale += sample * (STEPS * 2)
+        entry_shift += sample * (STEPS * 2)
+        scale += sample * (STEPS * CHANNELS)
+        shift += sample * (STEPS * CHANNELS)
+    owned = sample * (POSITIONS * CHANNELS) + target
+    real = initial(membrane, owned, written)
+    imag = initial(membrane_imag, owned, written)
+    last_spike = initial(last_spikes, owned, written)
+    last = initial(last_input, sample * (2 * HEIGHT * WIDTH) + source, inside)
     first_frame = x + sample * (STEPS * 2 * HEIGHT * WIDTH)
     base = sample * (STEPS * POSITIONS * CHANNELS)
     events = tl.load(first_frame + source, mask=inside, other=0.0)
@@ -158,6 +172,9 @@ def _enter_fire_kernel(
         last_spike = spike
         base += POSITIONS * CHANNELS
         step += 1
+    store_final(final_membrane, owned, real, written)
+    store_final(final_imag, owned, imag, written)
+    store_final(final_spikes, owned, last_spike, written)
 
 
 def block_for(positions: int, dtype: torch.dtype) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from ripe_mambaspike.ops.membrane_attention.triton_backward import backward
 from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, enough, modulate_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
 from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulate
-from ripe_mambaspike.ops.membrane_attention.triton_plan import fused, fused_gradient
+from ripe_mambaspike.ops.membrane_attention.triton_plan import AttentionInputs, fused, fused_gradient
 from ripe_mambaspike.ops.membrane_attention.triton_wide import modulate_wide
 from ripe_mambaspike.ops.membrane_attention.triton_wide_backward import backward_wide
 
@@ -27,11 +27,14 @@ def attend(
     keep_attention: bool,
 ) -> tuple[Tensor, Tensor]:
     """(modulated features, A or an empty tensor)."""
-    if fused(potential):
-        mixed = mixture(potential, spikes, key, value)
-        return modulate(potential, features, scale, shift, query, gain, mixed, keep_attention)
-    with torch.autocast(potential.device.type, enabled=False):
-        return modulate_wide(potential, spikes, features, scale, shift, query, key, value, gain, keep_attention)
+    return _attend(AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain), keep_attention)
+
+
+def _attend(given: AttentionInputs, keep_attention: bool) -> tuple[Tensor, Tensor]:
+    if fused(given.potential):
+        return modulate(given, mixture(given), keep_attention)
+    with torch.autocast(given.potential.device.type, enabled=False):
+        return modulate_wide(given, keep_attention)
 
 
 def attend_backward(
@@ -57,8 +60,9 @@ def attend_backward(
         return tuple(grad.to(one.dtype) for grad, one in zip(found, like, strict=True))
     grads = (None if grad is None else grad.contiguous() for grad in (grad_out, grad_attention))
     route = backward if fused_gradient(potential) else backward_wide
+    given = AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain)
     with torch.autocast(potential.device.type, enabled=False):  # what it computes in is already decided
-        return route(potential, spikes, features, scale, shift, query, key, value, gain, *grads)
+        return route(given, *grads)
 
 
 def attend_fire(
@@ -82,12 +86,11 @@ def attend_fire(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(spikes, operand, A or an empty tensor)."""
     firing = Firing(decay, rotation, drive, threshold, coefficient, relaxed, sharpness)
+    given = AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain)
     if fused(potential) and enough(potential):
-        mixed = mixture(potential, spikes, key, value)
-        return modulate_fire(potential, features, scale, shift, query, gain, mixed, firing, keep_attention)
+        return modulate_fire(given, mixture(given), firing, keep_attention)[:3]
     from ripe_mambaspike.ops.norm_fire.triton import norm_fire
 
-    weights = (query, key, value, gain)
-    current, attention = attend(potential, spikes, features, scale, shift, *weights, keep_attention)
-    fired, _, operand = norm_fire(current, None, None, *firing, False)
+    current, attention = _attend(given, keep_attention)
+    fired, _, operand = norm_fire(current, None, None, *firing[:7], False)
     return fired, operand, attention

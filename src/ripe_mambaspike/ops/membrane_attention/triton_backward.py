@@ -5,61 +5,27 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention.triton_gradient import key_side, query_side
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
-from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, plan
+from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, AttentionInputs, plan
 
 
-def backward(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    grad_out: Tensor | None,
-    grad_attention: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
+def backward(given: AttentionInputs, grad_out: Tensor | None, grad_attention: Tensor | None) -> tuple[Tensor, ...]:
+    """Gradients of the inputs in their order; those of the spikes in the potential's precision."""
+    potential, spikes, features, scale, shift, query, key, value, gain, _ = given
     batch, steps, positions, channels = potential.shape
-    pairs, later = batch * steps, batch * (steps - 1)
+    pairs, later = given.pairs, given.mixtures
     cut = plan(pairs, potential, most=MOST_PARTIALS)
     chunks = cut.chunks
-    mixed, sums, gathered = mixture(potential, spikes, key, value, keep=True)
+    mixed, sums, gathered = mixture(given, keep=True)
     grad_potential, grad_spikes, grad_features = (torch.empty_like(t) for t in (potential, potential, features))
     affine = scale is not None and shift is not None
     affine_sums = sums.new_empty((batch, steps, chunks, 2, channels) if affine else 0)
     channel_sums = sums.new_empty(later, chunks, 2, channels)
     grad_mixed, grad_weight = (sums.new_empty(later, chunks, channels, channels) for _ in range(2))
-    sizes = {
-        "C": channels,
-        "WIDTH": cut.width,
-        "BLOCK": cut.block,
-        "SPAN": cut.span,
-        "PRECISION": FLOAT32_PRODUCTS,
-        "num_warps": cut.warps,
-        "num_stages": cut.stages,
-    }
+    sizes = {**cut.sizes(channels), "num_stages": cut.stages, "PRECISION": FLOAT32_PRODUCTS}
     query_side[pairs, chunks](
-        potential,
-        features,
-        scale if affine else gain,
-        shift if affine else gain,
-        query,
-        gain,
-        mixed,
-        sums,
-        gain if grad_out is None else grad_out,
-        gain if grad_attention is None else grad_attention,
-        grad_potential,
-        grad_features,
-        affine_sums,
-        channel_sums,
-        grad_mixed,
-        grad_weight,
-        steps,
-        positions,
+        *(potential, features, *given.affine(), query, gain, mixed, sums),
+        *(gain if grad is None else grad for grad in (grad_out, grad_attention)),
+        *(grad_potential, grad_features, affine_sums, channel_sums, grad_mixed, grad_weight, steps, positions),
         AFFINE=affine,
         OUT=grad_out is not None,
         ATTENTION=grad_attention is not None,

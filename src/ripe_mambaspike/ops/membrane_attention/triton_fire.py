@@ -9,26 +9,27 @@ import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention.triton_mix import Mixture
-from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulated
-from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, padded
+from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, padded
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_affine,
     load_matrix,
     load_row,
     load_tile,
+    modulated,
+    norm_row,
     positive,
     quotient,
     store_tile,
 )
-from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step
-from ripe_mambaspike.ops.triton_launch import Synchronous
+from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
+from ripe_mambaspike.ops.triton_launch import Synchronous, contiguous, final_states
 
 ENOUGH_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
 WIDEST = 64  # channels; wider programs have too few registers for the neurons' state
 
 
 class Firing(NamedTuple):
-    """The neuron, its reader's filter, and how it fires."""
+    """The neuron [C], its reader's filter, how it fires, and its state [B, P, C] before the first step."""
 
     decay: Tensor
     rotation: Tensor | None
@@ -37,6 +38,10 @@ class Firing(NamedTuple):
     coefficient: Tensor | None
     relaxed: bool
     sharpness: float
+    membrane: Tensor | None = None  # None for zeros
+    membrane_imag: Tensor | None = None
+    last_spikes: Tensor | None = None
+    output_final_state: bool = False
 
 
 def enough(x: Tensor) -> bool:
@@ -56,48 +61,28 @@ def warps_for(x: Tensor) -> int:
 
 
 def modulate_fire(
-    potential: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    gain: Tensor,
-    mixture: Mixture,
-    firing: Firing,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(spikes, operand, A or an empty tensor), potential and features [B, T, P, C]."""
-    batch, steps, positions, channels = potential.shape
-    decay, rotation, drive, threshold, coefficient, relaxed, sharpness = firing
+    given: AttentionInputs, mixture: Mixture, firing: Firing, keep_attention: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state, see `final_states`."""
+    features = given.features
+    batch, steps, positions, channels = features.shape
+    decay, rotation, drive, threshold, coefficient, relaxed, sharpness, *state, wanted = firing
     spikes = features.new_empty(features.shape, dtype=features.dtype if relaxed else torch.uint8)
     operand = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
-    affine = scale is not None and shift is not None
-    width, block = padded(channels), block_for(features)
+    final = final_states(features, rotation, relaxed, wanted)
+    block = block_for(features)
     _modulate_fire[batch, triton.cdiv(positions, block)](
-        potential,
-        features,
-        scale if affine else gain,
-        shift if affine else gain,
-        query,
-        gain,
-        mixture.mixed,
-        mixture.sums,
-        decay,
-        decay if rotation is None else rotation,
-        drive,
-        threshold,
-        decay if coefficient is None else coefficient,
-        sharpness,
-        spikes,
-        operand,
-        attention,
-        positions,
+        *(given.potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums),
+        *(decay, decay if rotation is None else rotation, drive, threshold),
+        *(decay if coefficient is None else coefficient, sharpness),
+        *(spikes, operand, attention, positions),
+        *contiguous(*state),
+        *(one if one.numel() else None for one in final),
         STEPS=steps,
         C=channels,
-        WIDTH=width,
+        WIDTH=padded(channels),
         BLOCK=block,
-        AFFINE=affine,
         RESONATING=rotation is not None,
         FILTERED=coefficient is not None,
         RELAXED=relaxed,
@@ -105,59 +90,46 @@ def modulate_fire(
         PRECISION=FLOAT32_PRODUCTS,
         num_warps=warps_for(features),
         num_stages=2,
+        **given.modes(),
     )
-    return spikes, operand, attention
+    return spikes, operand, attention, *final
 
 
 @Synchronous
 @triton.jit
 def _modulate_fire(
-    potential,
-    features,
-    scale,
-    shift,
-    query,
-    gain,
-    mixed,
-    sums,
-    decay,
-    rotation,
-    drive,
-    threshold,
-    coefficient,
-    sharpness,
-    spikes,
-    operand,
-    kept,
-    positions,
-    STEPS: tl.constexpr,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    AFFINE: tl.constexpr,
-    RESONATING: tl.constexpr,
-    FILTERED: tl.constexpr,
-    RELAXED: tl.constexpr,
-    KEEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    potential, features, scale, shift, query, gain, mixed, sums,
+    decay, rotation, drive, threshold, coefficient, sharpness, spikes, operand, kept, positions,
+    membrane, membrane_imag, last_spikes, final_membrane, final_imag, final_spikes,
+    STEPS: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, AFFINE: tl.constexpr,
+    PER_SAMPLE: tl.constexpr, SHIFTED: tl.constexpr, RESONATING: tl.constexpr, FILTERED: tl.constexpr,
+    RELAXED: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A block of positions of one sample through all steps."""
     sample = tl.program_id(0)
     rows = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     channels = tl.arange(0, WIDTH)
     weight = load_matrix(query, channels, channels, C)
-    real = tl.zeros([WIDTH, BLOCK], tl.float32)
-    imag = tl.zeros([WIDTH, BLOCK], tl.float32)
-    last = tl.zeros([WIDTH, BLOCK], tl.float32)
+    owned = sample.to(tl.int64) * positions * C + rows[None, :] * C + channels[:, None]
+    written = (channels < C)[:, None] & (rows < positions)[None, :]
+    real = initial(membrane, owned, written)
+    imag = initial(membrane_imag, owned, written)
+    last = initial(last_spikes, owned, written)
     for step in range(STEPS):
         base = (sample.to(tl.int64) * STEPS + step) * positions * C
-        # The first step has no mixture: with zeros for it (every index beyond the last) the attention is zero.
-        held = tl.where(step > 0, channels, C)
-        later = sample * (STEPS - 1) + step - 1
+        if SHIFTED:
+            held = channels
+            later = sample * STEPS + step
+            seen = positions
+        else:
+            # The first step has no mixture: with zeros for it (every index beyond the last) the attention is zero.
+            held = tl.where(step > 0, channels, C)
+            later = sample * (STEPS - 1) + step - 1
+            seen = tl.where(step > 0, positions, 0)
         mixture = load_matrix(mixed + later.to(tl.int64) * C * C, held, channels, C)
         key_sum = load_row(sums + later * 3 * C, held, C)
         center = load_row(sums + (later * 3 + 2) * C, held, C)
-        u = load_tile(potential + base, rows, tl.where(step > 0, positions, 0), channels, C)
+        u = load_tile(potential + base, rows, seen, channels, C)
         x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
         phi = positive(tl.dot(weight, u, input_precision=PRECISION))
         numerator = tl.dot(tl.trans(mixture), phi.to(u.dtype), input_precision=PRECISION)
@@ -165,7 +137,8 @@ def _modulate_fire(
         attention = center[:, None] + centered
         if KEEP:
             store_tile(kept + base, rows, positions, channels, attention, C)
-        scale_row, shift_row = load_affine(scale, shift, step, channels, C, AFFINE)
+        table_row = norm_row(sample * STEPS + step, step, PER_SAMPLE)
+        scale_row, shift_row = load_affine(scale, shift, table_row, channels, C, AFFINE)
         gain_row = load_row(gain, channels, C)[:, None]
         current = modulated(x, attention, scale_row[:, None], shift_row[:, None], gain_row)
         # Rounded as it is where the modulated features are stored, so that the neuron fires at the same steps.
@@ -185,3 +158,6 @@ def _modulate_fire(
             filtered = spike
         store_tile(operand + base, rows, positions, channels, filtered, C)
         last = spike
+    store_final(final_membrane, owned, real, written)
+    store_final(final_imag, owned, imag, written)
+    store_final(final_spikes, owned, last, written)

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The attention's gradient where a program holds all channels: two passes over the positions, nothing stored between.
 
-With the centred mixture M (see attention_mix) and D = dA / denominator, dφ(Q) = D Mᵀ − (D·(A − c)) kᵀ: a difference
+With the centred mixture M (see triton_mix) and D = dA / denominator, dφ(Q) = D Mᵀ − (D·(A − c)) kᵀ: a difference
 taken before anything is rounded. The key side waits for the sums dM = φ(Q)ᵀ D over all positions.
 """
 
@@ -25,33 +25,11 @@ from ripe_mambaspike.ops.triton_launch import Synchronous
 @Synchronous
 @triton.jit
 def query_side(
-    potential,
-    features,
-    scale,
-    shift,
-    query,
-    gain,
-    mixed,
-    sums,
-    grad_out,
-    grad_attention,
-    grad_potential,
-    grad_features,
-    affine_sums,
-    channel_sums,
-    grad_mixed,
-    grad_query,
-    steps,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPAN: tl.constexpr,
-    AFFINE: tl.constexpr,
-    OUT: tl.constexpr,
-    ATTENTION: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    potential, features, scale, shift, query, gain, mixed, sums, grad_out, grad_attention,
+    grad_potential, grad_features, affine_sums, channel_sums, grad_mixed, grad_query, steps, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
+    AFFINE: tl.constexpr, OUT: tl.constexpr, ATTENTION: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A chunk of a step: grad_features, the query's part of grad_potential, and partial sums over its positions.
 
     affine_sums [B·T, chunks, 2, C]: scale, shift. Of later steps: channel_sums [pairs, chunks, 2, C]: γ and k;
@@ -133,23 +111,9 @@ def query_side(
 @Synchronous
 @triton.jit
 def key_side(
-    potential,
-    spikes,
-    key,
-    sums,
-    grad_gathered,
-    grad_key_sum,
-    grad_potential,
-    grad_spikes,
-    grad_key,
-    steps,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPAN: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    potential, spikes, key, sums, grad_gathered, grad_key_sum, grad_potential, grad_spikes, grad_key, steps, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A chunk of a step: the key's part added to grad_potential, the gradient of the spikes before, partial grad_key.
 
     grad_gathered [pairs, C, C], grad_key_sum [pairs, C] and grad_key [pairs, chunks, C, C] are of later steps. What
@@ -195,16 +159,9 @@ def key_side(
 
 @triton.jit
 def _arriving(
-    grad,
-    base,
-    rows,
-    positions,
-    channels,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PRESENT: tl.constexpr,
-):
+    grad, base, rows, positions, channels,
+    C: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PRESENT: tl.constexpr,
+):  # fmt: skip
     """A tile of an output's gradient, zero where there is none."""
     if PRESENT:
         arriving = load_tile(grad + base, rows, positions, channels, C).to(tl.float32)

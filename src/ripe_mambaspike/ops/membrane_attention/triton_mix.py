@@ -10,7 +10,7 @@ What is rounded then is only the difference from the mean; the same holds for th
 While G is gathered the rates are not known yet: in float32 spikes are counted from those of the first position, which
 gives zero where all positions agree, and the rest is taken off at the end. In bfloat16 they are taken as they are, and
 the matrix units also form the sums over positions: numbers then stay where they are.
-The first step has no spikes before it: of T steps, the T − 1 *later* ones are computed, [B·(T − 1), ...].
+Without a state the first step has no spikes before it: the T − 1 *later* steps are computed, [B·(T − 1), ...].
 """
 
 from typing import NamedTuple
@@ -20,7 +20,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, MOST_PARTIALS, Plan, plan
+from ripe_mambaspike.ops.membrane_attention.triton_plan import (
+    FLOAT32_PRODUCTS,
+    MOST_PARTIALS,
+    AttentionInputs,
+    Plan,
+    plan,
+)
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_matrix,
     load_row,
@@ -44,10 +50,10 @@ class Mixture(NamedTuple):
     gathered: Tensor  # G [pairs, C, C] float32; empty unless kept
 
 
-def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep: bool = False) -> Mixture:
-    """G, and M with its sums, of every later step of potential and spikes [B, T, P, C]."""
-    batch, steps, positions, channels = potential.shape
-    later = batch * (steps - 1)
+def mixture(given: AttentionInputs, keep: bool = False) -> Mixture:
+    """G (if kept), and M with its sums, of every step that has spikes before it."""
+    potential, spikes, key, value, later = given.potential, given.spikes, given.key, given.value, given.mixtures
+    _, steps, positions, channels = potential.shape
     cut = gathering(later, potential)
     mixed = potential.new_empty(later, channels, channels)
     sums = potential.new_empty(later, 3, channels, dtype=torch.float32)
@@ -57,29 +63,16 @@ def mixture(potential: Tensor, spikes: Tensor, key: Tensor, value: Tensor, keep:
     single = cut.chunks == 1
     partial = gathered if single else sums.new_empty(later, cut.chunks, channels, channels)
     partial_sums = sums if single else sums.new_empty(later, cut.chunks, 2, channels)
-    sizes = {"C": channels, "WIDTH": cut.width, "PRECISION": FLOAT32_PRODUCTS, "num_warps": cut.warps}
-    _gather[later, cut.chunks](
-        potential,
-        spikes,
-        key,
-        value,
-        partial,
-        partial_sums,
-        mixed,
-        steps,
-        positions,
-        BLOCK=cut.block,
-        SPAN=cut.span,
-        SINGLE=single,
-        KEEP=keep,
-        SIDE=1 if potential.dtype == torch.float32 else 16,
-        num_stages=cut.stages,
-        **sizes,
-    )
+    modes = {"PRECISION": FLOAT32_PRODUCTS, "SHIFTED": given.shifted, "KEEP": keep}
+    side = 1 if potential.dtype == torch.float32 else 16
+    arguments = (potential, spikes, key, value, partial, partial_sums, mixed, steps, positions)
+    sizes = cut.sizes(channels)
+    _gather[later, cut.chunks](*arguments, SINGLE=single, SIDE=side, num_stages=cut.stages, **sizes, **modes)
     if not single:
         rows = 16 if later < 128 else min(cut.width, 64)
         arguments = (spikes, partial, partial_sums, value, mixed, sums, gathered, steps, positions)
-        _mix[later, triton.cdiv(channels, rows)](*arguments, CHUNKS=cut.chunks, ROWS=rows, KEEP=keep, **sizes)
+        sizes = {"C": channels, "WIDTH": cut.width, "CHUNKS": cut.chunks, "ROWS": rows, "num_warps": cut.warps}
+        _mix[later, triton.cdiv(channels, rows)](*arguments, **sizes, **modes)
     return Mixture(mixed, sums, gathered)
 
 
@@ -116,34 +109,32 @@ def _counted_from(before, like, channels, C: tl.constexpr):
     return first
 
 
+@triton.jit
+def _pair_of(later, steps, SHIFTED: tl.constexpr):
+    """(among all steps the one a mixture belongs to, the one whose place in memory has the spikes before it)."""
+    if SHIFTED:
+        pair = later
+        source = later
+    else:
+        pair = later + later // (steps - 1) + 1
+        source = pair - 1
+    return pair, source
+
+
 @Synchronous
 @triton.jit
 def _gather(
-    potential,
-    spikes,
-    key,
-    value,
-    gathered,
-    sums,
-    mixed,
-    steps,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPAN: tl.constexpr,
-    SINGLE: tl.constexpr,
-    KEEP: tl.constexpr,
-    SIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    potential, spikes, key, value, gathered, sums, mixed, steps, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, SINGLE: tl.constexpr,
+    KEEP: tl.constexpr, SIDE: tl.constexpr, SHIFTED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """A chunk of a later step's positions: to partial G, k and Σs; where it is the only one, all the way to M."""
     later = tl.program_id(0)
     chunk = tl.program_id(1)
-    pair = later + later // (steps - 1) + 1  # among all steps
+    pair, source = _pair_of(later, steps, SHIFTED)
     channels = tl.arange(0, WIDTH)
     here = potential + pair.to(tl.int64) * positions * C
-    before = spikes + (pair - 1).to(tl.int64) * positions * C
+    before = spikes + source.to(tl.int64) * positions * C
     weight = load_matrix(key, channels, channels, C)
     first = _counted_from(before, potential, channels, C)
     total = tl.zeros([WIDTH, WIDTH], tl.float32)
@@ -189,22 +180,10 @@ def _gather(
 @Synchronous
 @triton.jit
 def _mix(
-    spikes,
-    partial,
-    partial_sums,
-    value,
-    mixed,
-    sums,
-    gathered,
-    steps,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    spikes, partial, partial_sums, value, mixed, sums, gathered, steps, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+    KEEP: tl.constexpr, SHIFTED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Some rows of a later step's M from all chunks' partial sums."""
     later = tl.program_id(0)
     channels = tl.arange(0, WIDTH)
@@ -217,8 +196,8 @@ def _mix(
         total += load_matrix(partial + place * C * C, rows, channels, C)
         key_sum += load_row(partial_sums + place * 2 * C, rows, C)
         spike_sum += load_row(partial_sums + (place * 2 + 1) * C, channels, C)
-    pair = later + later // (steps - 1) + 1
-    first = _counted_from(spikes + (pair - 1).to(tl.int64) * positions * C, mixed, channels, C)
+    _, source = _pair_of(later, steps, SHIFTED)
+    first = _counted_from(spikes + source.to(tl.int64) * positions * C, mixed, channels, C)
     rates = tl.div_rn(spike_sum, positions * 1.0)
     weight = load_matrix(value, channels, channels, C)
     product = _without_mean(total, key_sum, rates - first, weight, PRECISION)

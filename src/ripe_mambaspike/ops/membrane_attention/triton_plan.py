@@ -1,6 +1,9 @@
-"""How the attention's work is cut into programs: plain rules on the sizes, so that a run can be repeated."""
+"""What the attention's kernels are given, and how their work is cut into programs.
 
-from typing import NamedTuple
+The cuts are plain rules on the sizes, so that a run can be repeated.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,6 +21,48 @@ MOST_PARTIALS = 16  # of one step's sums over positions
 SLICE_BYTES = 512 * 2**20  # what the temporaries of one slice of the batch may take
 
 
+class AttentionInputs(NamedTuple):
+    """One call: tensors [B, T, P, C], the weights of DS-MPA, and the affine norm of the features.
+
+    A step attends to the spikes of the step before it. Without a state the first step has none, and its attention is
+    zero: of B·T steps, the B·(T − 1) later ones have a mixture (`triton_mix`). With a state all of them have one.
+    """
+
+    potential: Tensor
+    spikes: Tensor  # of every step; with `shifted`, of the step before every step
+    features: Tensor
+    scale: Tensor | None  # [T, C], or [B, T, C]
+    shift: Tensor | None
+    query: Tensor  # [C, C]
+    key: Tensor
+    value: Tensor
+    gain: Tensor  # γ [C]
+    shifted: bool = False
+
+    @property
+    def pairs(self) -> int:
+        """Samples times steps."""
+        return self.potential.shape[0] * self.potential.shape[1]
+
+    @property
+    def mixtures(self) -> int:
+        """The steps among them that have spikes before them."""
+        return self.pairs if self.shifted else self.pairs - self.potential.shape[0]
+
+    def affine(self, part: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """(scale, shift) of some samples for a kernel, which does not read them where there is no norm."""
+        if self.scale is None or self.shift is None:
+            return self.gain, self.gain
+        per_sample = self.scale.dim() == 3
+        return (self.scale[part], self.shift[part]) if per_sample else (self.scale, self.shift)
+
+    def modes(self) -> dict[str, Any]:
+        """The compile-time branches of the kernels that read the norm and the mixtures."""
+        affine = self.scale is not None and self.shift is not None
+        per_sample = affine and self.scale is not None and self.scale.dim() == 3
+        return {"AFFINE": affine, "PER_SAMPLE": per_sample, "SHIFTED": self.shifted}
+
+
 class Plan(NamedTuple):
     """A step's positions in `chunks` programs, each of `span` blocks of `block` positions."""
 
@@ -27,6 +72,10 @@ class Plan(NamedTuple):
     width: int  # channels rounded up to what a program can hold
     warps: int
     stages: int
+
+    def sizes(self, channels: int) -> dict[str, Any]:
+        """The sizes of a kernel over chunks of positions."""
+        return {"C": channels, "WIDTH": self.width, "BLOCK": self.block, "SPAN": self.span, "num_warps": self.warps}
 
 
 def fused(x: Tensor) -> bool:

@@ -4,13 +4,14 @@
 import triton
 import triton.language as tl
 
-from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulated
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_affine,
     load_row,
     load_tile,
+    norm_row,
     positive,
     quotient,
+    store_modulated,
     store_row,
     store_tile,
 )
@@ -53,30 +54,15 @@ def center_spikes(
 
 @triton.jit
 def modulate_rows(
-    phi,
-    numerator,
-    key_sum,
-    center,
-    features,
-    scale,
-    shift,
-    gain,
-    out,
-    kept,
-    steps,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPAN: tl.constexpr,
-    AFFINE: tl.constexpr,
-    KEEP: tl.constexpr,
-):
+    phi, numerator, key_sum, center, features, scale, shift, gain, out, kept, steps, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, AFFINE: tl.constexpr,
+    PER_SAMPLE: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
     """X + γ A X from φ(Q) and its numerator."""
     pair = tl.program_id(0)
     base = pair.to(tl.int64) * positions * C
     channels = tl.arange(0, WIDTH)
-    scale_row, shift_row = load_affine(scale, shift, pair % steps, channels, C, AFFINE)
+    scale_row, shift_row = load_affine(scale, shift, norm_row(pair, pair % steps, PER_SAMPLE), channels, C, AFFINE)
     gain_row = load_row(gain, channels, C)
     key_row = load_row(key_sum + pair * C, channels, C)
     center_row = load_row(center + pair * C, channels, C)
@@ -87,38 +73,18 @@ def modulate_rows(
         x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
         centered, _ = quotient(above, query, key_row, center_row)
         attention = center_row[:, None] + centered
-        result = modulated(x, attention, scale_row[:, None], shift_row[:, None], gain_row[:, None])
-        store_tile(out + base, rows, positions, channels, result, C)
-        if KEEP:
-            store_tile(kept + base, rows, positions, channels, attention, C)
+        store_modulated(
+            out + base, kept + base, rows, positions, channels, x, attention, scale_row, shift_row, gain_row, C, KEEP
+        )
 
 
 @triton.jit
 def modulate_rows_gradient(
-    phi,
-    numerator,
-    key_sum,
-    center,
-    features,
-    scale,
-    shift,
-    gain,
-    grad_out,
-    grad_attention,
-    grad_features,
-    grad_denominator,
-    affine_sums,
-    channel_sums,
-    steps,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPAN: tl.constexpr,
-    AFFINE: tl.constexpr,
-    OUT: tl.constexpr,
-    ATTENTION: tl.constexpr,
-):
+    phi, numerator, key_sum, center, features, scale, shift, gain,
+    grad_out, grad_attention, grad_features, grad_denominator, affine_sums, channel_sums, steps, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
+    AFFINE: tl.constexpr, OUT: tl.constexpr, ATTENTION: tl.constexpr,
+):  # fmt: skip
     """The numerator's gradient in its place, the denominator's [pairs, P], grad_features, and partial sums.
 
     affine_sums [pairs, chunks, 2, C]: scale, shift; channel_sums the same: γ and k.
@@ -171,17 +137,9 @@ def modulate_rows_gradient(
 
 @triton.jit
 def feature_gradient(
-    grad,
-    phi,
-    by_row,
-    by_channel,
-    positions,
-    C: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPAN: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    grad, phi, by_row, by_channel, positions,
+    C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """(grad + by_row [pairs, P] ⊗ by_channel [pairs, C]) φ' in place of grad; without ROWS by_row is one."""
     pair = tl.program_id(0)
     base = pair.to(tl.int64) * positions * C

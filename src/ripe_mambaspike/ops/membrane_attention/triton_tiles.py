@@ -65,6 +65,54 @@ def store_row(pointer, channels, value, C: tl.constexpr):
 
 
 @triton.jit
+def mixture_of(pair, steps, SHIFTED: tl.constexpr):
+    """Which mixture belongs to a step; without SHIFTED the first step of a sample has none."""
+    if SHIFTED:
+        index = pair
+    else:
+        index = pair - pair // steps - 1
+    return index
+
+
+@triton.jit
+def is_first(step, SHIFTED: tl.constexpr):
+    """Whether there are no spikes before a step."""
+    if SHIFTED:
+        first = step < 0
+    else:
+        first = step == 0
+    return first
+
+
+@triton.jit
+def norm_row(pair, step, PER_SAMPLE: tl.constexpr):
+    """The row of the affine norm's tables for a step of a sample."""
+    if PER_SAMPLE:
+        row = pair
+    else:
+        row = step
+    return row
+
+
+@triton.jit
+def modulated(features, attention, scale, shift, gain):
+    """X + γ A X with X from the features, float32; products written out so that every kernel rounds alike."""
+    x = tl.fma(features, scale, shift)
+    return tl.fma(gain * attention, x, x)
+
+
+@triton.jit
+def store_modulated(
+    out, kept, rows, limit, channels, x, attention, scale, shift, gain, C: tl.constexpr, KEEP: tl.constexpr
+):
+    """A tile of X + γ A X, and of A with KEEP; scale, shift and gain [channels]."""
+    result = modulated(x, attention, scale[:, None], shift[:, None], gain[:, None])
+    store_tile(out, rows, limit, channels, result, C)
+    if KEEP:
+        store_tile(kept, rows, limit, channels, attention, C)
+
+
+@triton.jit
 def load_affine(scale, shift, step, channels, C: tl.constexpr, AFFINE: tl.constexpr):
     """(scale, shift) of a step; one and zero where there is no norm."""
     if AFFINE:

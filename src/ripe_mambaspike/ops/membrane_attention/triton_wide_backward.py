@@ -4,25 +4,14 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention.triton_backward import affine_gradients
-from ripe_mambaspike.ops.membrane_attention.triton_plan import plan_rows, slices
+from ripe_mambaspike.ops.membrane_attention.triton_plan import AttentionInputs, plan_rows, slices
 from ripe_mambaspike.ops.membrane_attention.triton_rows import feature_gradient, modulate_rows_gradient
 from ripe_mambaspike.ops.membrane_attention.triton_wide import feature_of, gather_wide
 
 
-def backward_wide(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    grad_out: Tensor | None,
-    grad_attention: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
+def backward_wide(given: AttentionInputs, grad_out: Tensor | None, grad_attention: Tensor | None) -> tuple[Tensor, ...]:
+    """Gradients of the inputs in their order; those of the spikes in the potential's precision."""
+    potential, _, features, scale, shift, query, key, value, gain, _ = given
     steps, positions, channels = potential.shape[1:]
     affine = scale is not None and shift is not None
     grad_potential, grad_spikes, grad_features = (torch.empty_like(t) for t in (potential, potential, features))
@@ -31,37 +20,23 @@ def backward_wide(
     affine_parts = []
     for part in slices(potential, buffers=5, matrices=4):
         u = potential[part].flatten(0, 1)
-        found = gather_wide(u, spikes[part].flatten(0, 1), key, value, steps)
+        found = gather_wide(given, part)
         phi, _ = feature_of(u, query)
         numerator = torch.bmm(phi, found.mixed)
         pairs = u.shape[0]
         cut = plan_rows(pairs, u)
-        sizes = {"C": channels, "WIDTH": cut.width, "BLOCK": cut.block, "SPAN": cut.span}
+        sizes = cut.sizes(channels)
         by_denominator = gain.new_empty(pairs, positions)
         affine_sums = gain.new_empty((pairs, cut.chunks, 2, channels) if affine else 0)
         channel_sums = gain.new_empty(pairs, cut.chunks, 2, channels)
+        arriving = (gain if grad is None else grad[part] for grad in (grad_out, grad_attention))
         modulate_rows_gradient[pairs, cut.chunks](
-            phi,
-            numerator,
-            found.key_sum,
-            found.center,
-            features[part],
-            scale if affine else gain,
-            shift if affine else gain,
-            gain,
-            gain if grad_out is None else grad_out[part],
-            gain if grad_attention is None else grad_attention[part],
-            grad_features[part],
-            by_denominator,
-            affine_sums,
-            channel_sums,
-            steps,
-            positions,
+            *(phi, numerator, found.key_sum, found.center, features[part], *given.affine(), gain, *arriving),
+            *(grad_features[part], by_denominator, affine_sums, channel_sums, steps, positions),
             AFFINE=affine,
             OUT=grad_out is not None,
             ATTENTION=grad_attention is not None,
-            num_warps=8,
-            **sizes,
+            **{**sizes, "num_warps": 8},
         )
         grad_gain += channel_sums[:, :, 0].sum((0, 1))
         if affine:

@@ -8,7 +8,7 @@ AHEAD at a time, all loads first, so that memory is busy while the recurrence is
 import triton
 import triton.language as tl
 
-from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step
+from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 
 
 @triton.jit
@@ -43,6 +43,13 @@ def norm_fire_kernel(
     AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
     EVEN: tl.constexpr,  # blocks divide size and AHEAD the steps: nothing to mask
+    PER_SAMPLE: tl.constexpr = False,  # scale and shift are [B, T, C] instead of [T, C]
+    membrane_ptr=None,  # the state before the first step [B, P, C], float32; None for zeros
+    imag_ptr=None,
+    last_spikes_ptr=None,
+    final_membrane_ptr=None,  # where to write the state after the last step; None to leave it out
+    final_imag_ptr=None,
+    final_spikes_ptr=None,
 ):
     """A flat block of one sample; an element's channel is its index modulo CHANNELS. Absent tensors are None."""
     RESONATING: tl.constexpr = rotation_ptr is not None
@@ -63,9 +70,14 @@ def norm_fire_kernel(
     if coefficient_ptr is not None:
         coefficient = tl.load(coefficient_ptr + channel)
 
-    real = tl.zeros([BLOCK], tl.float32)
-    imag = tl.zeros([BLOCK], tl.float32)
-    before = tl.zeros([BLOCK], tl.float32)
+    if PER_SAMPLE:
+        scale_ptr += sample * STEPS * CHANNELS
+        shift_ptr += sample * STEPS * CHANNELS
+
+    owned = sample * size + flat
+    real = initial(membrane_ptr, owned, inside)
+    imag = initial(imag_ptr, owned, inside)
+    before = initial(last_spikes_ptr, owned, inside)
     for start in range(0, STEPS, AHEAD):
         base = (sample * STEPS + start) * size
         xs = ()
@@ -75,15 +87,22 @@ def norm_fire_kernel(
         for ahead in tl.static_range(AHEAD):
             live = EVEN | (inside & (start + ahead < STEPS))
             x = normed(xs[ahead], scale_ptr, shift_ptr, (start + ahead) * CHANNELS + channel, live)
-            spike, potential, real, imag = fire_step(
+            spike, potential, next_real, next_imag = fire_step(
                 x, real, imag, decay, rotation, gain, threshold, sharpness, RESONATING, RELAXED
             )
             operand = spike
             if coefficient_ptr is not None:
                 operand = (1.0 + coefficient) * spike - coefficient * before
-            before = spike
+            if final_membrane_ptr is not None and not EVEN:  # past the last step the state stays as it is
+                real, imag = tl.where(live, next_real, real), tl.where(live, next_imag, imag)
+                before = tl.where(live, spike, before)
+            else:
+                real, imag, before = next_real, next_imag, spike
             here = base + ahead * size
             tl.store(spikes_ptr + here + flat, as_stored(spike, spikes_ptr, RELAXED), mask=live)
             tl.store(operand_ptr + here + flat, operand.to(operand_ptr.dtype.element_ty), mask=live)
             if potential_ptr is not None:
                 tl.store(potential_ptr + here + flat, potential.to(potential_ptr.dtype.element_ty), mask=live)
+    store_final(final_membrane_ptr, owned, real, inside)
+    store_final(final_imag_ptr, owned, imag, inside)
+    store_final(final_spikes_ptr, owned, before, inside)

@@ -39,6 +39,23 @@ def fire_step(
 
 
 @triton.jit
+def initial(pointer, places, mask):
+    """A part of the state before the first step, float32 in the shape of `places`; zeros where there is none."""
+    if pointer is not None:
+        state = tl.load(pointer + places, mask=mask, other=0).to(tl.float32)
+    else:
+        state = tl.zeros(places.shape, tl.float32)
+    return state
+
+
+@triton.jit
+def store_final(pointer, places, state, mask):
+    """The same part after the last step, to where `initial` reads it; nothing where it is not wanted."""
+    if pointer is not None:
+        tl.store(pointer + places, state, mask=mask)
+
+
+@triton.jit
 def as_stored(spike, pointer, RELAXED: tl.constexpr):
     """Spikes in the type they are stored in; hard ones, 0.0 or 1.0, as bytes by their bits: converting them is slow."""
     if RELAXED:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
 from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, seen_depth
-from ripe_mambaspike.events.simulate.gestures.motions import TURN, Columns
+from ripe_mambaspike.events.simulate.gestures.motions import TURN, ClipColumns
 
 NECK = 0.042  # half its width
 COLLAR = -0.035  # where the shoulders' line meets the middle
@@ -46,7 +46,7 @@ def light(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) ->
     )
 
 
-def body(c: Columns, sway: NDArray[np.float64], behind: Tensor, canvas: Canvas) -> Tensor:
+def body(c: ClipColumns, sway: NDArray[np.float64], behind: Tensor, canvas: Canvas) -> Tensor:
     """Trunk, neck and head before the wall [G, H, W], swayed by [G, K, 3], as frames [G, K, H, W]."""
     device = behind.device
     frames = behind[:, None].repeat(1, sway.shape[1], 1, 1)
@@ -132,7 +132,7 @@ def _grid(canvas: Canvas, device: torch.device) -> tuple[Tensor, Tensor]:
     return (x + 0.5 - canvas.width / 2) / canvas.unit + 0.5, (y + 0.5 - canvas.height / 2) / canvas.unit + 0.5
 
 
-def _local(canvas: Canvas, c: Columns, rows: slice, columns: slice, device: torch.device) -> tuple[Tensor, Tensor]:
+def _local(canvas: Canvas, c: ClipColumns, rows: slice, columns: slice, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pixels of a box in the person's units: x [G, 1, 1, w], y [G, 1, h, 1]."""
     x, y = _grid(canvas, device)
     middle_x, middle_y, scale = (
@@ -141,7 +141,7 @@ def _local(canvas: Canvas, c: Columns, rows: slice, columns: slice, device: torc
     return (x[columns] - middle_x) / scale, (y[rows] - middle_y) / scale
 
 
-def _box(canvas: Canvas, c: Columns, sides: tuple[NDArray[np.float64], ...]) -> tuple[slice, slice]:
+def _box(canvas: Canvas, c: ClipColumns, sides: tuple[NDArray[np.float64], ...]) -> tuple[slice, slice]:
     """Rows and columns that hold left, top, right and bottom, in the person's units, of every clip."""
     left, top, right, bottom = sides
     margin = 2 / canvas.unit + 0.02

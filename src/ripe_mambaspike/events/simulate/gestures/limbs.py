@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.events.simulate.gestures.motions import Columns, Pose
+from ripe_mambaspike.events.simulate.gestures.motions import ClipColumns, Pose
 
 EDGE = 1.0  # width of a soft edge
 
@@ -87,7 +87,7 @@ class Limb:
         return [(slice(y0, y1), slice(x0, x1)) for (x0, y0), (x1, y1) in zip(low.tolist(), high.tolist(), strict=True)]
 
 
-def arm_limbs(c: Columns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas, device: torch.device) -> list[Limb]:
+def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas, device: torch.device) -> list[Limb]:
     """Upper arm, forearm and hand of one arm of every clip and time; arm [G, n] says which."""
 
     def of_arm(points: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ class Hands:
     flat: float | Array = 1.0
 
 
-class Columns:
+class ClipColumns:
     """A field of many clips as a column [B, 1] against the times."""
 
     def __init__(self, clips: Sequence[GestureClip]) -> None:
@@ -70,7 +70,7 @@ def scene_seconds(clip: GestureClip, times_us: Array) -> Array:
     return (clip.duration_us - times_us if clip.backwards else times_us) * 1e-6
 
 
-def beat(c: Columns, seconds: Array) -> tuple[Array, Array]:
+def beat(c: ClipColumns, seconds: Array) -> tuple[Array, Array]:
     """Phase and size of the motion, [B, n]; neither moves when the speed is 0."""
     even = TURN * c.speed * seconds
     slow = c.drift + 0.31 * even
@@ -84,14 +84,14 @@ def pose(clips: Sequence[GestureClip], seconds: Array) -> Pose:
     flat = np.empty((*shape, 2))
     for label in sorted({clip.label for clip in clips}):
         rows = [i for i, clip in enumerate(clips) if clip.label == label]
-        c = Columns([clips[i] for i in rows])
+        c = ClipColumns([clips[i] for i in rows])
         phase, size = beat(c, seconds[rows])
         hands = MOTIONS[label](c, phase, size)
         wrist[rows], fingers[rows], elbow[rows], flat[rows] = hands.wrist, hands.fingers, hands.elbow, hands.flat
-    return _joints(Columns(clips), seconds, wrist, fingers, elbow, flat)
+    return _joints(ClipColumns(clips), seconds, wrist, fingers, elbow, flat)
 
 
-def _joints(c: Columns, seconds: Array, target: Array, fingers: Array, pole: Array, flat: Array) -> Pose:
+def _joints(c: ClipColumns, seconds: Array, target: Array, fingers: Array, pole: Array, flat: Array) -> Pose:
     phase, _ = beat(c, seconds)
     wave = TURN * c.sway_hz * seconds + c.sway_phase
     body = np.stack(
@@ -130,7 +130,7 @@ def _within(distance: Array, most: Array) -> Array:
     return distance / (1 + (distance / most) ** 10) ** 0.1
 
 
-def _seen(c: Columns, point: Array) -> Array:
+def _seen(c: ClipColumns, point: Array) -> Array:
     """From the person's own units into the image."""
     near = 1 / (1 - np.minimum(point[..., 2], 0.6) / CAMERA)
     scale = c.scale[..., None]
@@ -145,11 +145,11 @@ def _ways(*arms: tuple[Array | float, Array | float, Array | float], like: Array
     return np.stack([np.stack([np.broadcast_to(way, like.shape) for way in arm], -1) for arm in pair], -2)
 
 
-def _center(c: Columns) -> Array:
+def _center(c: ClipColumns) -> Array:
     return c.center[:, :, None, :]
 
 
-def _with_hanging(c: Columns, arm: int, hands: Hands) -> Hands:
+def _with_hanging(c: ClipColumns, arm: int, hands: Hands) -> Hands:
     """The other arm hangs."""
     like = hands.wrist[..., 0, 0]
     down = np.stack([0.1 + 0.1 * c.share, 0.97 + 0 * c.share, 0.12 + 0 * c.share], -1)[:, :, None]
@@ -161,7 +161,7 @@ def _with_hanging(c: Columns, arm: int, hands: Hands) -> Hands:
     return Hands(wrist, fingers, elbow, flat)
 
 
-def clap(c: Columns, phase: Array, size: Array) -> Hands:
+def clap(c: ClipColumns, phase: Array, size: Array) -> Hands:
     """The hands meet before the chest, on a line that may be tilted up to upright."""
     open_ = 0.5 - 0.5 * np.cos(phase)
     gap = 0.75 * size * open_
@@ -175,10 +175,10 @@ def clap(c: Columns, phase: Array, size: Array) -> Hands:
     return Hands(wrist + _center(c), fingers, _ways((0.7, 1.0, -0.3), like=phase), 0.35)
 
 
-def wave(arm: int) -> Callable[[Columns, Array, Array], Hands]:
+def wave(arm: int) -> Callable[[ClipColumns, Array, Array], Hands]:
     """The forearm stands up and swings about the elbow, the hand a little behind it."""
 
-    def move(c: Columns, phase: Array, size: Array) -> Hands:
+    def move(c: ClipColumns, phase: Array, size: Array) -> Hands:
         shift = c.center[:, :, :]
         elbow = np.stack([0.55 + shift[..., 0] * 3, 0.25 + shift[..., 1] * 3, 0.7 + shift[..., 2] * 3], -1)
         elbow = elbow / np.linalg.norm(elbow, axis=-1, keepdims=True) * (c.upper_arm / c.reach)[..., None]
@@ -195,10 +195,10 @@ def wave(arm: int) -> Callable[[Columns, Array, Array], Hands]:
     return move
 
 
-def circle(arm: int) -> Callable[[Columns, Array, Array], Hands]:
+def circle(arm: int) -> Callable[[ClipColumns, Array, Array], Hands]:
     """A large circle of the almost stretched arm, clockwise to the person; it passes before the body."""
 
-    def move(c: Columns, phase: Array, size: Array) -> Hands:
+    def move(c: ClipColumns, phase: Array, size: Array) -> Hands:
         tilt = 0.15 * c.tilt
         side = 1 if arm == LEFT else -1
         across, up = np.cos(phase), np.sin(phase)  # in the image, counter-clockwise
@@ -214,7 +214,7 @@ def circle(arm: int) -> Callable[[Columns, Array, Array], Hands]:
     return move
 
 
-def roll(c: Columns, phase: Array, size: Array) -> Hands:
+def arm_roll(c: ClipColumns, phase: Array, size: Array) -> Hands:
     """The forearms lie before the chest and turn around each other."""
     arms = []
     radius = 0.24 * size
@@ -225,7 +225,7 @@ def roll(c: Columns, phase: Array, size: Array) -> Hands:
     return Hands(wrist, _ways((-0.3, 0.0, 0.0), like=phase), _ways((1.0, 0.3, -0.3), like=phase), 0.5)
 
 
-def drums(c: Columns, phase: Array, size: Array) -> Hands:
+def drums(c: ClipColumns, phase: Array, size: Array) -> Hands:
     """The forearms beat up and down by turns."""
     arms = []
     for lead in (0.0, np.pi + c.offbeat):
@@ -239,7 +239,7 @@ def drums(c: Columns, phase: Array, size: Array) -> Hands:
     return Hands(wrist, fingers, _ways((0.9, 1.0, -0.5), like=phase), 0.55)
 
 
-def guitar(c: Columns, phase: Array, size: Array) -> Hands:
+def guitar(c: ClipColumns, phase: Array, size: Array) -> Hands:
     """One hand goes along the neck of the guitar, the other strums over the belly."""
     slow = 0.25 * phase + c.drift
     neck = 0.14 * size * np.sin(slow)
@@ -254,7 +254,7 @@ def guitar(c: Columns, phase: Array, size: Array) -> Hands:
     return Hands(wrist + _center(c), fingers, _ways((1.0, 0.9, -0.4), like=phase), 0.5)
 
 
-def free_hands(c: Columns, phase: Array, size: Array) -> Hands:
+def free_hands(c: ClipColumns, phase: Array, size: Array) -> Hands:
     """Any smooth motion: for each arm and way a middle and three waves of (repeats a beat, height, phase)."""
     numbers = np.array([clip.free for clip in c.clips]).reshape(len(c.clips), 1, 2, 3, 10)
     wrist = numbers[..., 0] + _center(c)
@@ -265,9 +265,9 @@ def free_hands(c: Columns, phase: Array, size: Array) -> Hands:
     return Hands(wrist, fingers, _ways((0.9, 1.0, -0.5), like=phase), 0.7)
 
 
-MOTIONS: tuple[Callable[[Columns, Array, Array], Hands], ...] = (
+MOTIONS: tuple[Callable[[ClipColumns, Array, Array], Hands], ...] = (
     clap,
     *(wave(RIGHT), wave(LEFT)),
     *(circle(RIGHT), circle(RIGHT), circle(LEFT), circle(LEFT)),
-    *(roll, drums, guitar, free_hands),
+    *(arm_roll, drums, guitar, free_hands),
 )

@@ -135,7 +135,7 @@ def _motion(draw: np.random.Generator, label: int, part: str) -> dict[str, Any]:
         "speed": slowest + (fastest - slowest) * band,
         "phase": draw.uniform(0, 2 * math.pi),
         "amplitude": draw.uniform(0.8, 1.2),
-        "centre": (draw.normal(0, 0.04), draw.normal(0, 0.05), draw.normal(0, 0.04)),
+        "center": (draw.normal(0, 0.04), draw.normal(0, 0.05), draw.normal(0, 0.04)),
         "tilt": _clip(draw.normal(0, 1), -2, 2),
         "turn": 1 if draw.random() < 0.5 else -1,
         "offbeat": draw.normal(0, 0.25),

@@ -16,13 +16,13 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.gestures.body import body, light, wall
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
 from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, arm_limbs, paint
-from ripe_mambaspike.events.simulate.gestures.motions import MOVING, TURN, Array, Columns, Pose, pose, scene_seconds
+from ripe_mambaspike.events.simulate.gestures.motions import MOVING, TURN, Array, ClipColumns, Pose, pose, scene_seconds
 
 KEY_S = 0.04  # between two key times of the body
 CPU_PIXELS = 1 << 18  # painted at once, so that they stay in the cache
 GPU_PIXELS = 1 << 25
-DARKEST = 1e-4
-LARGEST = 4096
+MIN_LIGHT = 1e-4
+MAX_SIDE = 4096
 
 
 def render(
@@ -62,7 +62,7 @@ def _groups(clips: Sequence[GestureClip], most: int) -> Iterator[list[int]]:
 def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: int, frames: Tensor) -> None:
     """Paint clips with one scene time into frames [G, n, H, W], so many frames at once."""
     device = frames.device
-    c = Columns(clips)
+    c = ClipColumns(clips)
     seconds = scene_seconds(clips[0], times)
     busy = np.array([MOVING[clip.label] for clip in clips])  # [G, arms]
     keys, before, share = _body_keys(clips, seconds, busy, canvas, device)
@@ -79,7 +79,7 @@ def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: i
         _mix(keys, before[part], share[part], out)
         for limb, stroke, box in zip(limbs, strokes, boxes, strict=True):
             paint(out, stroke[:, :, part], limb.ink, box[number])
-        out.mul_(lit).mul_(glow[:, part]).clamp_(min=DARKEST)
+        out.mul_(lit).mul_(glow[:, part]).clamp_(min=MIN_LIGHT)
 
 
 def _mix(keys: Tensor, before: NDArray[np.int64], share: Tensor, out: Tensor) -> None:
@@ -97,7 +97,7 @@ def _body_keys(
 
     Key times are multiples of KEY_S in scene time, so that a frame is the same whichever others are asked for.
     """
-    c = Columns(clips)
+    c = ClipColumns(clips)
     place = seconds / KEY_S
     first = np.floor(place)
     wanted = np.unique(np.concatenate([first, first + 1]))
@@ -121,7 +121,7 @@ def _far_to_near(busy: NDArray[np.int64], joints: Pose) -> list[NDArray[np.int64
     return [1 - nearer, nearer]
 
 
-def _flicker(c: Columns, seconds: Array) -> Array:
+def _flicker(c: ClipColumns, seconds: Array) -> Array:
     return 1 + c.flicker_depth * np.cos(TURN * c.flicker_hz * seconds + c.flicker_phase)
 
 
@@ -139,9 +139,9 @@ def _check(clips: Sequence[GestureClip], times_us: Tensor, size: tuple[int, int]
         isinstance(size, tuple | list)
         and len(size) == 2
         and all(
-            isinstance(side, int | np.integer) and not isinstance(side, bool) and 1 <= side <= LARGEST for side in size
+            isinstance(side, int | np.integer) and not isinstance(side, bool) and 1 <= side <= MAX_SIDE for side in size
         )
     )
     if not whole:
-        raise InputError(f"size is {size!r}; a width and a height from 1 to {LARGEST} are wanted")
+        raise InputError(f"size is {size!r}; a width and a height from 1 to {MAX_SIDE} are wanted")
     return Canvas(int(size[0]), int(size[1])), times

@@ -20,7 +20,7 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import Options, Source
+from ripe_mambaspike.events.source import EventSource, Options
 
 MAX_WAIT = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
 MAX_FACTS = 1 << 22  # bytes of one answer, without the events
@@ -29,7 +29,7 @@ PIPE_BYTES = 1 << 20
 ROOT = Path(__file__).parents[2]
 
 
-class GuardedReader:
+class ReaderProcess:
     """The process, and the pipes to it."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class GuardedReader:
         self.owner = os.getpid()
         self.process = subprocess.Popen(
             # -P: what lies in the working folder is not imported
-            [sys.executable, "-P", "-W", "ignore", "-m", "ripe_mambaspike.events.guarded_reader"],
+            [sys.executable, "-P", "-W", "ignore", "-m", "ripe_mambaspike.events.isolated_reader"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **one_thread, "PYTHONPATH": searched, "RUST_BACKTRACE": "0"},
         )  # fmt: skip
@@ -103,11 +103,11 @@ class GuardedReader:
         self.process.wait()
 
 
-_idle: list[GuardedReader] = []  # at most one; list.pop and list.append are atomic
+_idle: list[ReaderProcess] = []  # at most one; list.pop and list.append are atomic
 
 
 @contextmanager
-def leased_reader(path: Path) -> Iterator[GuardedReader]:
+def lease_reader(path: Path) -> Iterator[ReaderProcess]:
     """A process to read one file with. It is kept for the next file, unless this one did not end well."""
     try:
         taken = _idle.pop()
@@ -117,7 +117,7 @@ def leased_reader(path: Path) -> Iterator[GuardedReader]:
         taken.close()
         taken = None
     try:
-        taken = taken or GuardedReader()
+        taken = taken or ReaderProcess()
     except (OSError, TypeError) as error:
         raise ReadError(f"{path} cannot be read: no process could be started for it ({error})", path=path) from error
     kept = False
@@ -136,7 +136,7 @@ def leased_reader(path: Path) -> Iterator[GuardedReader]:
             taken.close()
 
 
-def open_source(name: str, path: Path, options: Options) -> Source:
+def open_source(name: str, path: Path, options: Options) -> EventSource:
     """The source that `open_here` of the format's module gives, opened and read there."""
     request = {
         "format": name,
@@ -145,15 +145,15 @@ def open_source(name: str, path: Path, options: Options) -> Source:
         "time_unit": options.time_unit,
         "read": False,
     }
-    with leased_reader(path) as process:
+    with lease_reader(path) as process:
         process.ask(request)
         facts, _ = process.answer(path)
-    source = Source(name, lambda: iter(()))
+    source = EventSource(name, lambda: iter(()))
     source.sensor_size = facts["sensor_size"] and (facts["sensor_size"][0], facts["sensor_size"][1])
     source.metadata = facts["metadata"]
 
     def pieces() -> Iterator[Events]:
-        with leased_reader(path) as process:
+        with lease_reader(path) as process:
             process.ask({**request, "read": True})
             while True:
                 facts, events = process.answer(path)

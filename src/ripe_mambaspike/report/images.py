@@ -41,9 +41,9 @@ def event_images(frames: NDArray[np.float32]) -> list[NDArray[np.uint8]]:
     largest = float(counts.max(initial=0))
     if largest > 0:  # whole numbers in a bounded range, also where counts are scaled to fractions or huge
         counts = np.ceil(counts * (LEVELS / largest)) if largest > LEVELS or (counts % 1).any() else counts
-    int_or_none = counts.astype(np.int64)
-    scale = max(1, robust_scale(int_or_none))
-    return [PALETTE[shade(frame, scale)] for frame in int_or_none]
+    whole = counts.astype(np.int64)
+    scale = max(1, robust_scale(whole))
+    return [PALETTE[shade(frame, scale)] for frame in whole]
 
 
 def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] | None:

@@ -1,4 +1,4 @@
-"""The process of `guarded.py`: `python -m ripe_mambaspike.events.guarded_reader`.
+"""The process of `isolated.py`: `python -m ripe_mambaspike.events.isolated_reader`.
 
 A line of JSON asks for a file; each answer is the length of a JSON text, the text, and the events it counts.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.formats import aedat4, hdf5
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import BLOCK, Options, Source, no_events
+from ripe_mambaspike.events.source import BLOCK, EventSource, Options, empty_events
 
 FORMATS = {module.FORMAT: module for module in (aedat4, hdf5)}
 MAX_MEMORY = 3 << 28  # bytes of address space on top of what it has when a file is opened
@@ -61,9 +61,9 @@ def serve(request: dict[str, Any], out: IO[bytes]) -> None:
     _write(out, {"error": str(ReadError(said)), "field": field})
 
 
-def _say_pieces(out: IO[bytes], source: Source, until: float) -> None:
+def _say_pieces(out: IO[bytes], source: EventSource, until: float) -> None:
     """A block of events at a time; what there is at least every few seconds, and before an error."""
-    waiting: list[Events] = [no_events()]
+    waiting: list[Events] = [empty_events()]
     said, count = time.monotonic(), 0
     try:
         for piece in source.pieces():
@@ -77,14 +77,14 @@ def _say_pieces(out: IO[bytes], source: Source, until: float) -> None:
         _say_waiting(out, source, waiting)
 
 
-def _say_waiting(out: IO[bytes], source: Source, waiting: list[Events]) -> None:
+def _say_waiting(out: IO[bytes], source: EventSource, waiting: list[Events]) -> None:
     events = np.concatenate(waiting)
-    waiting[:] = [no_events()]
+    waiting[:] = [empty_events()]
     for at in range(0, max(1, len(events)), BLOCK):
         _say(out, source, events[at : at + BLOCK])
 
 
-def _say(out: IO[bytes], source: Source, events: Events | None = None, ended: bool = False) -> None:
+def _say(out: IO[bytes], source: EventSource, events: Events | None = None, ended: bool = False) -> None:
     facts = {
         "sensor_size": source.sensor_size,
         "metadata": source.metadata,

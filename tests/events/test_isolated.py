@@ -13,11 +13,11 @@ import pytest
 from makers import EVENTS, aedat4, aedat4_events, as_events, columns, hdf5
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import guarded, open_recording, read, read_chunks
+from ripe_mambaspike.events import isolated, open_recording, read, read_chunks
 
 pytest.importorskip("h5py")
 MANY = as_events([(i % 640, i % 480, 3 * i, i % 2) for i in range(300_000)])
-LIMITS = "from ripe_mambaspike.events import guarded_reader as g; import time; "
+LIMITS = "from ripe_mambaspike.events import isolated_reader as g; import time; "
 
 
 def fill(events):
@@ -40,19 +40,19 @@ def large_file(saved):
 
 @pytest.fixture(autouse=True)
 def none_idle():
-    guarded.close_idle()
+    isolated.close_idle()
 
 
 def test_one_process_reads_file_after_file(small_file, large_file):
     read(small_file)
-    (first,) = guarded._idle
+    (first,) = isolated._idle
     np.testing.assert_array_equal(read(large_file).events, MANY)
-    assert guarded._idle == [first]
+    assert isolated._idle == [first]
 
 
 def test_a_process_that_dies_while_it_reads_is_an_error_and_the_next_file_is_read(small_file, large_file):
     opened = open_recording(large_file)
-    (process,) = guarded._idle
+    (process,) = isolated._idle
     pieces = opened.pieces()
     next(pieces)
     process.process.kill()
@@ -64,15 +64,15 @@ def test_a_process_that_dies_while_it_reads_is_an_error_and_the_next_file_is_rea
 
 def test_a_process_that_died_while_it_waited_is_replaced(small_file):
     read(small_file)
-    guarded._idle[0].process.kill()
-    guarded._idle[0].process.wait()
+    isolated._idle[0].process.kill()
+    isolated._idle[0].process.wait()
     np.testing.assert_array_equal(read(small_file).events, EVENTS)
 
 
 def test_a_process_that_never_answers_is_given_up(large_file, monkeypatch):
     opened = open_recording(large_file)
-    guarded._idle[0].process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(guarded, "MAX_WAIT", 0.2)
+    isolated._idle[0].process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(isolated, "MAX_WAIT", 0.2)
     with pytest.raises(ReadError) as caught:
         list(opened.pieces())
     assert caught.value.path == large_file
@@ -80,7 +80,7 @@ def test_a_process_that_never_answers_is_given_up(large_file, monkeypatch):
 
 def test_a_recording_that_nobody_reads_to_its_end_leaves_no_process(small_file, large_file):
     chunks = read_chunks(large_file, events=1000)
-    (process,) = guarded._idle
+    (process,) = isolated._idle
     next(chunks)
     chunks.close()
     assert process.process.poll() is not None
@@ -111,14 +111,14 @@ def test_threads_do_not_mix_up_their_files(small_file, large_file):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_process_leaves_its_parents_alone(small_file):
     read(small_file)
-    (process,) = guarded._idle
+    (process,) = isolated._idle
     child = os.fork()
     if child == 0:
-        whole = len(read(small_file)) == len(EVENTS) and guarded._idle[0].process.pid != process.process.pid
-        guarded.close_idle()
+        whole = len(read(small_file)) == len(EVENTS) and isolated._idle[0].process.pid != process.process.pid
+        isolated.close_idle()
         os._exit(0 if whole else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert guarded._idle == [process]
+    assert isolated._idle == [process]
     np.testing.assert_array_equal(read(small_file).events, EVENTS)
 
 

@@ -1,0 +1,243 @@
+"""A trained network together with its class names and its binning: all that a recording needs to be classified.
+
+classifier = load("runs/mine")                       # a run, a saved network or an export
+prediction = predict(classifier, "gesture.aedat4")   # see predict.py
+"""
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ripe_mambaspike.errors import InputError, RipeError, WeightsError
+from ripe_mambaspike.events.binning import bin_events
+from ripe_mambaspike.events.reading import read
+from ripe_mambaspike.events.recording import Recording, RecordingWarning
+from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, format_size
+from ripe_mambaspike.events.source import Options
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import Tensor
+
+    from ripe_mambaspike.models.base import Model
+
+MIN_SIDE, MAX_SIDE = 8, 65536  # of the grid: the network halves it three times
+MAX_TIME_STEPS = 4096  # of one clip, for a causal network, which has no limit of its own
+MIN_POLARITY_EVENTS = 100  # from which a recording of one polarity alone is refused
+MAX_DURATION_RATIO = 2  # between a recording and the training clips, without a warning
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A network, the names of its classes and the binning that it was trained on."""
+
+    model: "Model"
+    class_names: tuple[str, ...]
+    time_steps: int
+    grid: tuple[int, int]  # (height, width)
+    bin_by: Literal["time", "count"]
+    binary: bool
+    grid_given: bool = False  # the caller chose the grid, whatever the sensor
+    sensor_size: Size | None = None  # (width, height) before the crop; None: not known
+    crop: Crop | None = None  # (x, y, width, height) of the sensor that is binned; None: all of it
+    duration_us: int | None = None  # the median of the training clips' durations
+    sensor_given: bool = False  # the caller chose the sensor's size, whatever the recording says
+    crop_given: bool = False
+
+    @property
+    def region(self) -> SensorRegion:
+        """The part of the sensor that is binned."""
+        return SensorRegion(self.sensor_size, self.crop, self.sensor_given, self.crop_given)
+
+    @property
+    def device(self) -> "torch.device":
+        """Where the network computes."""
+        import torch
+
+        weight = next(iter(self.model.parameters()), None) if hasattr(self.model, "parameters") else None
+        return torch.device("cpu") if weight is None else weight.device
+
+    @cached_property
+    def compute_logits(self) -> "Callable[[Tensor], Tensor]":
+        """Clips [B, T, 2, H, W] on any device → per-step logits; on a GPU one captured graph for each shape."""
+        from ripe_mambaspike.inference.capture import CapturedShapes
+
+        model, device = self.model, self.device
+        run = CapturedShapes(model) if device.type == "cuda" else model
+        return lambda clips: run(clips.to(device, model.dtype))
+
+    def describe_binning(self) -> dict[str, Any]:
+        """How a recording becomes a clip, for a JSON document."""
+        return {
+            "time_steps": self.time_steps,
+            "grid": list(self.grid),
+            "bin_by": self.bin_by,
+            "binary": self.binary,
+            "sensor_size": None if self.sensor_size is None else list(self.sensor_size),
+            "crop": None if self.crop is None else list(self.crop),
+            "duration_us": self.duration_us,
+        }
+
+
+def load_network(
+    path: str | Path,
+    *,
+    time_steps: int | None = None,
+    grid: int | None = None,
+    sensor_size: Size | None = None,
+    crop: Crop | None = None,
+    device: str | None = None,
+) -> Classifier:
+    """The network of a run or a saved folder; without `labels.json` classes are numbers, and the config gives the bins.
+
+    `sensor_size` (width, height) and `crop` (x, y, width, height) are for recordings of another sensor than the one
+    that it was trained on.
+    """
+    from ripe_mambaspike.models.pretrained import from_pretrained
+    from ripe_mambaspike.nn.evaluation import choose_device
+
+    folder = find_checkpoint(path)
+    model = from_pretrained(folder)
+    config, labels = model.config, model.labels
+    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.time_steps, config.in_size)
+    if labels is not None and config.max_time_steps is not None and own_steps > config.max_time_steps:
+        raise WeightsError(
+            f"{folder / LABELS_FILE}: data.steps: expected at most {config.max_time_steps}, as the network takes, "
+            f"got {own_steps}",
+            field="data.steps",
+            path=folder / LABELS_FILE,
+        )
+    max_steps = config.max_time_steps or MAX_TIME_STEPS
+    if time_steps is not None and not 1 <= time_steps <= max_steps:
+        raise InputError(
+            f"time_steps: expected 1 to {max_steps} for the network of {folder}, got {time_steps}", field="time_steps"
+        )
+    if grid is not None and not MIN_SIDE <= grid <= MAX_SIDE:
+        raise InputError(f"grid: expected a side from {MIN_SIDE} to {MAX_SIDE}, got {grid}", field="grid")
+    return make_classifier(
+        model if device is None else model.to(choose_device(device)),
+        labels,
+        own_steps if time_steps is None else time_steps,
+        own_grid if grid is None else (grid, grid),
+        grid_given=grid is not None,
+        sensor_size=sensor_size,
+        crop=crop,
+    )
+
+
+def make_classifier(
+    model: "Model",
+    labels: Labels | None,
+    time_steps: int,
+    grid: tuple[int, int],
+    *,
+    grid_given: bool = False,
+    sensor_size: Size | None = None,
+    crop: Crop | None = None,
+) -> Classifier:
+    """A network with what its labels say, if it has any, except for a sensor and a crop that the caller gives."""
+    Options(sensor_size)  # which checks it
+    own_size, own_crop = (labels.sensor_size, labels.crop) if labels else (None, None)
+    size = own_size if sensor_size is None else (int(sensor_size[0]), int(sensor_size[1]))
+    if crop is not None:
+        binned: Crop | None = check_crop(crop, size if sensor_size is not None else None)
+    elif own_crop is not None and size != own_size:
+        raise InputError(
+            f"crop: expected --crop X Y W H with a sensor of {format_size(size)}, since the network bins a part of its "
+            f"own {format_size(own_size)} sensor; got none",
+            field="crop",
+        )
+    else:
+        binned = own_crop
+    return Classifier(
+        model,
+        labels.classes if labels else tuple(map(str, range(model.config.num_classes))),
+        time_steps,
+        grid,
+        labels.by if labels else "time",
+        labels.binary if labels else False,
+        grid_given,
+        size,
+        binned,
+        labels.duration_us if labels else None,
+        sensor_size is not None,
+        crop is not None,
+    )
+
+
+def read_recording(classifier: Classifier, path: str | Path) -> Recording:
+    """A recording of the network's sensor, cropped as the network bins it. An error always names the file."""
+    try:
+        recording = read(path, sensor_size=classifier.sensor_size if classifier.sensor_given else None)
+        return fit_recording(classifier, replace(recording, metadata={**recording.metadata, "file": str(path)}))
+    except RipeError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}", field=error.field, path=path) from error
+
+
+def fit_recording(classifier: Classifier, recording: Recording) -> Recording:
+    """The part of the recording that is binned, with a warning where its sensor had to be guessed."""
+    fitted = classifier.region.fit(recording)
+    for sentence in fitted.warnings[len(recording.warnings) :]:
+        warn_about(recording, sentence)
+    return fitted
+
+
+def make_clip(classifier: Classifier, recording: Recording) -> "Tensor":
+    """The recording's events as the network's input: counts [T, 2, H, W] float32."""
+    if not len(recording):
+        raise InputError("recording: expected at least one event, got no events", field="recording")
+    recording = fit_recording(classifier, recording)
+    check_grid(classifier, recording.sensor_size)
+    _check_polarity(recording)
+    return bin_events(
+        recording, classifier.time_steps, by=classifier.bin_by, grid=classifier.grid, binary=classifier.binary
+    )
+
+
+def check_grid(classifier: Classifier, binned_size: Size) -> None:
+    """Refuse a grid finer than the sensor, which has empty cells, unless it was trained so or the caller gave it."""
+    (height, width), (across, down) = classifier.grid, binned_size
+    if classifier.grid_given or (height <= down and width <= across):
+        return
+    if classifier.region.binned_size == binned_size and not (classifier.sensor_given or classifier.crop_given):
+        return
+    fits, largest = max(MIN_SIDE, min(across, down)), max(height, width)
+    raise InputError(
+        f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
+        f"--grid {fits} fits the sensor, and --grid {largest} keeps the network's",
+        field="grid",
+    )
+
+
+def duration_warning(classifier: Classifier, recording: Recording) -> str | None:
+    """A sentence about a recording whose bins are much longer or shorter than those of the training clips."""
+    usual, duration = classifier.duration_us, recording.duration_us + 1
+    if usual is None or max(usual, duration) <= MAX_DURATION_RATIO * min(usual, duration):
+        return None
+    return (
+        f"duration: expected about {usual / 1e6:.3g} s, as the training clips last, got {duration / 1e6:.3g} s; "
+        "ripe stream --window classifies parts of a long recording"
+    )
+
+
+def warn_about(recording: Recording, sentence: str) -> None:
+    """A `RecordingWarning` that names the recording's file, where known."""
+    file = recording.metadata.get("file") or recording.metadata.get("name")
+    warnings.warn(f"{file}: {sentence}" if file else sentence, RecordingWarning, stacklevel=4)
+
+
+def _check_polarity(recording: Recording) -> None:
+    """Refuse events of one polarity alone: the network was trained on both."""
+    polarity = recording.events["p"]
+    if len(polarity) >= MIN_POLARITY_EVENTS and (polarity[0] == polarity).all():
+        kind = "ON" if polarity[0] else "OFF"
+        raise InputError(
+            f"polarity: expected events of both polarities, got {len(polarity):,} that are all {kind}", field="polarity"
+        )

@@ -1,0 +1,185 @@
+"""What the network got right and wrong: the score, the confusion matrix, and a few clips."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ripe_mambaspike.models.evaluate import has_trivial_top5
+from ripe_mambaspike.report.charts import MAX_NUMBERED_CLASSES, Series, line_chart, matrix
+from ripe_mambaspike.report.formatting import (
+    count_text,
+    duration_text,
+    finite_or_none,
+    int_or_none,
+    number_text,
+    percent_text,
+    plural,
+    wilson_interval,
+)
+from ripe_mambaspike.report.images import attention_images, data_uri, event_images, finite_maps
+from ripe_mambaspike.report.observe import Observed, Sample
+from ripe_mambaspike.report.run_data import RunData
+
+PICKED_ON_TEST = "picked on the test set (paper protocol)"
+MAX_FRAMES = 16  # of a sample clip
+MAX_CLASSES_IN_TIMELINE = 4
+MAX_MISTAKES = 3
+MAX_WARNINGS = 10
+
+
+def picked(result: dict[str, Any]) -> tuple[str, bool]:
+    """How the network was picked, and whether that is a reason to doubt the number."""
+    protocol, on = result.get("protocol"), result.get("picked_on")
+    if on == "test" or (protocol == "paper" and on is None):
+        return PICKED_ON_TEST, True
+    if protocol == "paper" and on != "last epoch":
+        return f"{PICKED_ON_TEST}, though it says picked on {on}", True
+    if on == "val":
+        return "picked on validation data, then tested", False
+    if on == "last epoch":
+        return "last epoch, nothing was picked", False
+    return "how it was picked is not recorded", True
+
+
+def headline(run: RunData, counted: dict[str, Any]) -> dict[str, Any]:
+    """Name, score and facts. `counted` are the account's parameters, for a result that lacks them."""
+    result = run.result
+    words, doubt = picked(result)
+    share, n = finite_or_none(result.get("top1")), int_or_none(result.get("n"))
+    interval = None  # there is no score
+    if share is not None and 0 <= share <= 1:
+        low, high = wilson_interval(share, n) if n and n > 0 else (None, None)
+        interval = "" if low is None or high is None else f"{100 * low:.1f} … {100 * high:.1f} %"
+    split = str(result.get("split") or "test")[:30]
+    warnings = result.get("warnings")
+    return {
+        "name": str(result.get("name") or run.folder.resolve().name or "run"),
+        "score": "no score" if interval is None else percent_text(share),
+        "picked": words,
+        "picked_doubt": doubt,
+        "dataset": " · ".join(str(result[key])[:60] for key in ("set", "cut") if result.get(key)),
+        "tested_on": plural(n, f"{split} clip") if n else f"an unknown number of {split} clips",
+        "interval": interval,
+        "warnings": [text for text in warnings if isinstance(text, str)][:MAX_WARNINGS]
+        if isinstance(warnings, list)
+        else [],
+        "facts": _facts(run, counted),
+    }
+
+
+def _facts(run: RunData, counted: dict[str, Any]) -> list[tuple[str, str]]:
+    result = run.result
+    given = result.get("parameters")
+    parameters = given if isinstance(given, dict) else counted
+    epoch, seed = int_or_none(result.get("epoch")), int_or_none(result.get("seed"))
+    of = f" of {run.epochs}" if epoch is not None and run.epochs else ""
+    commit = result.get("commit")
+    top5 = finite_or_none(result.get("top5"))
+    facts = [("top-5", percent_text(top5))] if top5 is not None and not has_trivial_top5(len(run.classes)) else []
+    return [
+        *facts,
+        ("loss", number_text(finite_or_none(result.get("loss")))),
+        ("epoch", "–" if epoch is None else f"{epoch}{of}"),
+        ("parameters, training", count_text(finite_or_none(parameters.get("training")))),
+        ("parameters, deployed", count_text(finite_or_none(parameters.get("deployed")))),
+        ("seed", "–" if seed is None else str(seed)),
+        ("commit", str(commit)[:12] if commit else "not recorded"),
+        ("time", duration_text(finite_or_none(result.get("seconds")))),
+        ("written", _written(run)),
+    ]
+
+
+def _written(run: RunData) -> str:
+    """The date of the result, so that the same run gives the same page."""
+    for name in ("result.json", "log.csv", "recipe.yaml"):
+        try:
+            made = (run.folder / name).stat().st_mtime
+        except OSError:
+            continue
+        return datetime.fromtimestamp(made, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return "–"
+
+
+def confusion(run: RunData) -> dict[str, Any] | None:
+    """The matrix and the most frequent mistakes."""
+    if not run.confusion:
+        return None
+    names = [run.name_of(index) for index in range(len(run.confusion))]
+    mistakes = [
+        {"true": names[row], "predicted": names[column], "count": count, "total": sum(values)}
+        for row, values in enumerate(run.confusion)
+        for column, count in enumerate(values)
+        if count and row != column
+    ]
+    return {
+        "matrix": matrix(run.confusion, names),
+        "numbered": len(names) <= MAX_NUMBERED_CLASSES,
+        "mistakes": sorted(mistakes, key=lambda mistake: -mistake["count"])[:MAX_MISTAKES],
+    }
+
+
+def samples(run: RunData, observed: Observed | None) -> dict[str, Any]:
+    """Each clip's frames with the attention over them, and its answer step by step."""
+    if run.model is None:
+        notes = [f"No clips are shown. {run.notes.get('best', '')}"]
+    elif observed is None:
+        notes = ["No clips are shown: no held-out data was available when this page was made."]
+    else:
+        notes = observed.notes
+        if not observed.samples and not notes:
+            notes = ["No clips are shown: none were given."]
+    shown = observed.samples if run.model is not None and observed is not None else []
+    return {"samples": [_panel(run, sample) for sample in shown], "sample_notes": notes}
+
+
+def _panel(run: RunData, sample: Sample) -> dict[str, Any]:
+    images = event_images(sample.frames)
+    maps = None if sample.attention is None else attention_images(sample.attention)
+    strength = None if sample.attention is None else finite_maps(sample.attention).mean((1, 2))
+    frames: list[dict[str, Any]] = []
+    for step in _frames_shown(len(images)):
+        frame: dict[str, Any] = {"step": step + 1, "events": data_uri(images[step]), "attention": None}
+        if maps is not None and strength is not None and step < len(maps):
+            share = float(strength[step] / (strength.max() or 1))
+            frame |= {"attention": data_uri(maps[step]), "strength": share}
+        frames.append(frame)
+    none = "This network has no attention map." if sample.attention is None else "The attention is the same everywhere."
+    largest = None if maps is None or sample.attention is None else float(finite_maps(sample.attention).max())
+    return {
+        "name": sample.name,
+        "true": run.name_of(sample.label),
+        "predicted": None if sample.predicted is None else run.name_of(sample.predicted),
+        "right": sample.predicted == sample.label,
+        "height": images[0].shape[0],
+        "width": images[0].shape[1],
+        "frames": frames,
+        "no_attention": none,
+        "attention_max": None if largest is None else number_text(largest, 3),
+        "timeline": _timeline(run, sample),
+    }
+
+
+def _frames_shown(steps: int) -> list[int]:
+    """All steps, or some of them evenly chosen."""
+    if steps <= MAX_FRAMES:
+        return list(range(steps))
+    return sorted({round(index * (steps - 1) / (MAX_FRAMES - 1)) for index in range(MAX_FRAMES)})
+
+
+def _timeline(run: RunData, sample: Sample) -> str:
+    """Softmax of the logits of each step: the true class, the predicted one and the next likely ones."""
+    steps, classes = sample.shares.shape
+    likely = sorted(range(classes), key=lambda index: -float(sample.shares[:, index].mean()))
+    chosen = [sample.label] if 0 <= sample.label < classes else []
+    chosen += [index for index in [sample.predicted, *likely] if index is not None]
+    series = [
+        Series(
+            run.name_of(index) + (" (true)" if index == sample.label else ""),
+            sample.shares[:, index].tolist(),
+            place + 1,
+            index != sample.label,
+        )
+        for place, index in enumerate(list(dict.fromkeys(chosen))[:MAX_CLASSES_IN_TIMELINE])
+    ]
+    note = "softmax of each step's logits" if steps > 1 else "this network gives one answer a clip"
+    places = [float(step) for step in range(1, steps + 1)]
+    return line_chart("Answer", places, series, x_name="time step", percent=True, low=0, high=1, note=note)
