@@ -65,7 +65,7 @@ def _begun() -> tuple[Any, Path]:
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
     simulate_dataset("synthgesture", place / "set", train=11, val=11, test=11, size=16)
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
-    run = runs.Run(recipe, place / "run", Quiet())
+    run = runs.TrainingRun(recipe, place / "run", Quiet())
     (place / "run").mkdir()
     row = run.trainer.epoch(lambda: None)
     run.rows.append({**row, "seconds": 1.0})

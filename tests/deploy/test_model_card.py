@@ -12,7 +12,7 @@ import yaml
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.deploy.export.card import CardFacts, CheckedGraph, card_text, safe, write_card
-from ripe_mambaspike.deploy.export.card_result import CardResult, parse_run_result, read_card_result
+from ripe_mambaspike.deploy.export.card_result import CardResult, read_card_result
 from ripe_mambaspike.deploy.export.manifest import FORMATS, RUNNABLE
 from ripe_mambaspike.deploy.export.run import format_module
 from ripe_mambaspike.deploy.quantize.convert import (
@@ -240,7 +240,7 @@ def test_a_result_of_another_network_is_not_claimed(run):
 )  # fmt: skip
 def test_a_damaged_result_is_told_in_a_sentence(run, text):
     (run / "result.json").write_text(text)
-    with pytest.raises(DataError, match=r"result\.json is not a run's result \(.+\); the file written by ripe train"):
+    with raises(WeightsError, path=run / "result.json"):
         read_card_result(run)
 
 
@@ -249,14 +249,10 @@ def test_what_cannot_be_written(network, tmp_path):
         write_card(tmp_path / "absent", network, CardFacts())
     with pytest.raises(ConfigError, match="weights is 'int4'; one of fp32, fp16, int8 is wanted"):
         write_card(tmp_path, network, CardFacts(weights="int4"))
-    with pytest.raises(DataError, match="cannot be read"):
-        parse_run_result(tmp_path / "absent.json")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_result_without_end_is_refused(tmp_path):
-    path = tmp_path / "result.json"
-    path.touch()
-    os.truncate(path, 1 << 42)
-    with pytest.raises(DataError):
-        parse_run_result(path)
+def test_a_result_without_end_is_refused(run):
+    os.truncate(run / "result.json", 1 << 42)
+    with raises(WeightsError, path=run / "result.json"):
+        read_card_result(run)

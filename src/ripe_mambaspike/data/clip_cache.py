@@ -58,7 +58,7 @@ class ClipCache:
             kept = self.kept
             return (kept.index_select(0, torch.from_numpy(indices).to(kept.device)) for indices in plan)
         if not self.workers or not plan:
-            return (bin_batch(self.clips, indices) for indices in plan)
+            return (bin_clips(self.clips, indices) for indices in plan)
         return self._from_workers(plan)
 
     def _from_workers(self, plan: Sequence[Indices]) -> Iterator[Tensor]:
@@ -192,7 +192,7 @@ def free_memory(device: torch.device) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def bin_batch(clips: "Clips", indices: Indices) -> Tensor:
+def bin_clips(clips: "Clips", indices: Indices) -> Tensor:
     """Clips by index [B, T, 2, H, W], uint8 where no count is over 255, else float32."""
     counts = torch.empty((len(indices), *clips.shape))
     for at, index in enumerate(indices):
@@ -208,7 +208,7 @@ class _Packed(Dataset[Any]):
 
     def __getitem__(self, indices: Indices) -> Tensor | RipeError:
         try:
-            return bin_batch(self.clips, indices)
+            return bin_clips(self.clips, indices)
         except RipeError as error:
             return error
 

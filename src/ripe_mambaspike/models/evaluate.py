@@ -98,7 +98,7 @@ def evaluate_batches(model: Model, batches: Iterable[tuple[Tensor, Tensor]], num
     return Evaluation(confusion, among_five, loss / total, [] if rates is None else (rates / total).tolist())
 
 
-class ClassScore(msgspec.Struct, frozen=True):
+class ClassAccuracy(msgspec.Struct, frozen=True):
     """How many clips of a class were classified correctly."""
 
     name: str
@@ -123,7 +123,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     top5: Share | None = None
     n: Positive
     loss: float | None = None
-    per_class: list[ClassScore] = []
+    per_class: list[ClassAccuracy] = []
     confusion: list[list[int]] = []
     rates: list[float] = []
     seed: int = 0

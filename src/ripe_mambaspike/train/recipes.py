@@ -7,7 +7,7 @@ import io
 import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -126,7 +126,7 @@ def difference(a: Recipe, b: Recipe) -> list[str]:
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """Plain values, nested as in the file."""
-    return msgspec.to_builtins(recipe)  # type: ignore[no-any-return]
+    return msgspec.to_builtins(asdict(recipe))  # type: ignore[no-any-return]
 
 
 def to_yaml(recipe: Recipe, comments: bool = False) -> str:
@@ -190,7 +190,7 @@ def _comments(kind: type) -> dict[str, str]:
 
 def _leaves(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if isinstance(value, dict) and (value or f"{before}{name}" != "model.fields"):
+        if isinstance(value, dict):
             yield from _leaves(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
@@ -303,4 +303,4 @@ def _text_of(name: str | Path) -> str:
         raise
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{short_repr(str(path))}: expected a recipe in YAML, got {got}", path=path) from error
+        raise ConfigError(f"{path}: expected a recipe in YAML, got {got}", path=path) from error

@@ -25,7 +25,7 @@ from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder, commit
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import ClassScore, Evaluation, RunResult, read_result
+from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, RunResult, read_result
 from ripe_mambaspike.models.labels import BEST, LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
@@ -284,7 +284,7 @@ class TrainingRun:
             top5=found.top5,
             n=found.n,
             loss=found.loss if math.isfinite(found.loss) else None,
-            per_class=[ClassScore(**score) for score in scores["per_class"]],
+            per_class=[ClassAccuracy(**score) for score in scores["per_class"]],
             confusion=scores["confusion"],
             rates=found.rates,
             seed=recipe.run.seed,

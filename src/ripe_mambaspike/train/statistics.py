@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,9 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | N
         return None
     from scipy.stats import ttest_ind  # here: it takes half a second to import
 
-    found = ttest_ind(first, second, equal_var=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # one of the groups may not vary
+        found = ttest_ind(first, second, equal_var=False)
     difference = statistics.fmean(first) - statistics.fmean(second)
     return WelchTest(difference, float(found.statistic), float(found.df), float(found.pvalue))
 

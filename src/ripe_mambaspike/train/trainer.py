@@ -38,7 +38,7 @@ STEP_SEED = "move"
 
 
 class NotFiniteError(RipeError):
-    """A loss or gradient that is not finite; says where it came from."""
+    """A loss or gradient that is not finite; `field` is where it came from."""
 
 
 @dataclass
@@ -187,9 +187,9 @@ class Trainer:
         bad = [batch for batch in seen if not torch.isfinite(batch[0]).all()]  # first, where an input is the cause
         source = find_nonfinite(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
         return NotFiniteError(
-            f"loss: expected a finite number in epoch {self.state.epoch + 1}, batch {self.state.batch + 1}, got "
-            f"{loss:g}; {source} is the first that is not finite; lower optimizer.learning_rate, or check the data",
-            field="loss",
+            f"{source}: expected finite numbers in epoch {self.state.epoch + 1}, batch {self.state.batch + 1}, got "
+            f"others (the loss is {loss:g}); lower optimizer.learning_rate, or check the data",
+            field=source,
         )
 
     def _rate(self, global_step: int) -> float:
