@@ -1,11 +1,11 @@
-"""Streaming at a steady rate: how long answers take, what is dropped, and whether memory stays flat.
+"""Streaming at a steady rate: the latency of predictions, what is dropped, and whether memory stays flat.
 
     python -m benchmarks.stream                     # 20 s at 1 M events/s, 128², T 16, a hop of 100 ms
     python -m benchmarks.stream --minutes 10        # the long one
 
 Synthetic events come by the wall clock, in packets of 10 ms, through the same queue and network as in `ripe stream`.
-First every answer of the stream's first seconds is compared with the network's on that window; where a bit differs,
-nothing is printed but that.
+First every prediction of the first seconds is compared with the network's on that window; if a bit differs, no speed
+is reported.
 """
 
 import json
@@ -51,7 +51,7 @@ class Arguments:
     """Of the sensor and of the grid."""
     threads: int = 2
     checked: float = 2.5
-    """Seconds of the stream whose answers are compared first."""
+    """Seconds of the stream whose predictions are compared first."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Where to write the numbers as JSON."""
 
@@ -105,21 +105,21 @@ def make_classifier(given: Arguments) -> Classifier:
 
 
 def check(given: Arguments, classifier: Classifier, packets: list[Events]) -> list[StreamPrediction]:
-    """The first answers, each compared with the whole window's, bit by bit."""
+    """The first predictions, each compared with the whole window's, bit by bit."""
     source = SteadySource(packets, given.side, given.checked, live=False)
     events = np.concatenate(list(source.packets(lambda: False)))
     size = (given.side, given.side)
     streamer = _streamer(given, classifier, size)
-    answers = streamer.push(events)
-    for answer in answers:
+    predictions = streamer.push(events)
+    for answer in predictions:
         inside = events[(events["t"] >= answer.start_us) & (events["t"] < answer.stop_us)]
         span = (answer.start_us, answer.stop_us)
         clip = bin_events(Recording(inside, size), given.steps, grid=classifier.grid, start_us=span[0], stop_us=span[1])
         with torch.no_grad():
             whole = torch.softmax(clip_logits(classifier.model(clip.unsqueeze(0)))[0], -1)
         if tuple(whole.tolist()) != answer.probabilities:
-            sys.exit(f"the answer for {span} differs from the network's on that window; no speed is reported")
-    return answers
+            sys.exit(f"the prediction for {span} differs from the network's on that window; no speed is reported")
+    return predictions
 
 
 def _streamer(given: Arguments, classifier: Classifier, size: tuple[int, int]) -> Streamer:
@@ -157,8 +157,8 @@ def main(given: Arguments) -> None:
         on_message=print,
     )
     summary = run.run()
-    if differing[0] and not sum(summary.dropped.values()):  # what was dropped makes other answers
-        sys.exit(f"{differing[0]} answers differ from those computed at leisure; no speed is reported")
+    if differing[0] and not sum(summary.dropped.values()):  # what was dropped makes other predictions
+        sys.exit(f"{differing[0]} predictions differ from those computed at leisure; no speed is reported")
     row = {
         **vars(given),
         "out": None,
@@ -169,13 +169,13 @@ def main(given: Arguments) -> None:
     print(
         f"{given.side}², T {given.steps}, window {given.window} ms, hop {given.hop} ms, {given.threads} threads: "
         f"{summary.events / summary.seconds / 1e6:.2f} M events/s for {summary.seconds:.0f} s, "
-        f"{len(expected)} answers compared bit by bit"
+        f"{len(expected)} predictions compared bit by bit"
     )
-    print("| answers | dropped | p50 | p95 | p99 | max | p95 / hop | memory |")
+    print("| predictions | dropped | p50 | p95 | p99 | max | p95 / hop | memory |")
     print("|---|---|---|---|---|---|---|---|")
     p50, p95, p99, most = (summary.latency_ms[name] or 0.0 for name in ("p50", "p95", "p99", "max"))
     print(
-        f"| {summary.answers} | {sum(summary.dropped.values())} | {p50:.1f} ms | {p95:.1f} ms | {p99:.1f} ms | "
+        f"| {summary.predictions} | {sum(summary.dropped.values())} | {p50:.1f} ms | {p95:.1f} ms | {p99:.1f} ms | "
         f"{most:.1f} ms | {p95 / given.hop:.2f} | {resident[0]:.0f} → {resident[-1]:.0f} MiB |"
     )
     if given.out is not None:

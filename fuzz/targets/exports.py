@@ -10,8 +10,9 @@ from fuzz.mutate import dump, mutate, mutate_document
 from fuzz.target import Target, WrongAnswer
 from fuzz.targets.models import FIELDS, LABELS, folder_target, lay_out, packed
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
+from ripe_mambaspike.deploy.export.registry import ExportOptions
 from ripe_mambaspike.deploy.export.run import load_export, load_exported
-from ripe_mambaspike.deploy.export.write import ExportOptions, export, to_deployed
+from ripe_mambaspike.deploy.export.write import to_deployed, write_export
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.labels import LABELS_FILE
 from ripe_mambaspike.models.registry import create_model
@@ -93,5 +94,5 @@ def _exported(to: str, names: tuple[str, ...]) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
         model = create_model("nmnist", num_classes=3, seed=0, **FIELDS).eval()
         out = Path(place) / "out"
-        export(to_deployed(model), ExportOptions(to, kinds=("clip",), static=True), out, LABELS)
+        write_export(to_deployed(model), ExportOptions(to, graphs=("clip",), static=True), out, LABELS)
         return {name: (out / name).read_bytes() for name in names}

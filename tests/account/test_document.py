@@ -7,8 +7,8 @@ import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.account.document import account
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.models.synthetic import synthetic_clip
 

@@ -5,7 +5,7 @@ import torch
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.account.energy import energy_report, fan_out, measure_activity
-from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 SIZES = pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4), (6, 7), (9, 9)])
@@ -67,13 +67,8 @@ def count_events(spikes, channels, stride):
 
 def operands(model, x):
     """The input of each of the six convolutions, with its stride."""
-    stages = model.front_end(x).stages
-    inputs = [x, *(stage.spikes for stage in stages[:2])]
-    return [
-        (operand, s)
-        for x_, stage in zip(inputs, stages, strict=True)
-        for operand, s in ((x_, 2), (stage.inner_spikes, 1))
-    ]
+    spikes = list(model.front_end(x, observe=("spikes",)).observed.values())
+    return list(zip([x, *spikes[:-1]], (2, 1) * 3, strict=True))
 
 
 def test_accumulates_event_by_event(network):

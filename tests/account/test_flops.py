@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.account.flops import count_flops, token_counts
+from ripe_mambaspike.models.flops import count_flops, token_counts
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.mixers import matched_sizes

@@ -9,9 +9,9 @@ import zipfile
 import torch
 from torch import nn
 
-from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, describe_file
+from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.models.registry import create_model
 
 MODEL = "models/model.json"
@@ -23,7 +23,6 @@ SAMPLES = "data/sample_inputs/model.pt"
 class Small(nn.Module):
     """Any batch [B, 1, 2, 8, 8] → [B, 1, 3], with a weight and a constant."""
 
-    facts = {"time_steps": 1}  # noqa: RUF012
     size = (8, 8)
 
     def __init__(self):
@@ -40,11 +39,11 @@ class Small(nn.Module):
 
 def small_graph():
     module = Small().eval()
-    return Graph("clip", module, module.example(2, 8, 8), ("x",), ("logits",), {"x": {0: "batch"}})
+    return Graph("clip", module, module.example(2, 8, 8), ("x",), ("logits",), {"x": {0: "batch"}}, {"time_steps": 1})
 
 
 def save_small(path):
-    torch_export.save(small_graph(), path)
+    export_format("torch-export").save(small_graph(), path)
     return path
 
 
@@ -53,7 +52,16 @@ def save_folder(folder):
     path = save_small(folder / "clip.pt2")
     config = create_model("nmnist", num_classes=3, time_steps=1, in_size=(8, 8)).config.to_dict()
     graph = describe_file("clip", path, ("x",), ("logits",))
-    manifest = Manifest("torch-export", "fp32", "nmnist", config, 1, (8, 8), False, (graph,))
+    manifest = Manifest(
+        to="torch-export",
+        weights="fp32",
+        network="nmnist",
+        config=config,
+        time_steps=1,
+        grid=(8, 8),
+        static=False,
+        graphs=(graph,),
+    )
     (folder / MANIFEST).write_bytes(manifest.to_json())
     return folder
 

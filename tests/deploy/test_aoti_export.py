@@ -5,16 +5,18 @@ import zipfile
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.formats import aoti
 from ripe_mambaspike.deploy.export.graph import resized, tail_graph
+from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
 
 pytestmark = pytest.mark.slow
 
+aoti = export_format("aoti")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 
 
@@ -71,9 +73,9 @@ def test_the_package_gives_pytorchs_logits(model, graph, package):
 @needs_compiler
 def test_inputs_of_another_size_are_refused(graph, package):
     run = aoti.load(package, trust=True)
-    with pytest.raises(InputError, match=r"\(2, 2, 4, 4\).* is for \[\('torch.float32', \(1, 2, 4, 4\)\)"):
+    with raises(InputError, field="inputs"):
         run(*resized(graph, 2, 10, 12).example)
-    with pytest.raises(InputError, match=r"torch\.float64"):
+    with raises(InputError, field="inputs"):
         run(*(one.double() for one in graph.example))
 
 
@@ -85,23 +87,23 @@ def test_damaged_files_are_refused_in_one_sentence(package, tmp_path):
     turned[len(turned) // 2] ^= 255
     for content in (b"", b"nothing of the kind", whole[: len(whole) // 2], bytes(len(whole)), turned):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"tail\.pt2 is not a whole package") as caught:
+        with raises(InputError) as caught:
             aoti.load(path, trust=True)
         assert "\n" not in str(caught.value)
 
 
 def test_foreign_and_absent_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"absent\.pt2 cannot be read"):
+    with raises(InputError):
         aoti.load(tmp_path / "absent.pt2", trust=True)
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
         archive.writestr("other/readme", "no code")
-    with pytest.raises(InputError, match="it holds nothing compiled"):
+    with raises(InputError):
         aoti.load(tmp_path / "other.pt2", trust=True)
 
 
 def test_free_sizes_are_refused_before_anything_is_compiled(graph, tmp_path, monkeypatch):
-    monkeypatch.setattr(aoti, "why_not", lambda: None)
-    with pytest.raises(ConfigError, match="batch, height3, positions, width3 are to stay free; --static is wanted"):
+    monkeypatch.setattr(type(aoti), "unavailable_reason", lambda self: None)
+    with raises(ConfigError, field="static"):
         aoti.save(graph, tmp_path / "tail.pt2")
     assert list(tmp_path.iterdir()) == []
 
@@ -111,14 +113,14 @@ def test_what_does_not_compile_is_refused_and_nothing_is_written(graph, tmp_path
         raise RuntimeError("no such luck\nand many lines more")
 
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
-    monkeypatch.setattr(aoti, "why_not", lambda: None)
-    with pytest.raises(ConfigError, match=r"the tail graph cannot be compiled ahead of time \(no such luck\)$"):
+    monkeypatch.setattr(type(aoti), "unavailable_reason", lambda self: None)
+    with raises(ConfigError, field="to"):
         aoti.save(graph, tmp_path / "tail.pt2", dynamic=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_compiler_the_sentence_says_so(graph, tmp_path, monkeypatch):
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", lambda: "no-such-compiler")
-    with pytest.raises(ConfigError, match="needs a C\\+\\+ compiler, which is not there"):
+    with raises(ConfigError, field="to"):
         aoti.save(graph, tmp_path / "tail.pt2", dynamic=False)
     assert list(tmp_path.iterdir()) == []

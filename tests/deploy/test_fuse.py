@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
@@ -178,25 +179,21 @@ def test_the_error_goes_to_standard_error(loud, capsys, form):
 def test_the_wrong_form_is_refused(loud):
     deployed = fuse(loud(), quiet=True)
     dual = dual_kernel(deployed, quiet=True)
-    for convert, model, word in (
-        (fuse, deployed, "deployed"),
-        (fuse, dual, "dual-kernel"),
-        (dual_kernel, dual, "dual"),
-    ):
-        with pytest.raises(ConfigError, match=f"'nmnist' is in its {word}"):
+    for convert, model in ((fuse, deployed), (fuse, dual), (dual_kernel, dual)):
+        with raises(ConfigError, field="form"):
             convert(model)
 
 
 @FORMS
 def test_the_baseline_has_nothing_to_fuse(form):
     model = create_model("mamba-spike-nmnist")
-    with pytest.raises(ConfigError, match="'mamba-spike-nmnist'"):
+    with raises(ConfigError, field="model"):
         CONVERT[form](model)
-    with pytest.raises(ConfigError, match="Linear"):
+    with raises(ConfigError, field="model"):
         CONVERT[form](torch.nn.Linear(2, 2))
 
 
 def test_without_the_filter_there_are_no_two_kernels(loud):
     fuse(loud(tdm=False), quiet=True)
-    with pytest.raises(ConfigError, match="tdm"):
+    with raises(ConfigError, field="tdm"):
         dual_kernel(loud(tdm=False), quiet=True)

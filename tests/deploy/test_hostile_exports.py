@@ -11,9 +11,8 @@ from hostile import SAMPLES, describe_again, members, rewrite, save_folder, save
 
 from ripe_mambaspike import write as write_recording
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.deploy.export.formats import aoti
-from ripe_mambaspike.deploy.export.formats import executorch as executorch_file
-from ripe_mambaspike.deploy.export.manifest import MANIFEST, MAX_GRAPH
+from ripe_mambaspike.deploy.export.manifest import MANIFEST, MAX_GRAPH_BYTES
+from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.export.run import load_exported
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.events.recording import Recording, make_events
@@ -59,10 +58,10 @@ def test_formats_that_carry_code(folder, to):
     assert load_exported(folder, trust=True).manifest.to == to
 
 
-@pytest.mark.parametrize("module", [aoti, executorch_file])
-def test_the_formats_themselves_ask_for_trust(folder, module):
+@pytest.mark.parametrize("name", ["aoti", "executorch"])
+def test_the_formats_themselves_ask_for_trust(folder, name):
     with pytest.raises(InputError) as caught:
-        module.load(folder / "clip.pt2")
+        export_format(name).load(folder / "clip.pt2")
     assert caught.value.field == "trust"
 
 
@@ -179,7 +178,7 @@ def test_no_ordinary_files(folder, name, kind):
 def test_a_graph_of_another_size_than_the_manifest_says(folder):
     path = folder / "clip.pt2"
     size = path.stat().st_size
-    for claimed in (size - 1, MAX_GRAPH + 1, 10**18):
+    for claimed in (size - 1, MAX_GRAPH_BYTES + 1, 10**18):
         rewrite(folder, lambda document, claimed=claimed: document["graphs"][0].update(bytes=claimed))
         with pytest.raises(WeightsError):
             load_exported(folder)
@@ -236,7 +235,7 @@ def onnx_graph(tmp_path, monkeypatch):
         return tmp_path / "clip.onnx"
 
     monkeypatch.chdir(tmp_path)
-    return make, onnx_file.load
+    return make, export_format("onnx").load
 
 
 def external(tensor):
@@ -303,7 +302,6 @@ def test_a_graph_that_the_runtime_refuses(onnx_graph, capfd):
 def test_nir_files_that_lead_elsewhere(tmp_path):
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("nir")
-    from ripe_mambaspike.deploy.export.formats import nir as nir_file
 
     path, secret = tmp_path / "front.nir", tmp_path / "secret.h5"
     with h5py.File(secret, "w") as file:
@@ -333,5 +331,5 @@ def test_nir_files_that_lead_elsewhere(tmp_path):
         with h5py.File(path, "w") as file:
             make(file)
         with pytest.raises(InputError) as caught:
-            nir_file.load(path)
+            export_format("nir").load(path)
         assert caught.value.path == path

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from msgspec.structs import replace
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, write
-from ripe_mambaspike.deploy.export.card import CardFacts, CheckedGraph, card_text, safe, write_card
-from ripe_mambaspike.deploy.export.card_result import CardResult, read_card_result
-from ripe_mambaspike.deploy.export.manifest import FORMATS, RUNNABLE
-from ripe_mambaspike.deploy.export.run import format_module
+from ripe_mambaspike.deploy.export.card import CardFacts, card_text, safe, write_card
+from ripe_mambaspike.deploy.export.parity import ParityResult
+from ripe_mambaspike.deploy.export.registry import export_format, export_formats
+from ripe_mambaspike.deploy.export.run_result import RunResult, read_run_result
 from ripe_mambaspike.deploy.quantize.convert import (
     AccuracyChange,
     CalibrationReport,
@@ -30,7 +32,9 @@ from ripe_mambaspike.train.recipes import load_recipe, save_recipe
 
 NASTY = ("hand_clapping", "a|b", "<script>alert(1)</script>", "[x](http://e.com)\n# Title")
 LABELS = Labels(NASTY, "synthgesture", "people", 4, (16, 20), "time", False, 3, "validation")
-RESULT = CardResult("my *recipe*", "synthgesture", "people", "val", 3, 0.875, 40)
+RESULT = RunResult(
+    recipe="my *recipe*", set="synthgesture", cut="people", picked_on="val", epoch=3, top1=0.875, clips=40
+)
 DOCUMENT = {
     "format": "ripe-result", "version": 1, "name": "mine", "protocol": "validation", "picked_on": "val", "epoch": 3,
     "set": "synthgesture", "cut": "people", "top1": 0.875, "n": 40, "folds": None, "fold": None,
@@ -113,11 +117,11 @@ def test_other_formats_are_loaded_otherwise(network, to):
     assert ("nir.read" in use) == (to == "nir")
 
 
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("to", export_formats())
 def test_it_says_whether_loading_runs_code(network, to):
     """As `load_exported` has it: what asks for trust there says so here."""
     text = card_text(network, CardFacts(to=to, labels=LABELS), {})
-    carries = to in RUNNABLE and format_module(to).CARRIES is not None
+    carries = export_format(to).carries_code is not None
     assert ("carries code" in section(text, "Loading this export")) == carries
     assert ("trust=True" in section(text, "Use"), "RECORDING --trust" in text) == (carries, carries)
     assert "--trust" in section(text, "Loading this export")
@@ -160,7 +164,7 @@ def test_text_made_safe(given, expected):
 
 def test_accuracy_and_how_it_was_picked(network):
     said = {
-        picked: section(card_text(network, CardFacts(result=RESULT._replace(picked_on=picked)), {}), "Accuracy")
+        picked: section(card_text(network, CardFacts(result=replace(RESULT, picked_on=picked)), {}), "Accuracy")
         for picked in ("val", "test", "last epoch")
     }
     assert all("87.50 % of 40 test clips (35 right)" in text for text in said.values())
@@ -174,8 +178,11 @@ def test_checks_costs_and_limits(network):
     facts = CardFacts(
         weights="int8",
         labels=LABELS,
-        result=RESULT._replace(fold=2, folds=5, extra=("my set",)),
-        parity=(CheckedGraph("onnx, clip", 3.2e-6, 99, 100), CheckedGraph("onnx, step", float("nan"), 0, 100)),
+        result=replace(RESULT, fold=2, folds=5, extra=("my set",)),
+        parity={
+            "onnx, clip": ParityResult(100, 3.2e-6, 0, 0, 99, 0, 0, 0, 0),
+            "onnx, step": ParityResult(100, float("nan"), 0, 0, 0, 0, 0, 0, 0),
+        },
         accuracy=AccuracyChange(200, 190, 189, 198),
         calibration=CalibrationReport(32, "compensated", (LayerError("a_b", 0.01, 0.02),), {}),
         cost=(("energy at 45 nm", "0.4 mJ"),),
@@ -216,43 +223,50 @@ def run(network, tmp_path):
 
 
 def test_the_result_of_a_run_is_found(run, network, tmp_path):
-    expected = CardResult("mine", "synthgesture", "people", "val", 3, 0.875, 40)
-    assert read_card_result(run) == read_card_result(run / "best") == expected
-    assert read_card_result(network.save_pretrained(tmp_path / "alone")) is None
+    expected = replace(RESULT, recipe="mine")
+    assert read_run_result(run) == read_run_result(run / "best") == expected
+    assert read_run_result(network.save_pretrained(tmp_path / "alone")) is None
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "folds": 5, "fold": 2}))
-    assert read_card_result(run) == expected._replace(fold=2, folds=5)
+    assert read_run_result(run) == replace(expected, fold=2, folds=5)
     recipe = load_recipe("synthgesture")
     object.__setattr__(recipe.data, "extra", ("nmnist=somewhere/else",))
     save_recipe(recipe, run / "recipe.yaml")
-    assert read_card_result(run).extra == ("nmnist",)
+    assert read_run_result(run).extra == ("nmnist",)
 
 
 def test_a_result_of_another_network_is_not_claimed(run):
     (run / "result.json").write_text(json.dumps({**DOCUMENT, "epoch": 9}))
-    assert read_card_result(run) is None
+    assert read_run_result(run) is None
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{", "[]", json.dumps({"name": "x"}), json.dumps({**DOCUMENT, "top1": 87.5}), json.dumps({**DOCUMENT, "n": 0}),
-     json.dumps({**DOCUMENT, "picked_on": "luck"}), json.dumps({**DOCUMENT, "top1": "NaN"})],
+    ("text", "field"),
+    [
+        ("{", None),
+        ("[]", None),
+        (json.dumps({"name": "x"}), "set"),
+        (json.dumps({**DOCUMENT, "top1": 87.5}), "top1"),
+        (json.dumps({**DOCUMENT, "n": 0}), "n"),
+        (json.dumps({**DOCUMENT, "picked_on": "luck"}), "picked_on"),
+        (json.dumps({**DOCUMENT, "top1": "NaN"}), "top1"),
+    ],
     ids=["cut", "list", "lacking", "percent", "none", "luck", "nan"],
-)  # fmt: skip
-def test_a_damaged_result_is_told_in_a_sentence(run, text):
+)
+def test_a_damaged_result_is_refused(run, text, field):
     (run / "result.json").write_text(text)
-    with raises(WeightsError, path=run / "result.json"):
-        read_card_result(run)
+    with raises(DataError, field=field, path=run / "result.json"):
+        read_run_result(run)
 
 
 def test_what_cannot_be_written(network, tmp_path):
-    with pytest.raises(DataError, match=r"README\.md cannot be written"):
+    with raises(DataError, path=tmp_path / "absent" / "README.md"):
         write_card(tmp_path / "absent", network, CardFacts())
-    with pytest.raises(ConfigError, match="weights is 'int4'; one of fp32, fp16, int8 is wanted"):
+    with raises(ConfigError, field="weights"):
         write_card(tmp_path, network, CardFacts(weights="int4"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_result_without_end_is_refused(run):
     os.truncate(run / "result.json", 1 << 42)
-    with raises(WeightsError, path=run / "result.json"):
-        read_card_result(run)
+    with raises(DataError, path=run / "result.json"):
+        read_run_result(run)

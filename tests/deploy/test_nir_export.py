@@ -11,15 +11,18 @@ import torch
 
 nir = pytest.importorskip("nir")
 
+from tests.raising import raises  # noqa: E402
+
 from ripe_mambaspike import create_model  # noqa: E402
-from ripe_mambaspike.deploy.export.formats import nir as nir_file  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_neurons import neuron_graph  # noqa: E402
 from ripe_mambaspike.deploy.export.nir_run import run_graph  # noqa: E402
+from ripe_mambaspike.deploy.export.registry import export_format  # noqa: E402
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError  # noqa: E402
 from ripe_mambaspike.models.synthetic import synthetic_clip  # noqa: E402
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF  # noqa: E402
 from ripe_mambaspike.nn.norm import TimeAffine  # noqa: E402
 
+nir_file = export_format("nir")
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 DT = 0.004
 
@@ -46,7 +49,7 @@ def network(*, same_steps=False, dtype=torch.float64, **overrides):
 
 def spikes_of(model, x):
     with torch.no_grad():
-        return [stage.spikes for stage in model.front_end(x).stages]
+        return list(model.front_end(x, observe=("spikes",)).observed.values())[1::2]
 
 
 @pytest.mark.parametrize("tdm", [True, False], ids=["filtered", "unfiltered"])
@@ -202,13 +205,13 @@ def test_a_graph_that_cannot_be_run_is_refused():
         {**ends, "a": nir.Scale(np.ones(1)), "b": nir.Scale(np.ones(1))},
         [("input", "a"), ("a", "b"), ("b", "a"), ("b", "output")],
     )
-    with pytest.raises(InputError, match="without a delay"):
+    with raises(InputError, field="edges"):
         run_graph(loop, x, DT)
     foreign = nir.NIRGraph({**ends, "a": nir.I(np.ones(1))}, [("input", "a"), ("a", "output")])
-    with pytest.raises(InputError, match="node 'a' of the NIR graph is a I; Input, Output, Scale"):
+    with raises(InputError, field="a"):
         run_graph(foreign, x, DT)
     half = nir.NIRGraph({**ends, "a": nir.Delay(np.array([DT / 2]))}, [("input", "a"), ("a", "output")])
-    with pytest.raises(InputError, match="whole number of steps"):
+    with raises(InputError, field="a"):
         run_graph(half, x, DT)
 
 
@@ -219,13 +222,13 @@ def test_damaged_and_foreign_files_are_refused_in_one_sentence(tmp_path):
     damaged = [b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:2000], bytes(len(whole))]
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(RipeError, match=r"front\.nir") as caught:
+        with raises(RipeError) as caught:
             nir_file.load(path)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match=r"absent\.nir cannot be read"):
+    with raises(InputError):
         nir_file.load(tmp_path / "absent.nir")
     nir.write(path, nir.NIRGraph.from_list(nir.Linear(np.ones((2, 2)))))
-    with pytest.raises(InputError, match="says format none, version 0; ripe-front-end 1 is wanted"):
+    with raises(InputError, field="version"):
         nir_file.load(path)
 
 
@@ -235,25 +238,25 @@ def test_a_file_that_lacks_numbers_is_refused(tmp_path):
     graph = nir.read(path)
     del graph.nodes["stage1.attention"].metadata["gain"]
     nir.write(path, graph)
-    with pytest.raises(RipeError, match=r"lacks stages\.0\.attention\.gain"):
+    with raises(RipeError, field="stages.0.attention.gain"):
         nir_file.load(path)
 
 
 def test_networks_and_places_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path):
     model = create_model("nmnist", seed=0, **{**SMALL, "form": "training"})
     path = tmp_path / "front.nir"
-    with pytest.raises(ConfigError, match="deployed form; 'nmnist' is in its training form"):
+    with raises(ConfigError, field="form"):
         nir_file.save(model, path, 16, 16)
-    with pytest.raises(ConfigError, match="is in its dual-kernel form"):
+    with raises(ConfigError, field="form"):
         nir_file.save(create_model("nmnist", **{**SMALL, "form": "dual-kernel"}), path, 16, 16)
-    with pytest.raises(ConfigError, match="'mamba-spike-nmnist' was given"):
+    with raises(ConfigError, field="model"):
         nir_file.save(create_model("mamba-spike-nmnist"), path, 16, 16)
     deployed = network()
-    with pytest.raises(ConfigError, match="the size is 16×4"):
+    with raises(ConfigError, field="grid"):
         nir_file.save(deployed, path, 4, 16)
-    with pytest.raises(ConfigError, match="is in bfloat16"):
+    with raises(ConfigError, field="dtype"):
         nir_file.save(network().bfloat16(), path, 16, 16)
-    with pytest.raises(InputError, match="cannot be written"):
+    with raises(InputError):
         nir_file.save(deployed, tmp_path / "absent" / "front.nir", 16, 16)
     assert list(tmp_path.iterdir()) == []
 
@@ -261,9 +264,9 @@ def test_networks_and_places_that_do_not_fit_are_refused_and_nothing_is_written(
 def test_clips_that_do_not_fit_are_refused(tmp_path):
     nir_file.save(network(dtype=torch.float32), tmp_path / "front.nir", 16, 16)
     front = nir_file.load(tmp_path / "front.nir")
-    with pytest.raises(InputError, match=r"have shape \(2, 18, 16\); the NIR graph is for \(2, 16, 16\)"):
+    with raises(InputError, field="x"):
         front(torch.zeros(1, 5, 2, 18, 16))
-    with pytest.raises(InputError, match="6 time steps"):
+    with raises(InputError):
         front(torch.zeros(1, 6, 2, 16, 16))
 
 
@@ -274,5 +277,5 @@ def test_without_the_package_the_sentence_says_how_to_get_it(tmp_path, monkeypat
         lambda: nir_file.save(network(dtype=torch.float32), tmp_path / "x.nir", 16, 16),
         lambda: nir_file.load(tmp_path / "x.nir"),
     ):
-        with pytest.raises(ConfigError, match=r'pip install "ripe-mambaspike\[nir\]"'):
+        with raises(ConfigError, field="to"):
             attempt()

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, fuse
 from ripe_mambaspike.deploy.export.graph import Graph, clip_graph, initial_states, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.graph_scan import scan
+from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-onnx_file = pytest.importorskip("ripe_mambaspike.deploy.export.formats.onnx")
+onnx_file = export_format("onnx")
 
 STEPS = 2
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": STEPS}
@@ -41,7 +43,7 @@ class Scanned(torch.nn.Module):
 def test_the_scan_at_any_length_from_one_file(tmp_path):
     module = Scanned()
     dynamic = {"x": {1: "batch", 2: "tokens"}, "delta": {1: "batch", 2: "tokens"}}
-    graph = Graph("step", module, module.example(1, 18, 18), ("x", "delta"), ("y",), dynamic)
+    graph = Graph("step", module, module.example(1, 18, 18), ("x", "delta"), ("y",), dynamic, {})
     onnx_file.save(graph, tmp_path / "scan.onnx")
     run = onnx_file.load(tmp_path / "scan.onnx")
     for batch, length in ((1, 1), (2, 31), (1, 33), (3, 500), (1, 4096)):
@@ -98,7 +100,7 @@ def test_the_file_says_what_it_is(made):
     model = onnx.load(files["step"])
     facts = {entry.key: entry.value for entry in model.metadata_props}
     assert facts["kind"] == "step"
-    assert (facts["steps"], facts["classes"], facts["name"]) == (str(STEPS), "10", "nmnist")
+    assert (facts["time_steps"], facts["num_classes"], facts["name"]) == (str(STEPS), "10", "nmnist")
     assert [value.name for value in model.graph.input] == list(graphs["step"].input_names)
     assert [value.name for value in model.graph.output] == list(graphs["step"].output_names)
     names = [dimension.dim_param for dimension in model.graph.input[0].type.tensor_type.shape.dim]
@@ -129,7 +131,7 @@ def test_int8_weights_stay_int8_in_the_file(loud, tmp_path):
 def test_an_unknown_opset_is_refused_before_any_work(made, tmp_path):
     _, graphs, _ = made
     for opset in (17, 99, "20", True):
-        with pytest.raises(ConfigError, match=r"opset is .*; a whole number from 18 to 22 is wanted"):
+        with raises(ConfigError, field="opset"):
             onnx_file.save(graphs["tail"], tmp_path / "no.onnx", opset=opset)
     assert not list(tmp_path.iterdir())
 
@@ -141,23 +143,21 @@ def test_damaged_files(made, tmp_path):
     flipped = data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
     for damaged in (data[:middle], flipped, b"nothing of the kind", b""):
         place.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"bad\.onnx .*; an ONNX file written by this package is wanted"):
+        with raises(InputError):
             onnx_file.load(place)
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises(InputError):
         onnx_file.load(tmp_path / "absent.onnx")
 
 
 def test_inputs_of_another_size_are_refused(made):
     run = onnx_file.load(made[2]["tail"])
-    with pytest.raises(InputError, match=r"1 inputs were given; .* wants 2: features, attention"):
+    with raises(InputError, field="inputs"):
         run(torch.zeros(1))
-    with pytest.raises(InputError, match=r"cannot be run on inputs of shape \(1, 2, 4, 8\), \(1, 2, 16, 2, 2\)"):
+    with raises(InputError, field="inputs"):
         run(torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 16, 2, 2))
 
 
 def test_the_missing_package_is_named(monkeypatch):
     assert onnx_file.unavailable_reason() is None
-    monkeypatch.setattr(onnx_file, "PACKAGES", ("no_such_package",))
-    assert onnx_file.unavailable_reason() == (
-        'ONNX needs the package no_such_package, which is not installed; pip install "ripe-mambaspike[export]" adds it'
-    )
+    monkeypatch.setattr("ripe_mambaspike.deploy.export.formats.onnx.PACKAGES", ("no_such_package",))
+    assert "no_such_package" in onnx_file.unavailable_reason()

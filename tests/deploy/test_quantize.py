@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.deploy.quantize.convert import apply_stored, compare_accuracy, save_stored, to_float16, to_int8
@@ -63,8 +64,8 @@ def test_moments_are_those_of_what_the_kernels_read(trained):
     x = bars(6, 2)[0]
     moments = input_moments(trained, x.split(4))
     with torch.no_grad(), kernels("off"):
-        front = trained.front_end(x)
-    spikes, inner = front.stages[0].spikes, front.stages[1].inner_spikes
+        front = trained.front_end(x, observe=("spikes",))
+    _, spikes, inner, *_ = front.observed.values()
     rate = trained.stages[1].first_conv.coefficient.detach()[None, :, None, None]
     patches = []
     for clip in spikes:
@@ -90,7 +91,7 @@ def test_moments_are_those_of_what_the_kernels_read(trained):
 def test_the_bridge_reads_rates(trained):
     x = bars(3, 3)[0]
     with torch.no_grad(), kernels("off"):
-        spikes = trained.front_end(x).stages[2].spikes
+        spikes = trained.front_end(x, observe=("spikes",)).observed["stages.2.second_neuron.spikes"]
     rates = spikes.cumsum(1) / torch.arange(1, 5).reshape(1, 4, 1, 1, 1)
     changes = rates - torch.cat((torch.zeros_like(rates[:, :1]), rates[:, :-1]), 1)
     read = F.unfold(torch.cat((rates, changes), 2).flatten(0, 1), 3, padding=1).transpose(1, 2).flatten(0, 1).double()
@@ -143,7 +144,7 @@ def test_accuracy_is_counted_clip_by_clip(trained):
     assert change.agreeing == int((first == second).sum()) < 40
     assert change.points == pytest.approx(100 * (change.top1_stored - change.top1))
     assert str(change).endswith(f"{change.agreeing} of 40 labels agree")
-    with pytest.raises(InputError, match="no labelled clips"):
+    with raises(InputError, field="clips"):
         compare_accuracy(trained, broken, [])
 
 
@@ -163,10 +164,10 @@ def test_a_folder_computes_what_was_checked(trained, calibrated, tmp_path):
 
 def test_labels_of_another_network_write_nothing(trained, calibrated, tmp_path):
     other = Labels(("a", "b"), "x", None, 4, (12, 12), "time", False, 0, "validation")
-    with pytest.raises(ConfigError, match="labels names 2 classes; the network has 4"):
+    with raises(ConfigError, field="labels"):
         save_stored(trained, calibrated[0], tmp_path / "new", labels=other)
     twice = Labels(("a", "a", "b", "c"), "x", None, 4, (12, 12), "time", False, 0, "validation")
-    with pytest.raises(WeightsError, match="twice"):
+    with raises(WeightsError):
         save_stored(trained, calibrated[0], tmp_path / "new", labels=twice)
     assert not (tmp_path / "new").exists()
 
@@ -233,28 +234,28 @@ def test_clips_of_several_sizes_and_shapes(trained):
     ids=["seven", "one", "none", "empty", "nan", "steps", "polarities", "words"],
 )
 def test_clips_that_cannot_calibrate(trained, clips, said):
-    with pytest.raises(InputError, match=said) as caught:
+    with raises(InputError, field="clips") as caught:
         to_int8(trained, clips)
     assert "\n" not in str(caught.value)
 
 
 def test_networks_and_options_that_cannot_be_used(loud, trained):
     clips = bars(8, 0)[0]
-    with pytest.raises(ConfigError, match="'nmnist' in its training form, which is to be fused first"):
+    with raises(ConfigError, field="form"):
         to_int8(loud(), clips)
-    with pytest.raises(ConfigError, match="'mamba-spike-nmnist' was given"):
+    with raises(ConfigError, field="model"):
         to_float16(create_model("mamba-spike-nmnist"))
-    with pytest.raises(ConfigError, match="a Linear was given"):
+    with raises(ConfigError, field="model"):
         to_float16(torch.nn.Linear(2, 2))
-    with pytest.raises(ConfigError, match="rounding is 'upwards'; one of plain, searched, compensated"):
+    with raises(ConfigError, field="rounding"):
         to_int8(trained, clips, rounding="upwards")
-    with pytest.raises(ConfigError, match="float16_stages is 4; a whole number from 0 to 3"):
+    with raises(ConfigError, field="float16_stages"):
         to_int8(trained, clips, float16_stages=4)
     broken = deepcopy(trained)
     broken.head.bias.data[1] = torch.nan
-    with pytest.raises(ConfigError, match=r"finite weights; 'nmnist' has a number in head\.bias"):
+    with raises(ConfigError, field="head.bias"):
         to_int8(broken, clips)
-    with pytest.raises(WeightsError, match="have nobody"):
+    with raises(WeightsError, field="stored"):
         apply_stored(trained, {"nobody": Stored(torch.zeros(1, 1).half(), None)})
 
 

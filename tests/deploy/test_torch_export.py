@@ -2,17 +2,20 @@
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import fuse
 from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.formats import torch_export
 from ripe_mambaspike.deploy.export.graph import clip_graph, initial_states, resized, step_graph
 from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
+from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.models.synthetic import synthetic_clip
 
 pytestmark = pytest.mark.slow
+
+torch_export = export_format("torch-export")
 
 
 @pytest.fixture
@@ -60,14 +63,14 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
     place = tmp_path / "step.pt2"
     torch_export.save(graph, place, dynamic=False)
     run, data = torch_export.load(place), place.read_bytes()
-    with pytest.raises(InputError, match=r"step\.pt2 cannot be run on inputs of shape \(2, 2, 18, 18\)"):
+    with raises(InputError, field="inputs"):
         run(*resized(graph, 2, 18, 18).example)
     middle = len(data) // 2
     for damaged in (data[:middle], data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :], b"no", b""):
         place.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"step\.pt2 is damaged or no exported program .* is wanted"):
+        with raises(InputError):
             torch_export.load(place)
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises(InputError):
         torch_export.load(tmp_path / "absent.pt2")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from raising import raises
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.models.evaluate import RunResult, read_result
+from ripe_mambaspike.models.evaluate import TrainingResult, read_result
 from ripe_mambaspike.train import jobs, seeds
 from ripe_mambaspike.train.jobs import SeedRun
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
@@ -21,7 +21,7 @@ RESULT = {
     "format": "ripe-result", "version": 1, "name": "x", "protocol": "validation", "picked_on": "val", "epoch": 1,
     "set": "x", "cut": None, "top1": 0.5, "top5": 1.0, "n": 10,
 }  # fmt: skip
-READ = RunResult(**RESULT)
+READ = TrainingResult(**RESULT)
 
 
 def write_result(folder, **changes):

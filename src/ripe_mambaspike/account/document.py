@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.account.energy import energy_report
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import BYTES, count_parameters
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.evaluation import evaluation

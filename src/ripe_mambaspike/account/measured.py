@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ripe_mambaspike.account.document import document_of
 from ripe_mambaspike.account.energy import ConvActivity, backbone_macs, energy_of
-from ripe_mambaspike.account.flops import count_flops
+from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.flops import count_flops
 
 ENTRY = "stage1.first_conv"  # reads event counts: multiply-adds in any form
 
@@ -49,16 +49,9 @@ class Activity:
 
 def accumulator_of(model: Model) -> Accumulator:
     """The runtime for a network of any form that has a dual-kernel one."""
-    if not isinstance(model, RipeMambaSpike):
-        raise ConfigError(
-            f"'{model.name}' is a Mamba-Spike network, which has no dual-kernel form to measure on recordings; "
-            "a RIPE-MambaSpike network is wanted"
-        )
+    model = require_form(model, "counting additions", "training", "deployed", "dual-kernel")
     if not model.config.tdm:
-        raise ConfigError(
-            f"'{model.name}' has tdm false and so no dual-kernel form to measure on recordings; "
-            "a network with the temporal filter is wanted"
-        )
+        raise ConfigError(f"tdm: expected true for a dual-kernel form, got false of '{model.name}'", field="tdm")
     return Accumulator(model)
 
 
@@ -88,7 +81,7 @@ def account_recordings(model: Model, activities: Iterable[Activity], measured_on
     seen = list(activities)
     sizes = {(one.steps, one.resolution) for one in seen}
     if len(sizes) != 1:
-        raise InputError(f"the recordings were binned to {len(sizes)} sizes; one is wanted")
+        raise InputError(f"recordings: expected clips of one size, got {len(sizes)} sizes", field="recordings")
     assert isinstance(model.config, RipeConfig)
     ((steps, resolution),) = sizes
     config = model.config.replace(time_steps=steps, in_size=resolution)

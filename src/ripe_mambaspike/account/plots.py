@@ -14,9 +14,9 @@ ENDINGS = (".png", ".svg", ".pdf")
 def plot_sweep(sweep: Sweep, path: Path) -> None:
     """Write the picture; the file's ending chooses its kind."""
     if path.suffix.lower() not in ENDINGS:
-        raise InputError(f"--plot was given {path}; a name that ends in {', '.join(ENDINGS)} is wanted")
+        raise InputError(f"plot: expected a name that ends in {', '.join(ENDINGS)}, got {path}", field="plot")
     if not path.parent.is_dir():
-        raise InputError(f"--plot was given {path}; the folder {path.parent} does not exist")
+        raise InputError(f"plot: expected a file in an existing folder, got {path}", field="plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -55,7 +55,8 @@ def _save(figure: Any, path: Path) -> None:
         with atomic_write(path) as file:
             figure.savefig(file, dpi=150, format=path.suffix[1:].lower())
     except OSError as error:
-        raise InputError(f"--plot was given {path}, which cannot be written ({error.strerror or error})") from error
+        message = f"plot: expected a writable file, got {path} ({error.strerror or error})"
+        raise InputError(message, field="plot") from error
 
 
 def _line(axes: Any, rows: list[SweepRow], column: str, label: str, color: str, style: str = "-") -> None:

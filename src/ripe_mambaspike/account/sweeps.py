@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ripe_mambaspike.account.flops import count_flops
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
+from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import model_config
 
 SweepName = Literal["resolution", "steps", "width", "tokens"]
@@ -42,7 +42,7 @@ PRUNED = "Counted by the paper with 64 tokens a step, though called all tokens: 
 def sweep(name: SweepName, config: ModelConfig) -> Sweep:
     """One table; the paper's values are of its DVS-Gesture network and shown for it alone."""
     if not isinstance(config, RipeConfig):
-        raise ConfigError(f"a sweep over {name} was asked of Mamba-Spike; a RIPE-MambaSpike network is wanted")
+        raise ConfigError(f"model: expected a RIPE-MambaSpike network to sweep {name}, got Mamba-Spike", field="model")
     made = SWEEPS[name](config)
     if config != model_config("dvsgesture"):
         rows = [SweepRow(row.setting, row.position, dict.fromkeys(row.paper), row.ours) for row in made.rows]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ripe_mambaspike.account.flops import count_flops, token_counts
 from ripe_mambaspike.bench.measure import Times
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
+from ripe_mambaspike.models.flops import count_flops, token_counts
 
 BYTES = {"float32": 4, "bfloat16": 2}
 

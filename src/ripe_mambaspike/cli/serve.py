@@ -69,7 +69,7 @@ class ServeCommand:
             raise InputError(f"ripe serve needs the package {missing[0]}; install ripe-mambaspike[serve]")
         import torch
 
-        from ripe_mambaspike.live.addresses import is_loopback
+        from ripe_mambaspike.live.access import is_loopback
         from ripe_mambaspike.live.server import listen, make_app, make_server
 
         sys.setswitchinterval(QUICK)
@@ -77,10 +77,12 @@ class ServeCommand:
         socket = listen(self.host.strip("[]"), self.port)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores - 1))  # one core is for the frames
-        service.network.warm()
+        service.network.warm_up()
         address, port = socket.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        print(f"{service.network.facts()['name']} on http://{shown}:{port}/ ({len(service.listed)} recordings listed)")
+        print(
+            f"{service.network.describe()['name']} on http://{shown}:{port}/ ({len(service.listed)} recordings listed)"
+        )
         if not is_loopback(address):
             print("ripe: whoever reaches this machine can watch and upload; there is no password", file=sys.stderr)
         if self.window is None:
@@ -93,7 +95,7 @@ class ServeCommand:
     def _service(self) -> "Service":
         from ripe_mambaspike.deploy.export.run import is_export
         from ripe_mambaspike.inference.classifier import load_network
-        from ripe_mambaspike.live.addresses import check_host, known_names
+        from ripe_mambaspike.live.access import check_host, known_names
         from ripe_mambaspike.live.library import list_recordings
         from ripe_mambaspike.live.limits import MEGABYTE, ServerLimits
         from ripe_mambaspike.live.network import make_served_network

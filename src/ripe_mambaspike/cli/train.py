@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from ripe_mambaspike.data.settings import DataSettings
-    from ripe_mambaspike.models.evaluate import RunResult
+    from ripe_mambaspike.models.evaluate import TrainingResult
     from ripe_mambaspike.train.checkpoint import BestEpoch
     from ripe_mambaspike.train.recipe import Recipe
     from ripe_mambaspike.train.trainer import Trainer
@@ -120,7 +120,7 @@ def gather_settings(words: list[str]) -> list[str]:
     return [*rest, "--set", *settings] if settings else words
 
 
-def show_result(result: "RunResult", folder: Path, page: Path | None) -> None:
+def show_result(result: "TrainingResult", folder: Path, page: Path | None) -> None:
     out = console()
     how = {
         "val": "selected on validation clips, tested once",

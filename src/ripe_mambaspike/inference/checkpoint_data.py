@@ -28,7 +28,7 @@ def data_settings_of(
     The preparation is the one with the key `store`, or the `current` one. By default it is the one that the network was
     trained on; under another root, or of another dataset, the current one where that does not exist.
     """
-    recipe = _run_settings(folder)
+    recipe = run_data_settings(folder)
     known = labels.set or dataset
     if known is None:
         raise WeightsError(
@@ -74,7 +74,7 @@ def data_settings_of(
     )
 
 
-def _run_settings(folder: Path) -> DataSettings | None:
+def run_data_settings(folder: Path) -> DataSettings | None:
     """Of the run that a network belongs to; None for a network outside a run."""
     recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
     return None if recipe is None else read_data_settings(recipe)
@@ -84,7 +84,7 @@ def trained_store(folder: Path, labels: Labels) -> str | None:
     """The key of the store that a network was trained on; None where it is not known."""
     if labels.store is not None:
         return labels.store
-    recipe = _run_settings(folder)
+    recipe = run_data_settings(folder)
     return None if recipe is None or recipe.dataset != labels.set else recipe.store
 
 

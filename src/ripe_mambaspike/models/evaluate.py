@@ -106,7 +106,7 @@ class ClassAccuracy(msgspec.Struct, frozen=True):
     correct: Annotated[int, Meta(ge=0)]
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a training run ended with: the selected network on the test clips."""
 
     format: Literal["ripe-result"]
@@ -139,7 +139,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
-def read_result(folder: Path) -> RunResult | None:
+def read_result(folder: Path) -> TrainingResult | None:
     """The result of the run in a folder; None where it has none yet."""
     path = folder / RESULT_FILE
     try:
@@ -148,4 +148,4 @@ def read_result(folder: Path) -> RunResult | None:
         return None
     except OSError as error:
         raise WeightsError(f"{path}: expected a readable file, got {error.strerror}", path=path) from error
-    return read_json(path, RunResult, error=WeightsError, hint="without the file, the run is tested again")
+    return read_json(path, TrainingResult, error=WeightsError, hint="without the file, the run is tested again")

@@ -25,7 +25,7 @@ from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import atomic_folder, commit
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, RunResult, read_result
+from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, TrainingResult, read_result
 from ripe_mambaspike.models.labels import BEST, LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
@@ -136,7 +136,7 @@ class TrainingRun:
         self.rows, self.best, self.seconds = document.rows, document.best, document.seconds
         return True
 
-    def run(self) -> RunResult:
+    def run(self) -> TrainingResult:
         """Train to the last epoch and test."""
         epochs = self.recipe.schedule.epochs
         first = self.processes.is_first
@@ -262,7 +262,7 @@ class TrainingRun:
             store=store.key, sensor_size=store.whole_size, crop=store.crop, duration_us=self.data.duration_us,
         )  # fmt: skip
 
-    def _test(self) -> RunResult:
+    def _test(self) -> TrainingResult:
         """The selected network, reloaded, on the test split: read here for the first time, and once."""
         self.processes.wait()  # for the first one, which writes the network
         model = from_pretrained(self.folder / BEST).to(self.device)
@@ -270,7 +270,7 @@ class TrainingRun:
         recipe, folds = self.recipe, self.recipe.data.folds
         picked = "test" if recipe.run.protocol == "paper" else "val" if self.data.val is not None else "last epoch"
         scores = found.to_dict(self.data.classes)
-        result = RunResult(
+        result = TrainingResult(
             format="ripe-result",
             version=1,
             name=recipe.name,
@@ -337,7 +337,7 @@ def train(
     callback: Callback | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
     processes: Processes = SINGLE_PROCESS,
-) -> RunResult:
+) -> TrainingResult:
     """Train by a recipe (a `Recipe`, the name of a shipped one, or a .yaml file) and test the selected network.
 
     out: the run's folder; runs/NAME by default. One run at a time uses a folder.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, remove_leftovers
-from ripe_mambaspike.models.evaluate import RESULT_FILE, RunResult
+from ripe_mambaspike.models.evaluate import RESULT_FILE, TrainingResult
 from ripe_mambaspike.train.distributed import Processes
 from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import difference
@@ -78,7 +78,7 @@ def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
         )
 
 
-def write_result(folder: Path, result: RunResult) -> None:
+def write_result(folder: Path, result: TrainingResult) -> None:
     path = folder / RESULT_FILE
     try:
         with atomic_write(path) as file:

@@ -14,7 +14,7 @@ from ripe_mambaspike.data.settings import root_of
 from ripe_mambaspike.data.store import current_key
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.files import atomic_write
-from ripe_mambaspike.models.evaluate import RunResult, read_result
+from ripe_mambaspike.models.evaluate import TrainingResult, read_result
 from ripe_mambaspike.schema import read_json
 from ripe_mambaspike.train import jobs
 from ripe_mambaspike.train.jobs import Report, RunOutcome, SeedRun
@@ -200,7 +200,7 @@ def train_command(recipe: str, run: SeedRun, settings: Sequence[str]) -> list[st
     return [*program, "--out", str(run.folder), "--resume", "auto", "--set", *settings]
 
 
-def finished_result(run: SeedRun, recipe: Recipe) -> RunResult | None:
+def finished_result(run: SeedRun, recipe: Recipe) -> TrainingResult | None:
     """The result of an earlier run of this recipe; None where there is none, an error where the recipe differs."""
     result = read_result(run.folder)
     if result is None:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ripe_mambaspike.models.evaluate import RunResult, has_trivial_top5
+from ripe_mambaspike.models.evaluate import TrainingResult, has_trivial_top5
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | N
     return WelchTest(difference, float(found.statistic), float(found.df), float(found.pvalue))
 
 
-def pool_results(results: Sequence[RunResult]) -> PooledAccuracy:
+def pool_results(results: Sequence[TrainingResult]) -> PooledAccuracy:
     """The results of the folds of one seed, or of its only run, as one."""
     count = sum(result.n for result in results)
 

@@ -7,14 +7,14 @@ import math
 import re
 import string
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ripe_mambaspike.data.sets.registry import dataset_info
-from ripe_mambaspike.deploy.export.card_result import PICKED, CardResult
-from ripe_mambaspike.deploy.export.manifest import RUNNABLE
-from ripe_mambaspike.deploy.export.run import format_module
+from ripe_mambaspike.deploy.export.parity import ParityResult
+from ripe_mambaspike.deploy.export.registry import export_format
+from ripe_mambaspike.deploy.export.run_result import PICKED, RunResult
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
 from ripe_mambaspike.events.region import format_size
@@ -38,15 +38,6 @@ WEIGHTS = {
 }
 
 
-class CheckedGraph(NamedTuple):
-    """An exported graph beside PyTorch on the same clips."""
-
-    what: str  # such as "onnx, clip"
-    difference: float  # largest, relative
-    agreeing: int
-    clips: int
-
-
 @dataclass(frozen=True)
 class CardFacts:
     """What a card can say beside what the network itself tells; anything may be unknown."""
@@ -54,8 +45,8 @@ class CardFacts:
     to: str = "safetensors"  # the format of the export
     weights: str = "fp32"  # fp32, fp16 or int8
     labels: Labels | None = None
-    result: CardResult | None = None
-    parity: tuple[CheckedGraph, ...] = ()
+    result: RunResult | None = None
+    parity: Mapping[str, ParityResult] = field(default_factory=dict)  # by format and graph
     accuracy: AccuracyChange | None = None  # of the smaller weights, on held-out clips
     calibration: CalibrationReport | None = None
     cost: tuple[tuple[str, str], ...] = ()  # what, and how much with its unit
@@ -66,14 +57,14 @@ def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> P
     """Write README.md into the folder, which is there with the other files; the file's path."""
     path = Path(folder) / CARD_FILE
     if facts.weights not in WEIGHTS:
-        raise ConfigError(f"weights is {facts.weights!r}; one of {', '.join(WEIGHTS)} is wanted")
+        raise ConfigError(f"weights: expected one of {', '.join(WEIGHTS)}, got {facts.weights!r}", field="weights")
     try:
         files = {one.name: one.stat().st_size for one in sorted(path.parent.iterdir()) if one.is_file()}
         text = card_text(model, facts, files)
         with atomic_write(path) as file:
             file.write(text.encode())
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror or error}); a folder is wanted") from error
+        raise DataError(f"{path}: expected a writable file, got {error.strerror or error}", path=path) from error
     return path
 
 
@@ -90,7 +81,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
         "Checks": _checks(facts),
         "Cost": (f"- {safe(what)}: {safe(much)}" for what, much in facts.cost),
         "Limits": _limits(model, facts),
-        "Licence": iter(["The code is Apache-2.0. Weights and recordings are for those who made them to license."]),
+        "Licence": iter(["The code is Apache-2.0. Weights and data keep their own licences."]),
     }
     lines = [*_front_matter(facts), "", f"# {safe(model.name)}"]
     for title, section in sections.items():
@@ -159,7 +150,7 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
 
 def _carries(facts: CardFacts) -> str | None:
     """The code in every file of the format, None where there is none."""
-    return format_module(facts.to).CARRIES if facts.to in RUNNABLE else None
+    return export_format(facts.to).carries_code
 
 
 def _loading(facts: CardFacts) -> Iterator[str]:
@@ -246,10 +237,10 @@ def _accuracy(facts: CardFacts) -> Iterator[str]:
 
 
 def _checks(facts: CardFacts) -> Iterator[str]:
-    for one in facts.parity:
+    for what, one in facts.parity.items():
         size = f"{one.difference:.1e}" if math.isfinite(one.difference) else "not finite"
         yield (
-            f"- {safe(one.what)} beside PyTorch: largest relative difference {size}, {one.agreeing} of {one.clips} "
+            f"- {safe(what)} beside PyTorch: largest relative difference {size}, {one.labels} of {one.clips} "
             "labels agree."
         )
     if facts.calibration:

@@ -1,36 +1,39 @@
-"""What the formats share: a file that appears whole or is read whole, and the words for what cannot be."""
+"""What the formats share: files that are written whole or read whole, trust, and errors."""
 
-from collections.abc import Sequence
+import contextlib
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.graph import Graph
-from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import atomic_write, read_regular
 
-MAX_GRAPH = 512 << 20  # bytes; those of the shipped networks have some million
-
+MAX_GRAPH_BYTES = 512 << 20  # the shipped networks' graphs have a few million
+HINT = "pass a file written by ripe export"
 TRUST_HINT = "--trust (in Python trust=True) loads it all the same, and runs whatever code it carries"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file, or a sentence and no trace of it."""
+    """Write the file, or raise and leave nothing."""
     try:
         with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); a place with room for it is wanted"
-        ) from error
+        raise InputError(f"{path}: expected a writable file, got {error.strerror or error}", path=path) from error
 
 
-def graph_bytes(path: Path, wanted: str) -> bytes:
-    """The content of a graph's file, or a sentence that ends with what is wanted."""
+def read_file(path: Path) -> bytes:
+    """The content of a graph's file."""
     try:
-        return read_regular(path, MAX_GRAPH)
+        return read_regular(path, MAX_GRAPH_BYTES)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({reason_of(error)}); {wanted}", path=path) from error
+        raise InputError(f"{path}: expected a readable file, got {first_line(error)}; {HINT}", path=path) from error
 
 
 def require_trust(path: Path, carries: str | None, trust: bool) -> None:
@@ -41,23 +44,47 @@ def require_trust(path: Path, carries: str | None, trust: bool) -> None:
         )
 
 
-def reason_of(error: BaseException) -> str:
-    """The first line of what an error says."""
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
     said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return str(said).splitlines()[0][:200]
 
 
+def damaged(path: Path, what: str, error: BaseException | str) -> InputError:
+    """The error for a file that is not what it should be."""
+    reason = error if isinstance(error, str) else first_line(error)
+    return InputError(f"{path}: expected {what}, got a damaged or foreign file ({reason}); {HINT}", path=path)
+
+
 def failed_run(path: Path, inputs: Sequence[Tensor], error: Exception) -> InputError:
-    """What is raised for a graph that stumbled over its inputs."""
+    """The error for a graph that cannot be run on its inputs."""
     shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
-    return InputError(f"{path} cannot be run on inputs of shape {shapes} ({reason_of(error)})", path=path)
+    return InputError(f"{path}: inputs: got shapes {shapes}, which it cannot run ({first_line(error)})", path=path)
 
 
-def refuse_free_sizes(graph: Graph, what: str) -> None:
-    """For a format that cannot leave them open."""
-    if graph.dynamic:
-        sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
-        raise ConfigError(
-            f"{what} is for one size, and the {graph.kind} graph's {', '.join(sizes)} are to stay free; "
-            "--static is wanted"
-        )
+def check_inputs(path: Path, given: Sequence[object], expected: Sequence[object]) -> None:
+    """Refuse inputs of another number, dtype or shape than a graph of one size was made for."""
+    if list(given) != list(expected):
+        raise InputError(f"{path}: inputs: expected {expected}, got {given}", field="inputs", path=path)
+
+
+@contextlib.contextmanager
+def silenced(*, stderr: bool = False) -> Iterator[None]:
+    """Without warnings and remarks of PyTorch's exporters; with `stderr` also without what libraries print there."""
+    disabled = logging.root.manager.disable
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        stack.callback(logging.disable, disabled)
+        if stderr:
+            with contextlib.suppress(OSError, ValueError):  # there may be no standard error at all
+                sys.stderr.flush()
+                saved = os.dup(2)
+                stack.callback(os.close, saved)
+                silent = os.open(os.devnull, os.O_WRONLY)
+                stack.callback(os.close, silent)
+                os.dup2(silent, 2)
+                stack.callback(os.dup2, saved, 2)
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        yield

@@ -10,7 +10,7 @@ that does not depend on the sizes; batch, height and width may be symbols, T is 
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,18 @@ from torch.nn.utils import parametrize
 
 from ripe_mambaspike.deploy.export.graph_front import FrontEnd
 from ripe_mambaspike.deploy.export.graph_tail import Tail
+from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model, require_unmodified
-from ripe_mambaspike.models.config import MIN_SIDE
+from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.described import sync_num_classes
+from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 if TYPE_CHECKING:
     from ripe_mambaspike.models.stored import Stored
 
 NEXT = "next."  # before the name of a state that a step hands on
+GRAPH_KINDS = ("clip", "step", "tail")
 SALIENCE = ("tokens.total", "tokens.earliness")  # states that the tail of a network with selected tokens reads
 
 
@@ -41,6 +43,7 @@ class Graph:
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     dynamic: Mapping[str, Mapping[int, str]]  # of every input with such dimensions: {dimension: what it is}
+    facts: Mapping[str, Any]  # name, time_steps and num_classes, for the file
 
 
 def clip_graph(
@@ -83,6 +86,44 @@ def resized(graph: Graph, batch: int, height: int, width: int) -> Graph:
     """The same graph with an example of another batch and size."""
     module: Any = graph.module
     return dataclasses.replace(graph, example=module.example(batch, height, width))
+
+
+def graph_kinds(config: RipeConfig, wanted: Sequence[str] = ()) -> tuple[str, ...]:
+    """The graphs to write of a network: those wanted, or all."""
+    return tuple(wanted) or GRAPH_KINDS
+
+
+def make_graph(
+    kind: str,
+    model: RipeMambaSpike,
+    height: int,
+    width: int,
+    stored: "Mapping[str, Stored] | None" = None,
+    *,
+    time_steps: int | None = None,
+) -> Graph:
+    """A graph by its kind."""
+    if kind == "step":
+        return step_graph(model, height, width, stored)
+    make = clip_graph if kind == "clip" else tail_graph
+    return make(model, height, width, stored, steps=time_steps)
+
+
+def step_states(config: RipeConfig, batch: int, height: int, width: int) -> dict[str, Tensor]:
+    """The states of a step graph before the first step, by name: zeros."""
+    with torch.device("meta"):
+        front = FrontEnd(build(config, config.architecture))  # type: ignore[arg-type]
+    shapes = front.state_shapes(batch, height, width)
+    return {name: torch.zeros(shape) for name, shape in zip(front.state_names, shapes, strict=True)}
+
+
+def refuse_dynamic(graph: Graph, name: str) -> None:
+    """For a format that cannot leave sizes open."""
+    if graph.dynamic:
+        sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
+        raise ConfigError(
+            f"static: expected true for {name}, which is for one size, got free {', '.join(sizes)}", field="static"
+        )
 
 
 class _Clip(nn.Module):
@@ -171,15 +212,9 @@ class _Expanded(nn.Module):
 
 def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpike:
     """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
-    wanted = "a graph wants a RIPE-MambaSpike network in its deployed form"
-    if not isinstance(model, RipeMambaSpike):
-        given = f"'{model.name}'" if isinstance(model, Model) else f"a {type(model).__name__}"
-        raise ConfigError(f"{wanted}; {given} was given")
-    if model.config.form != "deployed":
-        raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    model = require_form(model, "export", "deployed")
     if model.config.causal:
-        raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal, and has no graph yet")
-    require_unmodified(model, "export")
+        raise ConfigError(f"causal: expected false for export, got true of '{model.name}'", field="causal")
     sync_num_classes(model)
     prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     if prepared.dtype != torch.float64:
@@ -189,7 +224,8 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
     for name, one in (stored or {}).items():
         if name not in shapes or one.values.shape != shapes[name]:
             raise ConfigError(
-                f"stored has {name} of shape {tuple(one.values.shape)}; '{model.name}' has no such weight"
+                f"stored: expected weights of '{model.name}', got {name} of shape {tuple(one.values.shape)}",
+                field="stored",
             )
         part, _, last = name.rpartition(".")
         module = prepared.get_submodule(part)
@@ -201,15 +237,15 @@ def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpi
 def _checked_steps(model: Any, steps: int | None) -> int:
     most: int = model.config.time_steps
     if steps is not None and not 1 <= steps <= most:
-        raise ConfigError(f"steps is {steps}; the network takes from 1 to {most}")
+        raise ConfigError(f"time_steps: expected an int from 1 to {most}, got {steps}", field="time_steps")
     return most if steps is None else steps
 
 
 def _graph(kind: str, module: Any, model: RipeMambaSpike, height: int, width: int) -> Graph:
     if min(height, width) < MIN_SIDE:
-        raise ConfigError(f"the graph's size is {height}×{width}; three strides of two need at least 8×8")
+        raise ConfigError(f"in_size: expected at least 8×8, got {height}×{width}", field="in_size")
     steps = model.config.time_steps if kind == "step" else module.steps
     module.eval()
     module.size = (height, width)
-    module.facts = {"name": model.name, "steps": steps, "classes": model.config.num_classes}
-    return Graph(kind, module, module.example(1, height, width), module.inputs, module.outputs, module.axes)
+    facts = {"name": model.name, "time_steps": steps, "num_classes": model.config.num_classes}
+    return Graph(kind, module, module.example(1, height, width), module.inputs, module.outputs, module.axes, facts)

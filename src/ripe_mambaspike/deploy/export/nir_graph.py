@@ -23,8 +23,8 @@ from ripe_mambaspike.deploy.export.nir_neurons import (
     nir,
     scale_node,
 )
+from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import TimeAffine
@@ -83,18 +83,12 @@ def text(value: Any) -> str:
 
 
 def check_model(model: Any) -> None:
-    wanted = "a NIR file is made of a RIPE-MambaSpike network in its deployed form"
-    if not isinstance(model, RipeMambaSpike):
-        given = f"'{model.name}'" if hasattr(model, "name") else f"a {type(model).__name__}"
-        raise ConfigError(f"{wanted}; {given} was given")
-    if model.config.form != "deployed":
-        raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
+    model = require_form(model, "a NIR export", "deployed")
     if model.config.causal:
-        raise ConfigError(f"{wanted} that looks at whole clips; '{model.name}' is causal")
-    require_unmodified(model, "export")
+        raise ConfigError(f"causal: expected false for a NIR export, got true of '{model.name}'", field="causal")
     kind = str(model.dtype).removeprefix("torch.")
     if kind not in ("float32", "float64"):
-        raise ConfigError(f"{wanted} in float32 or float64; '{model.name}' is in {kind}")
+        raise ConfigError(f"dtype: expected float32 or float64 for a NIR export, got {kind}", field="dtype")
 
 
 def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:

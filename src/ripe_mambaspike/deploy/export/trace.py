@@ -23,7 +23,8 @@ def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedP
     except Exception as error:  # torch.export has many ways to say that it cannot
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         hint = "; --static may help" if dynamic else ""
-        raise ConfigError(f"the {graph.kind} graph cannot be traced by torch.export ({first}){hint}") from error
+        message = f"model: expected a {graph.kind} graph that torch.export can trace, got {first}{hint}"
+        raise ConfigError(message, field="model") from error
 
 
 def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:
@@ -44,7 +45,7 @@ def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
     shape = inputs[0].shape
     tokens = shape[1] * shape[2] if kind == "tail" else shape[1] * -(-shape[-2] // 8) * -(-shape[-1] // 8)
     if tokens > MAX_TOKENS:
-        raise InputError(f"the clips give {tokens} tokens each; a graph of free size takes at most {MAX_TOKENS}")
+        raise InputError(f"clips: expected at most {MAX_TOKENS} tokens each, got {tokens}", field="clips")
 
 
 def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.deploy.fuse.verify import FormAgreement, verify, verify_rounding
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -33,31 +34,25 @@ def dual_kernel(model: Model, *, quiet: bool = False) -> RipeMambaSpike:
 
 
 def fuse_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, FormAgreement]:
-    _expect(model, "fuse", "training")
+    _check_model(model, "fuse", "training")
     return _convert(model, "deployed", quiet)
 
 
 def dual_kernel_with_report(model: Model, *, quiet: bool = False) -> tuple[RipeMambaSpike, FormAgreement]:
-    _expect(model, "dual_kernel", "training", "deployed")
+    _check_model(model, "dual_kernel", "training", "deployed")
     if model.config.form == "training":
         model = fuse(model, quiet=quiet)
     return _convert(model, "dual-kernel", quiet)
 
 
-def _expect(model: Any, what: str, *forms: str) -> None:
-    wanted = f"{what} wants a RIPE-MambaSpike network in its {' or '.join(forms)} form"
-    if not isinstance(model, RipeMambaSpike):
-        given = f"'{model.name}', which has no branches," if isinstance(model, Model) else f"a {type(model).__name__}"
-        raise ConfigError(f"{wanted}; {given} was given")
-    if model.config.form not in forms:
-        raise ConfigError(f"{wanted}; '{model.name}' is in its {model.config.form} form")
-    require_unmodified(model, what)
+def _check_model(model: Any, what: str, *forms: str) -> None:
+    model = require_form(model, what, *forms)
     sync_num_classes(model)
     if (found := difference_from_config(model, meta_copy(model))) is not None:
-        raise ConfigError(f"{wanted}; {found} in '{model.name}'", field=found.name)
+        raise ConfigError(f"{found.name}: expected what the config says for {what}, got {found}", field=found.name)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
-        raise ConfigError(f"{wanted} and in one precision; '{model.name}' holds {' and '.join(sorted(kinds))}")
+        raise ConfigError(f"dtype: expected one precision for {what}, got {' and '.join(sorted(kinds))}", field="dtype")
 
 
 def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, FormAgreement]:

@@ -52,8 +52,9 @@ def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> FormAgreement:
     agreement = compare_forms(first, second, probe(first).to(next(first.parameters()).device))
     if not agreement.error <= TOLERANCE or agreement.flips:
         raise VerificationError(
-            f"the {second.config.form} form of '{second.name}' does not agree with its {first.config.form} form: "
-            f"{agreement}; at most {TOLERANCE:.0e} and no differing spike are wanted"
+            f"{second.config.form}: expected the outputs of the {first.config.form} form of '{second.name}' to "
+            f"{TOLERANCE:.0e} and the same spikes, got {agreement}",
+            field=second.config.form,
         )
     return agreement
 
@@ -69,8 +70,9 @@ def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
     agreement = _agreement(ours, theirs, MIN_ROUNDED_SCALE)
     if not agreement.error <= ROUNDING[first.dtype]:
         raise VerificationError(
-            f"the {second.config.form} form of '{second.name}' rounds too far from its {first.config.form} form: "
-            f"{agreement}; at most {ROUNDING[first.dtype]:.0e} is wanted"
+            f"{second.config.form}: expected layers that round as in the {first.config.form} form of '{second.name}' "
+            f"to {ROUNDING[first.dtype]:.0e}, got {agreement}",
+            field=second.config.form,
         )
 
 
@@ -93,14 +95,10 @@ def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
     The latter is looked at because a layer behind silent neurons would otherwise go unseen.
     """
     trace = _trace_layers(model)
-    front = model.front_end(x, LITERAL)
-    for level, stage in enumerate(front.stages, 1):
-        trace[f"stage {level} first spikes"] = stage.inner_spikes
-        trace[f"stage {level} attention"] = stage.attention
-        trace[f"stage {level} spikes"] = stage.spikes
-    trace["bridge"] = front.features
-    trace["logits"] = model.classify(front.features, front.attention, model.select(front.stages[-1].spikes))
-    return trace
+    front = model.front_end(x, LITERAL, observe=("spikes", "attention"))
+    indices = model.select(front.token_scores)
+    logits = model.classify(front.features, front.attention, indices)
+    return trace | front.observed | {"bridge": front.features, "logits": logits}
 
 
 def _trace_layers(model: RipeMambaSpike) -> dict[str, Tensor]:

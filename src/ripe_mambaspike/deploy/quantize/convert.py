@@ -15,10 +15,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.deploy.quantize.moments import input_moments
 from ripe_mambaspike.deploy.quantize.rounding import ROUNDINGS, Rounded, damped, output_error, round_nearest
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, require_unmodified
+from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.input_checks import check_input
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels
 from ripe_mambaspike.models.pretrained import save_pretrained
@@ -90,7 +91,7 @@ class AccuracyChange(NamedTuple):
 @torch.no_grad()
 def to_float16(model: Model) -> dict[str, Stored]:
     """Everything of two or more dimensions; what float16 cannot hold stays out and is kept in float32."""
-    _expect(model, "to_float16")
+    _check_model(model, "to_float16")
     return {name: one for name, tensor in model.named_parameters() if (one := _in_float16(tensor)) is not None}
 
 
@@ -107,11 +108,13 @@ def to_int8(
     See `deploy.quantise_rounding` for the ways to round. The convolutions of the first `float16_stages` stages are
     kept in float16; with two of them the 0.87 M networks still are below 1.05 MB.
     """
-    network = _expect(model, "to_int8")
+    network = _check_model(model, "to_int8")
     if rounding not in ROUNDINGS:
-        raise ConfigError(f"rounding is {rounding!r}; one of {', '.join(ROUNDINGS)} is wanted")
+        raise ConfigError(f"rounding: expected one of {', '.join(ROUNDINGS)}, got {rounding!r}", field="rounding")
     if float16_stages not in range(len(network.stages) + 1):
-        raise ConfigError(f"float16_stages is {float16_stages!r}; a whole number from 0 to 3 is wanted")
+        raise ConfigError(
+            f"float16_stages: expected an int from 0 to 3, got {float16_stages!r}", field="float16_stages"
+        )
     network = deepcopy(network).float().cpu()
     batches, count = _checked(clips, network)
     moments = input_moments(network, batches)
@@ -129,7 +132,7 @@ def to_int8(
 
 def apply_stored(model: Model, stored: Mapping[str, Stored]) -> RipeMambaSpike:
     """A float32 copy with the restored weights: what every runtime computes with."""
-    copied = deepcopy(_expect(model, "apply_stored")).float()
+    copied = deepcopy(_check_model(model, "apply_stored")).float()
     check_stored(copied, stored)
     with torch.no_grad():
         for name, parameter in copied.named_parameters():
@@ -142,12 +145,12 @@ def save_stored(
     model: Model, stored: Mapping[str, Stored], folder: str | Path, *, labels: Labels | None = None
 ) -> Path:
     """A folder that `from_pretrained` loads as the float32 network `apply_stored` gives, bit for bit."""
-    network = _expect(model, "save_stored")
+    network = _check_model(model, "save_stored")
     beside: dict[str, bytes] = {}
     if labels is not None:
         if len(labels.classes) != network.config.num_classes:
             raise ConfigError(
-                f"labels names {len(labels.classes)} classes; the network has {network.config.num_classes}"
+                f"labels: expected {network.config.num_classes} classes, got {len(labels.classes)}", field="labels"
             )
         beside[LABELS_FILE] = packed_labels(labels, Path(folder) / LABELS_FILE)
     return save_pretrained(network, folder, stored=stored, beside=beside)
@@ -158,7 +161,7 @@ def compare_accuracy(
     model: Model, stored: Mapping[str, Stored], batches: Iterable[tuple[Tensor, Tensor]]
 ) -> AccuracyChange:
     """The network in float32 beside its stored weights, on batches of clips [B, T, 2, H, W] and labels [B]."""
-    ours, theirs = deepcopy(_expect(model, "compare_accuracy")).float(), apply_stored(model, stored)
+    ours, theirs = deepcopy(_check_model(model, "compare_accuracy")).float(), apply_stored(model, stored)
     clips = correct = correct_stored = agreeing = 0
     with evaluation(ours):
         for x, y in batches:
@@ -168,24 +171,15 @@ def compare_accuracy(
             correct_stored += int((second == y).sum())
             agreeing += int((first == second).sum())
     if not clips:
-        raise InputError("no labelled clips were given; at least one is wanted")
+        raise InputError("clips: expected at least one clip with a label, got none", field="clips")
     return AccuracyChange(clips, correct, correct_stored, agreeing)
 
 
-def _expect(model: Any, what: str) -> RipeMambaSpike:
-    if not isinstance(model, RipeMambaSpike) or model.config.form not in FORMS:
-        given = f"a {type(model).__name__}"
-        if isinstance(model, RipeMambaSpike):
-            given = f"'{model.name}' in its {model.config.form} form, which is to be fused first,"
-        elif isinstance(model, Model):
-            given = f"'{model.name}'"
-        raise ConfigError(
-            f"{what} wants a RIPE-MambaSpike network in its deployed or dual-kernel form; {given} was given"
-        )
-    require_unmodified(model, what)
+def _check_model(model: Any, what: str) -> RipeMambaSpike:
+    model = require_form(model, what, *FORMS)
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
-            raise ConfigError(f"{what} wants finite weights; '{model.name}' has a number in {name} that is not")
+            raise ConfigError(f"{name}: expected finite weights for {what}, got NaN or infinity", field=name)
     return model
 
 
@@ -199,8 +193,9 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
     count = sum(map(len, batches))
     if count < MIN_CLIPS:
         raise InputError(
-            f"{count} calibration clip{'s' * (count != 1)} with events {'were' if count != 1 else 'was'} given; "
-            f"at least {MIN_CLIPS} are wanted, or the scales would follow single recordings"
+            f"clips: expected at least {MIN_CLIPS} calibration clips with events, got {count}; with fewer the scales "
+            "would follow single recordings",
+            field="clips",
         )
     return batches, count
 
@@ -208,7 +203,7 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
 def _parts(clips: Any) -> Iterator[Tensor]:
     for part in [clips] if isinstance(clips, Tensor) else clips:
         if not isinstance(part, Tensor):
-            raise InputError(f"a calibration clip is a {type(part).__name__}; a tensor of binned events is wanted")
+            raise InputError(f"clips: expected tensors of binned events, got a {type(part).__name__}", field="clips")
         yield (part[None] if part.ndim == 4 else part).detach().cpu().float()
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ripe_mambaspike.nn.forward_mode import ForwardMode
@@ -16,20 +15,21 @@ from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_st
 from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
+from ripe_mambaspike.ops.convolve import convolve
 from ripe_mambaspike.ops.patch_moments import patch_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.step_moments import step_moments
-from ripe_mambaspike.ops.winograd import tile_conv, tile_weights
+from ripe_mambaspike.ops.winograd import winograd_weights
 
-FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
+MIN_PATCHES = 2  # patches for each number in a patch: as many take about as long either way, by measurement
 
 
 class Currents(NamedTuple):
-    """What drives a neuron: `scale_t · values_t + shift_t`."""
+    """What drives a neuron: `scale_t · values_t + shift_t`, with the rows of two tables that the steps have."""
 
     values: Tensor  # [B, T, H, W, C]
-    scale: Tensor  # [T, C], float32
-    shift: Tensor  # [T, C], float32
+    scale: Tensor  # [S, C], float32; [1, C] where all steps share it
+    shift: Tensor
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,10 @@ class Layer:
     scale: Tensor  # [T, C], float32
     shift: Tensor  # [T, C], float32
     stride: int
-    tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
+    winograd: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
     def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
-        steps = operand.shape[1]
-        values = convolve(operand, self.kernel, self.stride, tiled=self.tiled)
-        return Currents(values, self.scale[:steps], self.shift[:steps])
-
-
-def convolve(
-    x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None, tiled: Tensor | None = None
-) -> Tensor:
-    """A 3×3 kernel over every step: [B, T, H, W, C_in] → [B, T, H', W', C]."""
-    if tiled is not None and not torch.is_grad_enabled() and backend(x) == "native":
-        return tile_conv(x.flatten(0, 1), tiled, kernel.shape[0], bias).unflatten(0, x.shape[:2])
-    flat = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias, stride, 1)
-    return flat.permute(0, 2, 3, 1).contiguous().unflatten(0, x.shape[:2])
+        return Currents(convolve(operand, self.kernel, self.stride, winograd=self.winograd), self.scale, self.shift)
 
 
 def channels_together(kernel: Tensor, dtype: torch.dtype) -> Tensor:
@@ -83,8 +71,8 @@ def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
         kernel, bias = (value.to(conv.branches[0].norm.weight.dtype) for value in conv.kernel_and_bias())
     scale, shift = affine_of(norm)
     together = channels_together(kernel, dtype)
-    tiled = tile_weights(together) if conv.stride == 1 else None
-    return Layer(together, scale, shift + scale * at_least_float32(bias), conv.stride, tiled)
+    winograd = winograd_weights(together) if conv.stride == 1 else None
+    return Layer(together, scale, shift + scale * at_least_float32(bias), conv.stride, winograd)
 
 
 class BatchLayer:
@@ -108,7 +96,7 @@ class BatchLayer:
         conv = self.conv
         height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
         count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
-        if self.native and operand.dtype == self.norm.weight.dtype and count < FEW * 9 * conv.in_channels:
+        if self.native and operand.dtype == self.norm.weight.dtype and count < MIN_PATCHES * 9 * conv.in_channels:
             values = conv.each_branch(operand.flatten(0, 1).permute(0, 3, 1, 2), mode, shifted=False)
             values = values.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
             bias = torch.stack([branch.norm.bias for branch in conv.branches]).sum(0)
@@ -117,6 +105,14 @@ class BatchLayer:
         kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
         values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
         return batch_affine(self.norm, values, bias, mode)
+
+
+class SharedBatchLayer(BatchLayer):
+    """With batch statistics over all steps together: every step is a sample of the one that the norm has."""
+
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
+        values, scale, shift = super().__call__(operand.flatten(0, 1).unsqueeze(1), mode)
+        return Currents(values.squeeze(1).unflatten(0, operand.shape[:2]), scale, shift)
 
 
 def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: ForwardMode) -> Currents:

@@ -10,15 +10,24 @@ ELEMENTS = 2048  # of a tile
 SEGMENT = 256  # tokens whose gradients a program sums
 
 
-def convolve(inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, sizes: Sizes) -> Tensor:
-    """u = silu(convolution of the inner half) [D, B, L, E]."""
+def convolve(
+    inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, sizes: Sizes, before: Tensor | None = None
+) -> Tensor:
+    """u = silu(convolution of the inner half) [D, B, L, E]; before: the K − 1 inputs before the first [B, K − 1, E]."""
     u = inputs.new_empty(sizes.directions, sizes.batch, sizes.length, sizes.channels)
-    _convolve(inputs, conv, conv_bias, u, sizes, gradient=False)
+    _convolve(inputs, conv, conv_bias, u, sizes, before)
     return u
 
 
 def _convolve(
-    inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, u: Tensor, sizes: Sizes, *, gradient: bool
+    inputs: Tensor,
+    conv: Tensor,
+    conv_bias: Tensor | None,
+    u: Tensor,
+    sizes: Sizes,
+    before: Tensor | None = None,
+    *,
+    gradient: bool = False,
 ) -> None:
     """Fill u, or turn it from u's gradient into the convolution's."""
     columns = min(128, power_of_two(sizes.channels))
@@ -39,6 +48,7 @@ def _convolve(
         K=sizes.taps,
         ROWS=rows,
         COLUMNS=columns,
+        before_ptr=before,
     )
 
 

@@ -10,19 +10,30 @@ import triton.language as tl
 
 
 @triton.jit
-def inner_rows(inputs_ptr, index, reverse, length, stride, column, known):
-    """The inner half of the tokens met as number `index` [rows, columns], zero outside the sequence."""
+def inner_rows(inputs_ptr, index, reverse, length, stride, column, known, K: tl.constexpr, before_ptr=None, width=0):
+    """The inner half of the tokens met as number `index` [rows, columns], zero outside the sequence.
+
+    before_ptr: the K − 1 tokens before the first [K − 1, width].
+    """
     token = tl.where(reverse, length - 1 - index, index)
     there = ((index >= 0) & (index < length))[:, None] & known[None, :]
-    return tl.load(inputs_ptr + token[:, None] * stride + column[None, :], mask=there, other=0.0).to(tl.float32)
+    rows = tl.load(inputs_ptr + token[:, None] * stride + column[None, :], mask=there, other=0.0).to(tl.float32)
+    if before_ptr is not None:
+        earlier = ((index < 0) & (index > -K))[:, None] & known[None, :]
+        places = (index + (K - 1))[:, None] * width + column[None, :]
+        rows += tl.load(before_ptr + places, mask=earlier, other=0.0).to(tl.float32)
+    return rows
 
 
 @triton.jit
-def convolved(inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K: tl.constexpr):
+def convolved(
+    inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K: tl.constexpr, before_ptr, width
+):
     """The convolution of the tokens `index` [rows, columns], before its silu."""
     out = tl.zeros([index.shape[0], column.shape[0]], tl.float32) + bias[None, :]
     for tap in tl.static_range(K):
-        rows = inner_rows(inputs_ptr, index + (tap - (K - 1)), reverse, length, stride, column, known)
+        at = index + (tap - (K - 1))
+        rows = inner_rows(inputs_ptr, at, reverse, length, stride, column, known, K, before_ptr, width)
         out += rows * tl.load(weight_ptr + column * K + tap, mask=known, other=0.0)[None, :]
     return out
 
@@ -43,6 +54,7 @@ def conv_kernel(
     K: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    before_ptr=None,  # the tokens before the first [B, K − 1, E], with one direction
 ):
     """u = silu(convolution + bias). GRADIENT: what u_ptr holds is u's gradient, which becomes the convolution's."""
     block, start = tl.program_id(0) % blocks, tl.program_id(0) // blocks
@@ -58,7 +70,11 @@ def conv_kernel(
     else:
         bias = tl.zeros([COLUMNS], tl.float32)
     weight_ptr += direction * channels * K
-    out = convolved(inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K)
+    if before_ptr is not None:
+        before_ptr += sample * (K - 1) * channels
+    out = convolved(
+        inputs_ptr, weight_ptr, bias, index, reverse, length, stride, column, known, K, before_ptr, channels
+    )
     opened = tl.sigmoid(out)
     u_ptr += tl.program_id(1).to(tl.int64) * length * channels
     offsets = tl.where(reverse, length - 1 - index, index)[:, None] * channels + column[None, :]
@@ -121,7 +137,7 @@ def conv_gradients_kernel(
             if later == 0:
                 sums += tl.where(term == K, tl.sum(grad, 0)[None, :], 0.0)
                 for tap in tl.static_range(K):
-                    rows = inner_rows(inputs_ptr, index + (tap - (K - 1)), reverse, length, stride, column, known)
+                    rows = inner_rows(inputs_ptr, index + (tap - (K - 1)), reverse, length, stride, column, known, K)
                     sums += tl.where(term == tap, tl.sum(grad * rows, 0)[None, :], 0.0)
         there = (index < length)[:, None] & known[None, :]
         token = tl.where(reverse, length - 1 - index, index)

@@ -50,12 +50,14 @@ def groups_of(sizes: Sizes) -> int:
     return 1 if sizes.channels < 8 * LANES else 2
 
 
-def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
-    """y·silu(gate) [B, L, D, E]."""
+def scan(
+    given: ScanInputs, sizes: Sizes, cut: Cut, initial_state: Tensor | None = None, final_state: Tensor | None = None
+) -> Tensor:
+    """y·silu(gate) [B, L, D, E]. States [D·B, E, N] float32: the initial one is read, the final one filled."""
     lanes = forward_lanes(sizes)
     tile = forward_tile(sizes.states, lanes, forward_held(sizes, cut))
     out = given.inputs.new_empty(sizes.batch, sizes.length, sizes.directions, sizes.channels)
-    starts = _starts(given, sizes, cut, lanes, tile)[0] if cut.chunks > 1 else out
+    starts = _starts(given, sizes, cut, lanes, tile, initial_state)[0] if cut.chunks > 1 else out
     outputs_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.sequences)](
         *given,
         starts,
@@ -72,6 +74,8 @@ def scan(given: ScanInputs, sizes: Sizes, cut: Cut) -> Tensor:
         N=sizes.states,
         T=tile,
         LANES=lanes,
+        initial_ptr=None if cut.chunks > 1 else initial_state,
+        final_ptr=final_state,
         num_warps=WARPS,
     )
     return out
@@ -137,12 +141,14 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
     )
 
 
-def _starts(given: ScanInputs, sizes: Sizes, cut: Cut, lanes: int, tile: int) -> tuple[Tensor, Tensor]:
+def _starts(
+    given: ScanInputs, sizes: Sizes, cut: Cut, lanes: int, tile: int, initial_state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """What every chunk starts from [D·B, M, N, E], and the sum of its steps [D·B, M, E]."""
     leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
     sums = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.channels)
     _walk(given, None, leaves, sums, sizes, cut, tile, (0, sizes.batch), lanes=lanes)
-    return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=False), sums
+    return _handed_over(leaves, sums, given.decay, sizes, cut, initial_state), sums
 
 
 def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: Cut) -> Tensor:
@@ -206,7 +212,16 @@ def _walk(
     )
 
 
-def _handed_over(leaves: Tensor, sums: Tensor, decay: Tensor, sizes: Sizes, cut: Cut, reverse: bool) -> Tensor:
+def _handed_over(
+    leaves: Tensor,
+    sums: Tensor,
+    decay: Tensor,
+    sizes: Sizes,
+    cut: Cut,
+    initial_state: Tensor | None = None,
+    *,
+    reverse: bool = False,
+) -> Tensor:
     starts = torch.empty_like(leaves)
     hand_over_kernel[(ceil_div(sizes.states * sizes.channels, CELLS), sizes.sequences)](
         leaves,
@@ -220,6 +235,7 @@ def _handed_over(leaves: Tensor, sums: Tensor, decay: Tensor, sizes: Sizes, cut:
         N=sizes.states,
         AHEAD=min(16, power_of_two(cut.chunks)),
         BLOCK=CELLS,
+        initial_ptr=initial_state,
         num_warps=4,
     )
     return starts

@@ -27,6 +27,7 @@ from ripe_mambaspike.ops.mamba_inner.triton_scan_parts import (
     token_of,
     with_row,
 )
+from ripe_mambaspike.ops.norm_fire.triton_step import initial
 
 
 @triton.jit
@@ -115,6 +116,7 @@ def hand_over_kernel(
     N: tl.constexpr,
     AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
+    initial_ptr=None,  # the state before the first token [D·B, E, N]; None for zeros
 ):
     """What every chunk starts from, starts [D·B, M, N, E], given what each leaves from zero and the sum of its steps.
 
@@ -131,7 +133,7 @@ def hand_over_kernel(
     rates = tl.load(decay_ptr + (direction * channels + channel) * N + cell // channels, mask=known, other=0.0)
     rates *= LOG2_E
 
-    carried = tl.zeros([BLOCK], tl.float32)
+    carried = initial(initial_ptr, sequence * channels * N + channel * N + cell // channels, known)
     for begin in range(0, CHUNKS, AHEAD):
         leaves = ()
         sums = ()
@@ -178,6 +180,12 @@ def _steps(parts, weights, bias, met, known, R: tl.constexpr):
 
 
 @triton.jit
+def _by_channel(channel, N: tl.constexpr):
+    """Where the states of the program's channels lie in [E, N]: offsets [G, N, LANES]."""
+    return channel[:, None, :] * N + tl.arange(0, N)[None, :, None]
+
+
+@triton.jit
 def outputs_kernel(
     u_ptr,
     proj_ptr,
@@ -200,6 +208,8 @@ def outputs_kernel(
     N: tl.constexpr,
     T: tl.constexpr,
     LANES: tl.constexpr,
+    initial_ptr=None,  # the state before the first token [D·B, E, N], for a single chunk
+    final_ptr=None,  # where to write the state after the last token [D·B, E, N]; None to leave it out
 ):
     """(Σ C h + skip·u)·silu(gate) of one chunk, into out [B, L, D, E]. EVEN: no tile or block of channels is cut."""
     part, block = tl.program_id(0) % chunks, tl.program_id(0) // chunks
@@ -224,6 +234,8 @@ def outputs_kernel(
         grid = cells_of(channel, E, N)
         row = (sequence * chunks + part) * N * E
         state = tl.load(starts_ptr + row + grid, mask=known[:, None, :], other=0.0)
+    elif initial_ptr is not None:
+        state = tl.load(initial_ptr + sequence * E * N + _by_channel(channel, N), mask=known[:, None, :], other=0.0)
     else:
         state = tl.zeros([1, N, LANES], tl.float32)
 
@@ -253,3 +265,6 @@ def outputs_kernel(
         tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=there)
         step = _steps(parts, weights, bias, met, known, R)
         u, gate, into, out_of, token = next_u, next_gate, next_into, next_out_of, ahead
+    if final_ptr is not None:
+        last = known[:, None, :] & (part == chunks - 1)
+        tl.store(final_ptr + sequence * E * N + _by_channel(channel, N), state, mask=last)

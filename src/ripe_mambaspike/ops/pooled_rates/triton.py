@@ -5,12 +5,13 @@ Along an axis of `size` pixels, cell i of `cells` covers the pixels ⌊i·size/c
 that cover a pixel follow from the same formula with the roles exchanged.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
+from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_outputs
 
 TILE = 512  # numbers a program holds at once
 POOL_WARPS = 2
@@ -45,6 +46,9 @@ def pool_kernel(
     BLOCK: tl.constexpr,
     PACKED: tl.constexpr,  # how many channels are read as one number: 4 or 1
     EVEN: tl.constexpr,  # all cells are alike, and what is taken together divides all there is: nothing to mask
+    count_ptr=None,  # spikes before the first step, averaged over the cells [B, rows, columns, C], float32
+    first_step_ptr=None,  # the index of the first step [B], int64
+    final_ptr=None,  # where to write the counts after the last step; None to leave it out
 ):
     """A block of one sample's cells and channels over all steps.
 
@@ -63,8 +67,13 @@ def pool_kernel(
     read = EVEN | ((cell < ROWS * COLUMNS)[:, None] & (word < CHANNELS // PACKED)[None, :])
     corner = ((top * WIDTH + left) * (CHANNELS // PACKED))[:, None] + word[None, :]
     written = cell[:, None] * ALL + OFFSET + channel[None, :]
-    total = tl.zeros([CELLS, BLOCK], tl.float32)
+    owned = sample * (ROWS * COLUMNS * CHANNELS) + cell[:, None] * CHANNELS + channel[None, :]
+    total = initial(count_ptr, owned, wanted)
     before = tl.zeros([CELLS, BLOCK], tl.float32)
+    first = 0
+    if first_step_ptr is not None:
+        first = tl.load(first_step_ptr + sample)
+        before = tl.where(first > 0, total * tl.div_rn(1.0, tl.maximum(first, 1).to(tl.float32)), 0.0)
     for step in range(STEPS):
         moment = sample * STEPS + step
         image = spikes_ptr + moment * (HEIGHT * WIDTH * (CHANNELS // PACKED)) + corner
@@ -80,11 +89,12 @@ def pool_kernel(
             counts = (found[:, :, None] >> (8 * tl.arange(0, PACKED))[None, None, :]) & 255
             found = tl.reshape(counts, [CELLS, BLOCK]).to(tl.float32)
         total += found * share
-        rate = total * (1.0 / (step + 1))
+        rate = total * tl.div_rn(1.0, (first + step + 1) * 1.0)
         place = moment * (ROWS * COLUMNS * ALL) + written
         tl.store(out_ptr + place, rate.to(out_ptr.dtype.element_ty), mask=wanted)
         tl.store(out_ptr + place + CHANNELS, (rate - before).to(out_ptr.dtype.element_ty), mask=wanted)
         before = rate
+    store_final(final_ptr, owned, total, wanted)
 
 
 @triton.jit
@@ -135,13 +145,14 @@ def spread_kernel(
         tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
-def pooled_rates(carrier: Tensor, spikes: Sequence[Tensor], rows: int, columns: int) -> Tensor:
-    """Spikes [B, T, H_i, W_i, C_i] of every scale → [B, T, rows, columns, 2 ΣC_i] in the carrier's precision."""
+def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
+    spikes, rows, columns = i.spikes, i.rows, i.columns
+    out, finals = empty_outputs(i)
     samples, steps = spikes[0].shape[:2]
-    channels = 2 * sum(one.shape[-1] for one in spikes)
-    out = torch.empty(samples, steps, rows, columns, channels, dtype=carrier.dtype, device=carrier.device)
+    channels = out.shape[-1]
     offset = 0
-    for one in spikes:
+    first_step = None if i.first_step is None else i.first_step.contiguous()
+    for index, one in enumerate(spikes):
         height, width, wide = one.shape[2:]
         span = most_covered(width, columns)
         covered = most_covered(height, rows) * span
@@ -155,20 +166,20 @@ def pooled_rates(carrier: Tensor, spikes: Sequence[Tensor], rows: int, columns: 
             given, packed = given.view(torch.int32), 4
         pool_kernel[grid](
             given, out, steps, height, width, wide, rows, columns, offset, channels,
-            span, covered, cells, together, block, packed, even, num_warps=POOL_WARPS, enable_fp_fusion=False,
+            span, covered, cells, together, block, packed, even,
+            i.counts[index].contiguous() if i.counts else None, first_step,
+            finals[index] if finals else None, num_warps=POOL_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
         offset += 2 * wide
-    return out
+    return out, finals
 
 
-def pooled_rates_backward(
-    grad: Tensor, channels: Sequence[int], heights: Sequence[int], widths: Sequence[int]
-) -> list[Tensor]:
+def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
     """The gradient [B, T, rows, columns, 2 ΣC_i] spread over the spikes of every scale, in its precision."""
-    grad = grad.contiguous()
+    grad = i.grad.contiguous()
     samples, steps, rows, columns, every = grad.shape
     out, offset = [], 0
-    for wide, height, width in zip(channels, heights, widths, strict=True):
+    for wide, height, width in zip(i.channels, i.heights, i.widths, strict=True):
         one = grad.new_empty(samples, steps, height, width, wide)
         block = min(64, triton.next_power_of_2(wide))
         pixels = min(triton.next_power_of_2(height * width), TILE // block)

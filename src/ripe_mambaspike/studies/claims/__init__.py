@@ -50,7 +50,7 @@ def run_claims(groups: Sequence[str] | None = None, progress: Callable[[str], No
     names = list(GROUPS) if groups is None else list(groups)
     for name in names:
         if name not in GROUPS:
-            raise InputError(f"there is no group of claims '{name}'; the groups are {', '.join(GROUPS)}")
+            raise InputError(f"groups: expected some of {', '.join(GROUPS)}, got {name!r}", field="groups")
     claims = []
     for name in names:
         if progress is not None:

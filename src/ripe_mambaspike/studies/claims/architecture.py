@@ -6,10 +6,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.account.flops import token_counts
 from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.flops import token_counts
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.bridge import pooled_rates
 from ripe_mambaspike.nn.mamba import EXPAND, STATES

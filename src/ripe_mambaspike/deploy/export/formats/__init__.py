@@ -1,0 +1,1 @@
+"""The formats of `ripe export`, one file each; see `deploy.export.registry`."""

@@ -1,12 +1,11 @@
 """The spiking front-end as a NIR file.
 
-    not_expressed = save(fuse(model), Path("front.nir"), 34, 34)
-    front = load(Path("front.nir"))
+    front = export_format("nir").load(Path("front.nir"))
     stage1, stage2, stage3 = front(clips)  # as any reader of NIR would run it
     stage1, stage2, stage3 = front.restored(clips)  # with what the file carries beside the graph
 
-Convolutions, temporal filters and all three neurons are said exactly. At a node that cannot be said the graph holds
-the nearest thing, its metadata the exact numbers, and a sentence of the list tells. Nothing of the network is lost:
+NIR expresses convolutions, temporal filters and all three neurons exactly. Where it cannot express a node, the graph
+has the nearest one, its metadata the exact numbers, and the export reports it. Nothing of the network is lost:
 `front.network` is built from the file.
 """
 
@@ -18,50 +17,119 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.common import damaged, read_file, write_whole
+from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
 from ripe_mambaspike.deploy.export.nir_graph import FORMAT, VERSION, check_model, front_end_graph, node_parameters, text
 from ripe_mambaspike.deploy.export.nir_neurons import nir
 from ripe_mambaspike.deploy.export.nir_run import Replacement, Signals, run_graph
-from ripe_mambaspike.errors import ConfigError, InputError, RipeError
+from ripe_mambaspike.deploy.export.registry import ExportFormat, ExportRequest, register_export
+from ripe_mambaspike.errors import ConfigError, InputError, RipeError, VerificationError
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.input_checks import check_input
+from ripe_mambaspike.models.observe import by_layer
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD
 
-SUFFIX = ".nir"
-CARRIES = None  # numbers and names, no code
-WANTED = "one written by ripe export is wanted"
-MAX_TENSORS = 512 << 20  # bytes of all numbers in a file, unpacked
+MAX_TENSOR_BYTES = 512 << 20  # of all numbers in a file, unpacked
 MAX_LEVELS = 8
 
 
-def unavailable_reason() -> str | None:
-    """None when NIR files can be written and read here, else a sentence."""
-    if importlib.util.find_spec("nir") is None:
-        return 'a NIR file needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" brings it'
-    return None
+class SpikeParity(NamedTuple):
+    """A front-end's spikes beside PyTorch's."""
+
+    clips: int
+    spikes: int  # that fired in PyTorch
+    differing: int  # with what the file carries beside its graph
+    by_graph_alone: float  # share of the spikes' places that the nodes alone, without it, get right
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._asdict()
 
 
-def save(model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
-    """Write the front-end of a deployed network for inputs of this size; returns what the graph does not express."""
-    if reason := unavailable_reason():
-        raise ConfigError(reason)
-    check_model(model)
-    most = MAX_SIDE
-    if not all(isinstance(side, int) and MIN_SIDE <= side <= most for side in (height, width)):
-        raise ConfigError(f"the size is {width}×{height}; a NIR graph wants sides from {MIN_SIDE} to {most}")
-    graph, missing = front_end_graph(model, height, width)
-    whole = io.BytesIO()
-    nir().write(whole, graph)
-    write_whole(path, whole.getvalue())
-    return missing
+@register_export("nir")
+class NirFormat(ExportFormat):
+    suffix = ".nir"
+    weight_formats = ("fp32",)
+
+    def unavailable_reason(self) -> str | None:
+        if importlib.util.find_spec("nir") is None:
+            return 'NIR needs the package nir, which is not installed; pip install "ripe-mambaspike[nir]" adds it'
+        return None
+
+    def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
+        request.progress("writing the front-end")
+        path = request.folder / f"front{self.suffix}"
+        missing = self.save(request.model, path, *request.grid)
+        return [describe_file("front", path)], missing
+
+    def save(self, model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
+        """Write the front-end of a deployed network for inputs of this size; what the graph does not express."""
+        if reason := self.unavailable_reason():
+            raise ConfigError(reason, field="to")
+        check_model(model)
+        if not all(isinstance(side, int) and MIN_SIDE <= side <= MAX_SIDE for side in (height, width)):
+            raise ConfigError(
+                f"grid: expected sides from {MIN_SIDE} to {MAX_SIDE} for NIR, got {height}×{width}", field="grid"
+            )
+        graph, missing = front_end_graph(model, height, width)
+        whole = io.BytesIO()
+        nir().write(whole, graph)
+        write_whole(path, whole.getvalue())
+        return missing
+
+    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> "NirFrontEnd":
+        """The front-end in a file that `save` wrote; `data` is its content where it was read before.
+
+        `trust` changes nothing: there is no code in it.
+        """
+        if reason := self.unavailable_reason():
+            raise ConfigError(reason, field="to")
+        content = io.BytesIO(read_file(path) if data is None else data)
+        try:
+            _check_contained(content)
+            front = NirFrontEnd(nir().read(content), path)
+            _ = front.network  # raises for what is missing
+        except RipeError:
+            raise
+        except Exception as error:  # what is damaged can fail anywhere in h5py and nir
+            raise damaged(path, "a NIR file", error) from error
+        return front
+
+    @torch.no_grad()
+    def check(self, folder: Path, model: RipeMambaSpike, clips: Tensor) -> dict[str, Any]:
+        """The file's front-end against the network's, spike by spike, in float64: there no order of sums matters."""
+        path = next(folder.glob(f"*{self.suffix}"))
+        front = self.load(path)
+        fired = differing = right = places = 0
+        reference = front.network.double()
+        own = {name: tensor.double() for name, tensor in model.state_dict().items()}
+        for name, tensor in reference.state_dict().items():
+            if not torch.equal(tensor, own[name]):
+                raise VerificationError(f"{path.name}: {name}: expected the network's numbers, got others", field=name)
+        for clip in clips.double().split(1):
+            ours = _stage_spikes(reference, clip)
+            for spikes, restored, alone in zip(ours, front.restored(clip), front(clip), strict=True):
+                fired += int(spikes.sum())
+                differing += int((spikes != restored).sum())
+                right += int((spikes == alone).sum())
+                places += spikes.numel()
+        if differing:
+            raise VerificationError(
+                f"{path.name}: spikes: expected those of the network, got {differing} of {fired:,} that differ",
+                field="spikes",
+            )
+        return {"front-end": SpikeParity(len(clips), fired, differing, right / places)}
+
+
+def _stage_spikes(model: RipeMambaSpike, clip: Tensor) -> list[Tensor]:
+    return [*by_layer(model.front_end(clip, observe=("spikes",)).observed, "second_neuron.spikes").values()]
 
 
 class NirFrontEnd:
@@ -72,7 +140,9 @@ class NirFrontEnd:
         self.path = path
         given = text(graph.metadata.get("format", "none")), int(graph.metadata.get("version", 0))
         if given != (FORMAT, VERSION):
-            raise InputError(f"{path} says format {given[0]}, version {given[1]}; {FORMAT} {VERSION} is wanted")
+            raise InputError(
+                f"{path}: version: expected {FORMAT} {VERSION}, got {given[0]} {given[1]}", field="version", path=path
+            )
         self.step = float(graph.metadata["dt"])
         self.not_expressed = [str(sentence) for sentence in json.loads(text(graph.metadata["not_expressed"]))]
 
@@ -108,29 +178,10 @@ class NirFrontEnd:
         return tuple(outputs[name] for name in sorted(outputs))
 
 
-def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> NirFrontEnd:
-    """The front-end in a file that `save` wrote; `data` is its content where it was read before.
-
-    `trust` changes nothing, for there is no code in it.
-    """
-    if reason := unavailable_reason():
-        raise ConfigError(reason)
-    content = io.BytesIO(graph_bytes(path, WANTED) if data is None else data)
-    try:
-        _check_contained(content)
-        front = NirFrontEnd(nir().read(content), path)
-        _ = front.network  # says what is missing
-    except RipeError:
-        raise
-    except Exception as error:  # what is damaged can fail anywhere in h5py and nir
-        raise InputError(f"{path} is not a readable NIR file ({reason_of(error)}); {WANTED}", path=path) from error
-    return front
-
-
 def _check_contained(content: io.BytesIO) -> None:
     """Refuse what leads out of the file, which HDF5 would follow, and more numbers than a front-end has."""
     h5py: Any = importlib.import_module("h5py")
-    left = MAX_TENSORS
+    left = MAX_TENSOR_BYTES
 
     def look(group: Any, level: int) -> None:
         nonlocal left
@@ -145,7 +196,7 @@ def _check_contained(content: io.BytesIO) -> None:
                 raise ValueError(f"{str(name)[:60]!r} lies in another file")
             left -= item.nbytes
             if left < 0:
-                raise ValueError(f"it has more than {MAX_TENSORS:,} bytes of numbers")
+                raise ValueError(f"it has more than {MAX_TENSOR_BYTES:,} bytes of numbers")
 
     with h5py.File(content, "r") as file:
         look(file, 1)

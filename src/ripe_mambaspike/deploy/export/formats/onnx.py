@@ -1,129 +1,134 @@
 """ONNX: a graph as one file, and onnxruntime to run it.
 
 Stored weights stay int8 or float16 in the file and are widened by a Cast and a Mul. The file carries what it is (kind,
-steps, classes) and a checksum of its nodes and weights.
+time steps, classes) and a checksum of its nodes and weights.
 """
 
 import hashlib
 import importlib
 import importlib.util
-import logging
 import string
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import failed_run, graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.common import (
+    check_inputs,
+    damaged,
+    failed_run,
+    first_line,
+    read_file,
+    silenced,
+    write_whole,
+)
 from ripe_mambaspike.deploy.export.graph import Graph
+from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 
-SUFFIX = ".onnx"
-CARRIES = None  # a graph of known operators, no code
-WANTED = "an ONNX file written by this package is wanted"
 OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxruntime allowed here reads
 OPSET = 20
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
-MAX_FOLDED_BYTES = 128  # bytes: sizes and the like; a stored weight must not be widened in the file
+MAX_FOLDED_BYTES = 128  # sizes and the like; a stored weight must not be widened in the file
 MARK = "ripe-mambaspike"
 OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
 
 
-def unavailable_reason() -> str | None:
-    """What is missing here, None when nothing is."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if not missing:
-        return None
-    return f'ONNX needs the package {missing[0]}, which is not installed; pip install "ripe-mambaspike[export]" adds it'
+@register_export("onnx")
+class OnnxFormat(GraphFormat):
+    suffix = ".onnx"
 
+    def unavailable_reason(self) -> str | None:
+        missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+        if not missing:
+            return None
+        hint = 'pip install "ripe-mambaspike[export]" adds it'
+        return f"ONNX needs the package {missing[0]}, which is not installed; {hint}"
 
-def check_opset(opset: int) -> None:
-    if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
-        raise ConfigError(f"opset is {opset!r}; a whole number from {OPSETS[0]} to {OPSETS[1]} is wanted")
+    def check_opset(self, opset: int) -> None:
+        if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
+            raise ConfigError(f"opset: expected an int from {OPSETS[0]} to {OPSETS[1]}, got {opset!r}", field="opset")
 
-
-def save(graph: Graph, path: Path, *, dynamic: bool = True, opset: int = OPSET) -> None:
-    """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
-    check_opset(opset)
-    if (reason := unavailable_reason()) is not None:
-        raise ConfigError(reason)
-    onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
-
-    program = trace_graph(graph, dynamic=dynamic)
-    with _quietly():
-        try:
-            translated = torch.onnx.export(
-                program,
-                dynamo=True,
-                opset_version=opset,
-                input_names=list(graph.input_names),
-                output_names=list(graph.output_names),
-                optimize=False,
-                verbose=False,
+    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
+        """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+        opset = OPSET if opset is None else opset
+        self.check_opset(opset)
+        if (reason := self.unavailable_reason()) is not None:
+            raise ConfigError(reason, field="to")
+        onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
+        program = trace_graph(graph, dynamic=dynamic)
+        with silenced():
+            try:
+                translated = torch.onnx.export(
+                    program,
+                    dynamo=True,
+                    opset_version=opset,
+                    input_names=list(graph.input_names),
+                    output_names=list(graph.output_names),
+                    optimize=False,
+                    verbose=False,
+                )
+            except Exception as error:  # the translator has a class of its own for each reason
+                raise ConfigError(
+                    f"to: expected a {graph.kind} graph that ONNX can express, got {first_line(error)}", field="to"
+                ) from error
+            assert translated is not None
+            optimizer.optimize(
+                translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES
             )
-        except Exception as error:  # the translator has a class of its own for each reason
-            raise ConfigError(f"the {graph.kind} graph cannot be said in ONNX ({reason_of(error)})") from error
-        assert translated is not None
-        optimizer.optimize(
-            translated.model, num_iterations=2, onnx_shape_inference=False, input_size_limit=MAX_FOLDED_BYTES
-        )
-    model = translated.model_proto
-    _slim(model, graph, dynamic)
-    facts = {"format": MARK, "kind": graph.kind, "dynamic": str(dynamic).lower(), **_facts(graph)}
-    onnx.helper.set_model_props(model, {**facts, "sha256": _checksum(model)})
-    onnx.checker.check_model(model)
-    write_whole(path, model.SerializeToString())
+        model = translated.model_proto
+        _slim(model, graph, dynamic)
+        facts = {"format": MARK, "kind": graph.kind, "dynamic": str(dynamic).lower()}
+        facts |= {name: str(value) for name, value in graph.facts.items()}
+        onnx.helper.set_model_props(model, {**facts, "sha256": _checksum(model)})
+        onnx.checker.check_model(model)
+        write_whole(path, model.SerializeToString())
 
+    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
+        """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has.
 
-def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has.
-
-    `data` is the file's content where it was read before; `trust` changes nothing, for there is no code in it.
-    """
-    if (reason := unavailable_reason()) is not None:
-        raise ConfigError(reason)
-    onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
-
-    data = graph_bytes(path, WANTED) if data is None else data
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's own, whose class is not public
-        raise InputError(f"{path} is damaged or no ONNX file; {WANTED}", path=path) from error
-    facts = {entry.key: entry.value for entry in model.metadata_props}
-    if facts.get("format") != MARK:
-        raise InputError(f"{path} does not say that it is a {MARK} graph; {WANTED}", path=path)
-    if facts.get("sha256") != _checksum(model):
-        raise InputError(f"{path} is damaged: its checksum differs from the one it was saved with; {WANTED}", path=path)
-    _check_contained(model, path)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
-    options.log_severity_level = 4  # what fails is raised, and told here
-    try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except Exception as error:  # onnxruntime has a class of its own for each reason
-        raise InputError(f"{path} cannot be run by onnxruntime ({reason_of(error)}); {WANTED}", path=path) from error
-    names = [one.name for one in session.get_inputs()]
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        if len(inputs) != len(names):
-            raise InputError(f"{len(inputs)} inputs were given; {path} wants {len(names)}: {', '.join(names)}")
-        if facts.get("dynamic") == "true":
-            check_length(facts.get("kind", ""), inputs)
-        arrays = {name: value.detach().cpu().numpy() for name, value in zip(names, inputs, strict=True)}
+        `trust` changes nothing: there is no code in it.
+        """
+        if (reason := self.unavailable_reason()) is not None:
+            raise ConfigError(reason, field="to")
+        onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
+        data = read_file(path) if data is None else data
         try:
-            return tuple(map(torch.from_numpy, session.run(None, arrays)))
-        except Exception as error:
-            raise failed_run(path, inputs, error) from error
+            model = onnx.load_model_from_string(data)
+        except Exception as error:  # protobuf's own, whose class is not public
+            raise damaged(path, "an ONNX file", error) from error
+        facts = {entry.key: entry.value for entry in model.metadata_props}
+        if facts.get("format") != MARK:
+            raise damaged(path, f"an ONNX file of {MARK}", "its metadata says otherwise")
+        if facts.get("sha256") != _checksum(model):
+            raise damaged(path, "the file as it was saved", "its checksum differs")
+        _check_contained(model, path)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
+        options.log_severity_level = 4  # what fails is raised, and reported here
+        try:
+            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        except Exception as error:  # onnxruntime has a class of its own for each reason
+            raise damaged(path, "a graph that onnxruntime runs", error) from error
+        names = [one.name for one in session.get_inputs()]
 
-    return run
+        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+            check_inputs(path, [f"{len(inputs)} tensors"], [f"{len(names)} tensors"])
+            if facts.get("dynamic") == "true":
+                check_length(facts.get("kind", ""), inputs)
+            arrays = {name: value.detach().cpu().numpy() for name, value in zip(names, inputs, strict=True)}
+            try:
+                return tuple(map(torch.from_numpy, session.run(None, arrays)))
+            except Exception as error:
+                raise failed_run(path, inputs, error) from error
+
+        return run
 
 
 def _check_contained(model: Any, path: Path) -> None:
@@ -154,11 +159,6 @@ def _messages(message: Any) -> Iterator[Any]:
 def _package(name: str) -> Any:
     """Imported when first needed; not every installation has it."""
     return importlib.import_module(name)
-
-
-def _facts(graph: Graph) -> dict[str, str]:
-    module: Any = graph.module
-    return {name: str(value) for name, value in module.facts.items()}
 
 
 def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
@@ -206,17 +206,3 @@ def _checksum(model: Any) -> str:
     for part in (*model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
         digest.update(part.SerializeToString(deterministic=True))
     return digest.hexdigest()
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on packages that nothing here needs."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)

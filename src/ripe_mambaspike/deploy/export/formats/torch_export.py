@@ -6,90 +6,72 @@ PyTorch's reader runs what a file tells it to. `load` therefore takes such a fil
 
 import io
 import json
-import logging
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import TRUST_HINT, failed_run, graph_bytes, reason_of, write_whole
+from ripe_mambaspike.deploy.export.common import TRUST_HINT, damaged, failed_run, read_file, silenced, write_whole
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
 from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
+from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import InputError
 
-SUFFIX = ".pt2"
-CARRIES = None  # what needs trust in every file; here it depends on what a file says
-WANTED = "a file that torch.export saved from this package is wanted"
 
+@register_export("torch-export")
+class TorchExportFormat(GraphFormat):
+    suffix = ".pt2"
 
-def unavailable_reason() -> str | None:
-    """Always usable: PyTorch is all it needs."""
-    return None
+    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
+        """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+        program = trace_graph(graph, dynamic=dynamic)
+        facts = {"kind": graph.kind, "dynamic": dynamic, "inputs": graph.input_names, **graph.facts}
+        program.example_inputs = None  # zeros of the traced size: nothing reads them
+        for node in program.graph.nodes:
+            for key in ("stack_trace", "nn_module_stack", "torch_fn"):  # where each operation was written
+                node.meta.pop(key, None)
+        held = io.BytesIO()
+        torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
+        # its sample inputs, of which there are none, are left empty: a reader then unpickles nothing
+        write_whole(path, written({**members_of(held.getvalue()), SAMPLES: b""}))
 
+    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
+        """The program as a function.
 
-def save(graph: Graph, path: Path, *, dynamic: bool = True) -> None:
-    """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
-    program = trace_graph(graph, dynamic=dynamic)
-    module: Any = graph.module
-    facts = {"kind": graph.kind, "dynamic": dynamic, "inputs": graph.input_names, **module.facts}
-    program.example_inputs = None  # zeros of the traced size: nothing reads them
-    for node in program.graph.nodes:
-        for key in ("stack_trace", "nn_module_stack", "torch_fn"):  # where each operation was written, for a debugger
-            node.meta.pop(key, None)
-    held = io.BytesIO()
-    torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
-    # its sample inputs, of which there are none, are left empty: a reader then unpickles nothing
-    write_whole(path, written({**members_of(held.getvalue()), SAMPLES: b""}))
-
-
-def load(path: Path, *, data: bytes | None = None, trust: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """The program as a function; `data` is the file's content where it was read before.
-
-    Without `trust` PyTorch sees only what was checked: nothing is unpickled, evaluated, imported or executed, but for
-    the operators in `pt2_operators`.
-    """
-    data = graph_bytes(path, WANTED) if data is None else data
-    try:
-        if trust:
-            extra = {FACTS: ""}
-            program, facts = _program(data, extra), json.loads(extra[FACTS])
-        else:
-            data, facts = rebuilt(data)
-            program = _program(data, {})
-        module = program.module()
-        dynamic, kind = facts["dynamic"], facts["kind"]
-    except UnknownPartError as error:
-        raise InputError(f"{path}: {error}; {TRUST_HINT}", field=error.field, path=path) from error
-    except Exception as error:  # its reader has no class of its own for a bad file
-        raise InputError(
-            f"{path} is damaged or no exported program ({reason_of(error)}); {WANTED}", path=path
-        ) from error
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        if dynamic:
-            check_length(kind, inputs)
+        Without `trust` PyTorch sees only what was checked: nothing is unpickled, evaluated, imported or executed, but
+        for the operators that `pt2_schema` lists.
+        """
+        data = read_file(path) if data is None else data
         try:
-            with torch.no_grad():
-                out = module(*inputs)
-        except Exception as error:  # whatever the graph stumbles over
-            raise failed_run(path, inputs, error) from error
-        return tuple(out) if isinstance(out, tuple | list) else (out,)
+            if trust:
+                extra = {FACTS: ""}
+                program, facts = _load_program(data, extra), json.loads(extra[FACTS])
+            else:
+                data, facts = rebuilt(data)
+                program = _load_program(data, {})
+            module = program.module()
+            dynamic, kind = facts["dynamic"], facts["kind"]
+        except UnknownPartError as error:
+            raise InputError(f"{path}: {error}; {TRUST_HINT}", field=error.field, path=path) from error
+        except Exception as error:  # its reader has no class of its own for a bad file
+            raise damaged(path, "an exported program", error) from error
 
-    return run
+        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+            if dynamic:
+                check_length(kind, inputs)
+            try:
+                with torch.no_grad():
+                    out = module(*inputs)
+            except Exception as error:  # whatever the graph stumbles over
+                raise failed_run(path, inputs, error) from error
+            return tuple(out) if isinstance(out, tuple | list) else (out,)
+
+        return run
 
 
-def _program(data: bytes, extra: dict[str, str]) -> torch.export.ExportedProgram:
-    """By PyTorch's reader, without its remarks: what fails is raised, and told by `load`."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.load(io.BytesIO(data), extra_files=extra)
-    finally:
-        logging.disable(disabled)
+def _load_program(data: bytes, extra: dict[str, Any]) -> torch.export.ExportedProgram:
+    with silenced():  # what fails is raised, and reported by `load`
+        return torch.export.load(io.BytesIO(data), extra_files=extra)

@@ -1,0 +1,211 @@
+"""`export`: from a trained network to a folder that another machine runs. Fused, made small, written, checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ripe_mambaspike.data.clips import EvalBatches
+from ripe_mambaspike.deploy.export.card import CardFacts, write_card
+from ripe_mambaspike.deploy.export.manifest import read_manifest
+from ripe_mambaspike.deploy.export.parity import ParityResult
+from ripe_mambaspike.deploy.export.registry import ExportOptions, WeightFormat, export_format
+from ripe_mambaspike.deploy.export.run_result import NETWORK_FOLDERS, read_run_result
+from ripe_mambaspike.deploy.export.sample_clips import SampleClips, from_files, from_set, whole_part
+from ripe_mambaspike.deploy.export.write import check_output_folder, to_deployed, write_export
+from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, apply_stored, compare_accuracy, to_float16, to_int8
+from ripe_mambaspike.errors import DataError, InputError, WeightsError
+from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.evaluate import EVAL_BATCH
+from ripe_mambaspike.models.flops import count_flops
+from ripe_mambaspike.models.labels import Labels, find_checkpoint
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import Stored
+
+CALIBRATION_CLIPS = 64
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was written and what was measured on the way."""
+
+    folder: Path
+    to: str
+    weights: str
+    checkpoint: Path | None
+    files: dict[str, int]  # bytes
+    calibration: dict[str, Any] | None = None
+    accuracy: dict[str, Any] | None = None  # of smaller weights, on the test part
+    accuracy_unknown: str | None = None  # why it was not measured
+    check: dict[str, Any] | None = None
+    not_expressed: tuple[str, ...] | None = None  # of the network, by a NIR file
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON document; without what was not asked for."""
+        values = {**vars(self), "folder": str(self.folder), "checkpoint": self.checkpoint and str(self.checkpoint)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def export(
+    source: Model | str | Path,
+    out: str | Path | None = None,
+    *,
+    to: str,
+    weights: WeightFormat = "fp32",
+    graphs: Sequence[str] = (),
+    static: bool = False,
+    opset: int | None = None,
+    check: bool = False,
+    recordings: Sequence[Path] = (),
+    calibration: Sequence[Path] = (),
+    clips: int = 100,
+    root: Path | None = None,
+    progress: Callable[[str], None] = lambda what: None,
+) -> ExportResult:
+    """Export a network, or the network of a run or folder, to another runtime, with a model card.
+
+    to: safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (`register_export`)
+    out: folder to write; `export/TO-WEIGHTS` in the run's folder, or in NETWORK-export, when not given
+    weights: int8 weights are calibrated on training recordings (`calibration`, or those of the set it was trained on)
+    graphs: clip, step and tail; all that the network has when not given
+    check: compare what was written with PyTorch on `recordings`, or on `clips` test ones; raises where they differ
+    root: folder of the set; as in the run's recipe when not given
+    """
+    options = ExportOptions(to, weights, tuple(graphs), static, opset)
+    _check_together(options, check, recordings, calibration, clips)
+    folder = None
+    if isinstance(source, Model):
+        labels = source.labels
+        time_steps, grid = (labels.steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        classifier = make_classifier(source, labels, time_steps, grid)
+        if out is None:
+            raise InputError("out: expected a folder for a network in memory, got None", field="out")
+    else:
+        folder = find_checkpoint(source)
+        classifier = load_network(folder)
+        labels = classifier.model.labels
+        home = folder.parent / "export" if folder.name in NETWORK_FOLDERS else folder.with_name(f"{folder.name}-export")
+        out = home / f"{to}-{weights}" if out is None else out
+    out = Path(out)
+    check_output_folder(out)
+    job = _Job(options, folder, classifier, labels, root, progress)
+    if check:
+        job.checked_on = job.sample("test", recordings, clips, "recordings")
+    if weights == "int8":
+        job.calibrated_on = job.sample("train", calibration, CALIBRATION_CLIPS, "calibration")
+    progress("fusing")
+    job.model = to_deployed(classifier.model)
+    job.shrink_weights()
+    write_export(job.model, options, out, labels, job.stored, job.finish, progress)
+    return ExportResult(out, to, weights, folder, **job.found)
+
+
+def _check_together(
+    options: ExportOptions, check: bool, recordings: Sequence[Path], calibration: Sequence[Path], clips: int
+) -> None:
+    """Refuse what would be ignored, or checked in part alone."""
+    if clips < 1:
+        raise InputError(f"clips: expected an int of at least 1, got {clips}", field="clips")
+    if recordings and not check:
+        raise InputError("recordings: expected --check with them, got no --check", field="recordings")
+    if calibration and options.weights != "int8":
+        raise InputError(f"calibration: expected --weights int8 with it, got {options.weights}", field="calibration")
+    if check and "tail" in options.graphs and "step" not in options.graphs:
+        given = " ".join(options.graphs)
+        raise InputError(f"graphs: expected step and tail together with --check, got {given}", field="graphs")
+
+
+@dataclass
+class _Job:
+    """One export under way, and what was found on the way."""
+
+    options: ExportOptions
+    folder: Path | None  # of the checkpoint
+    classifier: Classifier
+    labels: Labels | None
+    root: Path | None
+    progress: Callable[[str], None]
+    model: RipeMambaSpike = field(init=False)  # deployed, float32
+    stored: dict[str, Stored] | None = None
+    checked_on: SampleClips | None = None
+    calibrated_on: SampleClips | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        result = None if self.folder is None else read_run_result(self.folder)
+        self.facts = CardFacts(self.options.to, self.options.weights, self.labels, result)
+
+    def sample(self, part: str, files: Sequence[Path], count: int, option: str) -> SampleClips:
+        if files:
+            return from_files(self.classifier, files)
+        if self.labels is None or self.folder is None:
+            raise InputError(
+                f"{option}: expected recordings, because the network does not name the set it was trained on, got none",
+                field=option,
+            )
+        return from_set(self.folder, self.labels, part, count, self.root)
+
+    def shrink_weights(self) -> None:
+        """The weights as they are to be kept, and what that changes."""
+        if self.options.weights == "fp16":
+            self.stored = to_float16(self.model)
+        elif self.calibrated_on is not None:
+            self.progress("calibrating")
+            self.stored, report = to_int8(self.model, self.calibrated_on.clips)
+            self.found["calibration"] = {
+                "on": self.calibrated_on.what,
+                "clips": report.clips,
+                "worst_layer": report.worst.name,
+                "worst_error": report.worst.error,
+            }
+            self.facts = replace(self.facts, calibration=report)
+        if self.stored is None:
+            return
+        try:
+            change = self._measure_accuracy(self.stored)
+        except (DataError, WeightsError) as error:
+            if self.root is not None:
+                raise
+            self.found["accuracy_unknown"] = str(error)  # the set is elsewhere
+        else:
+            self.found["accuracy"] = {
+                "n": change.clips,
+                "fp32_top1": change.top1,
+                "top1": change.top1_stored,
+                "points": change.points,
+                "agreeing": change.agreeing,
+            }
+            self.facts = replace(self.facts, accuracy=change)
+
+    def finish(self, made: Path) -> None:
+        """Look at what was written, check it where that was asked for, and write its card."""
+        target = export_format(self.options.to)
+        self.found["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
+        if target.has_manifest and not target.has_graphs:
+            missing = read_manifest(made).not_expressed
+            self.found["not_expressed"] = missing
+            self.facts = replace(self.facts, limits=missing)
+        if self.checked_on is not None:
+            self.progress("checking")
+            network = apply_stored(self.model, self.stored) if self.stored else self.model
+            ways = target.check(made, network, self.checked_on.clips)
+            parity = {how: one for how, one in ways.items() if isinstance(one, ParityResult)}
+            self.facts = replace(self.facts, parity={f"{self.options.to}, {how}": one for how, one in parity.items()})
+            self.found["check"] = {
+                "on": self.checked_on.what,
+                "ways": {how: one.to_dict() for how, one in ways.items()},
+            }
+        config = self.model.config.replace(time_steps=self.classifier.time_steps, in_size=self.classifier.grid)
+        cost = (("operations of one clip", f"{count_flops(config).total / 1e9:.3f} GFLOP, a multiply-add being two"),)
+        write_card(made, self.model, replace(self.facts, cost=cost))
+
+    def _measure_accuracy(self, stored: dict[str, Stored]) -> AccuracyChange:
+        """What the smaller weights change on the test part."""
+        if self.labels is None or self.folder is None:
+            raise WeightsError("set: expected the name of the set it was trained on, got none", field="set")
+        part = whole_part(self.folder, self.labels, "test", self.root)
+        self.progress("comparing the accuracy")
+        return compare_accuracy(self.model, stored, EvalBatches(part, EVAL_BATCH, torch.device("cpu")))

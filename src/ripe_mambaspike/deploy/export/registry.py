@@ -1,0 +1,185 @@
+"""The formats that a network can be exported to. Each is a class in a file of its own that registers itself:
+
+    @register_export("onnx")
+    class OnnxFormat(GraphFormat):
+        suffix = ".onnx"
+        def save(self, graph, path, *, dynamic=True, opset=None): ...
+        def load(self, path, *, data=None, trust=False): ...
+
+Files in `deploy/export/formats/` are found by themselves; any other module registers its format when it is imported.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor
+
+from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph
+from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import Stored
+from ripe_mambaspike.schema import suggest
+
+WeightFormat = Literal["fp32", "fp16", "int8"]
+WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("fp32", "fp16", "int8")
+Runner = Callable[..., tuple[Tensor, ...]]  # a loaded graph
+Network = Callable[[Tensor], Tensor]  # clips [B, T, 2, H, W] → logits
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export; checked against the format when it is made."""
+
+    to: str
+    weights: WeightFormat = "fp32"
+    graphs: tuple[str, ...] = ()  # clip, step, tail; empty: all that the network has
+    static: bool = False  # one clip at a time of one size
+    opset: int | None = None  # of ONNX
+
+    def __post_init__(self) -> None:
+        export_format(self.to).check_options(self)
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """One network to be written into one folder."""
+
+    model: RipeMambaSpike  # deployed form
+    folder: Path
+    options: ExportOptions
+    time_steps: int
+    grid: tuple[int, int]  # (height, width)
+    stored: Mapping[str, Stored] | None = None  # smaller weights
+    progress: Callable[[str], None] = lambda what: None
+
+
+class ExportFormat:
+    """Base of all formats."""
+
+    name: str  # set by register_export
+    weight_formats: Sequence[WeightFormat] = WEIGHT_FORMATS
+    has_graphs = False  # whether it writes the clip, step and tail graphs
+    has_manifest = True  # whether export.json lies beside its files
+    static_only = False  # whether batch and size must be fixed
+    carries_code: str | None = None  # what its files run when they are opened; None when they carry no code
+
+    def unavailable_reason(self) -> str | None:
+        """Why it cannot be written or run here; None when it can."""
+        return None
+
+    def check_options(self, options: ExportOptions) -> None:
+        """Raise a ConfigError for options that the format does not have."""
+        if unknown := [kind for kind in options.graphs if kind not in GRAPH_KINDS]:
+            raise _refused("graphs", f"some of {', '.join(GRAPH_KINDS)}", unknown[0])
+        if not self.has_graphs and options.graphs:
+            raise _refused("graphs", f"none with --to {self.name}", " ".join(options.graphs))
+        if not self.has_graphs and options.static:
+            raise _refused("static", f"false with --to {self.name}", True)
+        if self.static_only and not options.static:
+            raise _refused("static", f"true (--static) with --to {self.name}, which is for one size", False)
+        if options.weights not in self.weight_formats:
+            raise _refused("weights", f"{', '.join(self.weight_formats)} with --to {self.name}", options.weights)
+        if options.opset is not None:
+            self.check_opset(options.opset)
+        if reason := self.unavailable_reason():
+            raise ConfigError(f"to: {reason}", field="to")
+
+    def check_opset(self, opset: int) -> None:
+        raise _refused("opset", f"none with --to {self.name}", opset)
+
+    def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
+        """Write the network into the request's folder; its graph files, and sentences on what they do not express."""
+        raise NotImplementedError
+
+    def runners(self, folder: Path) -> dict[str, Callable[[], Network]]:
+        """By name, the ways to run what was written into the folder, to be compared with PyTorch."""
+        raise NotImplementedError
+
+    def check(self, folder: Path, model: RipeMambaSpike, clips: Tensor) -> dict[str, Any]:
+        """Compare what was written with the network (with the same weights) on clips; raises where they differ."""
+        from ripe_mambaspike.deploy.export.parity import compare_outputs, require_parity
+
+        found = {}
+        for how, load in self.runners(folder).items():
+            found[how] = compare_outputs(load, model, clips)
+            require_parity(found[how], f"{self.name}, {how}")
+        return found
+
+
+class GraphFormat(ExportFormat):
+    """Base of formats that keep one graph in one file."""
+
+    suffix: str
+    has_graphs = True
+
+    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
+        """Write a graph; with `dynamic` the batch and the size stay free."""
+        raise NotImplementedError
+
+    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
+        """Load a graph; `data` is the file's content where it was read before."""
+        raise NotImplementedError
+
+    def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
+        options, files = request.options, []
+        for kind in graph_kinds(request.model.config, options.graphs):
+            request.progress(f"writing the {kind} graph")
+            graph = make_graph(kind, request.model, *request.grid, request.stored, time_steps=request.time_steps)
+            path = request.folder / f"{kind}{self.suffix}"
+            self.save(graph, path, dynamic=not options.static, opset=options.opset)
+            files.append(describe_file(kind, path, graph.input_names, graph.output_names))
+        return files, []
+
+    def runners(self, folder: Path) -> dict[str, Callable[[], Network]]:
+        from ripe_mambaspike.deploy.export.run import load_exported
+
+        exported = load_exported(folder, trust=True)  # this process has just written it
+        return {how: lambda how=how: load_exported(folder, trust=True).ready(how) for how in exported.ways}  # type: ignore[misc]
+
+
+EXPORTS: dict[str, ExportFormat] = {}
+Format = TypeVar("Format", bound=type[ExportFormat])
+
+
+def register_export(name: str) -> Callable[[Format], Format]:
+    """Make a class the format `name` of `ripe export --to name`."""
+
+    def register(cls: Format) -> Format:
+        if name in EXPORTS and type(EXPORTS[name]).__module__ != cls.__module__:
+            raise _refused("register_export", "a name that is not taken", name)
+        EXPORTS[name] = cls()
+        EXPORTS[name].name = name
+        return cls
+
+    return register
+
+
+def export_format(name: str) -> ExportFormat:
+    """A registered format by its name."""
+    known = export_formats()
+    if name not in known:
+        raise ConfigError(f"to: expected one of {', '.join(known)}, got {name!r}{suggest(name, known)}", field="to")
+    return EXPORTS[name]
+
+
+def export_formats() -> list[str]:
+    """The names of all formats."""
+    _find_formats()
+    return sorted(EXPORTS)
+
+
+@cache
+def _find_formats() -> None:
+    package = importlib.import_module("ripe_mambaspike.deploy.export.formats")
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+
+def _refused(field: str, expected: str, got: object) -> ConfigError:
+    return ConfigError(f"{field}: expected {expected}, got {got!r}", field=field)
