@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from ripe_mambaspike.data.simulated import simulate_dataset
@@ -203,7 +204,7 @@ def test_what_it_goes_on_from_is_said(tiny, go, watching, tmp_path):
     callback = watching()
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", callback, resume=True, stop_requested=lambda: True)
-    assert callback.lines == ["going on from epoch 1, batch 2"]
+    assert callback.lines == ["resuming at epoch 1, batch 2"]
 
 
 def test_other_clips_are_refused(tiny, go, tmp_path):
@@ -227,8 +228,8 @@ def test_seconds_go_on(tiny, go, read_log, tmp_path):
     with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     reached = last_checkpoint(tmp_path / "run" / "checkpoints")
-    reached.document.seconds += 5000.0
-    save_checkpoint(tmp_path / "run" / "checkpoints", (1, 0), reached)
+    later = msgspec.structs.replace(reached.document, seconds=reached.document.seconds + 5000.0)
+    save_checkpoint(tmp_path / "run" / "checkpoints", reached._replace(document=later))
     result = go(tiny(), tmp_path / "run", resume=True)
     assert 5000 < result["seconds"] < 5000 + 600
     seconds = [float(row["seconds"]) for row in read_log(tmp_path / "run")]
