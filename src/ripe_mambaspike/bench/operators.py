@@ -8,18 +8,21 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.bench.machine import PRECISIONS
-from ripe_mambaspike.ops.enter_fire import enter_fire, enter_fire_reference
-from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner, mamba_inner_reference
-from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire, attend_reference
-from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, norm_fire_reference, spikes_as
-from ripe_mambaspike.ops.patch_moments import patch_moments, patch_moments_reference
-from ripe_mambaspike.ops.pooled_rates import pooled_rates, pooled_rates_reference
-from ripe_mambaspike.ops.row_norm import row_norm, row_norm_reference
-from ripe_mambaspike.ops.step_moments import step_moments, step_moments_reference
+from ripe_mambaspike.ops.enter_fire import EnterFireInputs
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
+from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.operator import OPERATORS, spikes_as
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs
+from ripe_mambaspike.ops.pooled_rates import PooledRatesInputs
+from ripe_mambaspike.ops.row_norm import RowNormInputs
+from ripe_mambaspike.ops.step_moments import StepMomentsInputs
 
 CHANNELS = (32, 64, 128)  # of the three stages, and widths of the three levels
 STATES, TAPS = 16, 4
 RATE = 0.15  # share of neurons that fire
+
+SHARPNESS = 2.0
 
 Call = Callable[..., tuple[Tensor, ...]]
 
@@ -30,15 +33,48 @@ class Case:
 
     operator: str
     setting: str
-    tensors: dict[str, Tensor]
-    learned: tuple[str, ...]  # the tensors that get a gradient; none for an operator of inference
-    ours: Call
-    reference: Call
+    inputs: Any  # the operator's NamedTuple
+    outputs: tuple[str, ...]  # those that are compared
+    learned: tuple[str, ...] = ()  # the tensors that get a gradient; none for an operator of inference
     spikes: tuple[int, ...] = ()  # outputs that are spikes, which rounding may flip
 
     @property
     def name(self) -> str:
         return f"{self.operator}, {self.setting}"
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All of the inputs that are tensors; those of a list by their number too, `spikes.0`."""
+        found: dict[str, Tensor] = {}
+        for field, value in self.inputs._asdict().items():
+            if isinstance(value, Tensor):
+                found[field] = value
+            elif isinstance(value, list):
+                found |= {f"{field}.{index}": one for index, one in enumerate(value)}
+        return found
+
+    def ours(self, **tensors: Tensor) -> tuple[Tensor, ...]:
+        return self._picked(getattr(torch.ops.ripe, self.operator)(*self._filled(tensors)))
+
+    def reference(self, **tensors: Tensor) -> tuple[Tensor, ...]:
+        return self._picked(OPERATORS[self.operator].reference(self._filled(tensors)))
+
+    def _filled(self, tensors: dict[str, Tensor]) -> Any:
+        """The inputs with these tensors."""
+        given: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
+        for field, value in self.inputs._asdict().items():
+            if isinstance(value, list):
+                given[field] = [tensors[f"{field}.{index}"] for index in range(len(value))]
+        if "dtype" in self.inputs._fields:
+            given["dtype"] = given["x"].dtype
+        return self.inputs._replace(**given)
+
+    def _picked(self, found: Any) -> tuple[Tensor, ...]:
+        names = [name.removesuffix("[]") for name in OPERATORS[self.operator].outputs]
+        outputs = dict(zip(names, (found,) if isinstance(found, Tensor) else found, strict=True))
+        if "grad_proxy" in outputs:
+            outputs["spikes"] = spikes_as(outputs["spikes"], outputs["grad_proxy"])
+        return tuple(outputs[name] for name in self.outputs)
 
 
 class Maker:
@@ -59,26 +95,23 @@ class Maker:
     def spikes(self, *shape: int) -> Tensor:
         return (torch.rand(shape, generator=self.generator, device=self.device) < RATE).to(torch.uint8)
 
-    def carrier(self, *shape: int) -> Tensor:
-        """Through which the spikes' gradient flows; it holds nothing."""
+    def grad_proxy(self, *shape: int) -> Tensor:
+        """Receives the spikes' gradient; it stores nothing."""
         return torch.zeros((), device=self.device, dtype=self.dtype).expand(shape)
 
-    def neuron(self, channels: int, rotating: bool) -> dict[str, Tensor]:
+    def neuron(self, channels: int, rotating: bool, relaxed: bool) -> dict[str, Any]:
         made = {
             "decay": self.uniform(channels, low=0.4, high=0.95),
             "gain": self.uniform(channels, low=0.5, high=1.0),
             "threshold": self.uniform(channels, low=0.5, high=1.0),
             "coefficient": self.uniform(channels, low=-0.5, high=0.5),
         }
-        return {**made, "rotation": self.uniform(channels, low=0.0, high=0.1)} if rotating else made
+        rotation = self.uniform(channels, low=0.0, high=0.1) if rotating else None
+        return {**made, "rotation": rotation, "relaxed": relaxed, "sharpness": SHARPNESS}
 
     def affine(self, steps: int, channels: int) -> dict[str, Tensor]:
         bounds = {"scale": (0.5, 1.5), "shift": (-0.2, 0.2)}
         return {name: self.uniform(steps, channels, low=low, high=high) for name, (low, high) in bounds.items()}
-
-
-def _neuron(given: dict[str, Tensor]) -> Neuron:
-    return Neuron(given["decay"], given.get("rotation"), given["gain"], given["threshold"])
 
 
 def _grids(side: int) -> list[int]:
@@ -111,168 +144,70 @@ def cases(
 
 def enter_fire_case(make: Maker, batch: int, steps: int, side: int, relaxed: bool) -> Case:
     channels = CHANNELS[0]
-    tensors = {
-        "x": make.uniform(batch, steps, 2, side, side, low=-1.0, high=1.6).clamp_(min=0),
+    inputs = EnterFireInputs(
+        x=make.uniform(batch, steps, 2, side, side, low=-1.0, high=1.6).clamp_(min=0),
         **{f"entry_{name}": value for name, value in make.affine(steps, 2).items()},
-        "filtered": make.uniform(2, low=-0.5, high=0.5),
-        "kernel": make.normal(channels, 2, 3, 3, scale=0.5),
+        filter_coefficient=make.uniform(2, low=-0.5, high=0.5),
+        kernel=make.normal(channels, 2, 3, 3, scale=0.5),
         **make.affine(steps, channels),
-        **make.neuron(channels, rotating=True),
-    }
-
-    def given(t: dict[str, Tensor]) -> tuple[Any, ...]:
-        ends = ((t["entry_scale"], t["entry_shift"]), t["filtered"], t["kernel"], (t["scale"], t["shift"]))
-        return t["x"], *ends, _neuron(t), t["coefficient"]
-
-    def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        return enter_fire(*given(t), relaxed=relaxed)
-
-    def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        return enter_fire_reference(*given(t), relaxed=relaxed)
-
-    return Case("enter_fire", "stage 1", tensors, (), ours, reference, () if relaxed else (0,))
+        **make.neuron(channels, rotating=True, relaxed=relaxed),
+    )
+    flipping = () if relaxed else (0,)
+    return Case("enter_fire", "stage 1", inputs, ("spikes", "potential", "operand"), spikes=flipping)
 
 
 def norm_fire_case(make: Maker, size: str, shape: tuple[int, ...], rotating: bool, relaxed: bool) -> Case:
-    tensors = {"x": make.normal(*shape), **make.affine(shape[1], shape[3]), **make.neuron(shape[3], rotating)}
-
-    def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        out = norm_fire(t["x"], t["scale"], t["shift"], _neuron(t), t["coefficient"], relaxed=relaxed)
-        return spikes_as(out.spikes, out.carrier), out.potential, out.operand
-
-    def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        affine = (t["scale"], t["shift"])
-        return norm_fire_reference(t["x"], *affine, _neuron(t), t["coefficient"], relaxed=relaxed)
-
-    return Case("norm_fire", size, tensors, tuple(tensors), ours, reference, () if relaxed else (0,))
+    neuron = make.neuron(shape[3], rotating, relaxed)
+    inputs = NormFireInputs(x=make.normal(*shape), **make.affine(shape[1], shape[3]), **neuron, keep_potential=True)
+    learned = tuple(name for name in OPERATORS["norm_fire"].gradients if getattr(inputs, name) is not None)
+    return Case("norm_fire", size, inputs, ("spikes", "potential", "operand"), learned, () if relaxed else (0,))
 
 
 def attention_cases(make: Maker, size: str, shape: tuple[int, ...], relaxed: bool) -> Iterator[Case]:
     channels = shape[3]
-    bound = channels**-0.5
-    tensors = {
-        "potential": make.normal(*shape),
-        "spikes": make.spikes(*shape),
-        "carrier": make.carrier(*shape),
-        "features": make.normal(*shape),
-        **make.affine(shape[1], channels),
-        **{name: make.normal(channels, channels, scale=bound) for name in ("query", "key", "value")},
-        "gain": make.uniform(channels, low=0.5, high=1.5),
-    }
-
-    def weights(t: dict[str, Tensor]) -> AttentionWeights:
-        return AttentionWeights(t["query"], t["key"], t["value"], t["gain"])
-
-    def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        spikes, carrier = t["spikes"], t["carrier"]
-        out = attend(t["potential"], spikes, carrier, t["features"], t["scale"], t["shift"], weights(t))
-        return (out[0],)
-
-    def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        spikes = spikes_as(t["spikes"], t["carrier"])
-        out = attend_reference(t["potential"], spikes, t["features"], t["scale"], t["shift"], weights(t))
-        return (out[0],)
-
-    learned = tuple(name for name in tensors if name != "spikes")
-    yield Case("attend", size, tensors, learned, ours, reference)
-
-    neuron = {f"neuron_{name}": value for name, value in make.neuron(channels, rotating=False).items()}
-
-    def parts(t: dict[str, Tensor]) -> tuple[Neuron, Tensor]:
-        given = {name.removeprefix("neuron_"): value for name, value in t.items() if name.startswith("neuron_")}
-        return _neuron(given), given["coefficient"]
-
-    def ours_fired(**t: Tensor) -> tuple[Tensor, ...]:
-        arguments = (t["potential"], t["spikes"], t["features"], t["scale"], t["shift"], weights(t))
-        spikes, operand, _ = attend_fire(*arguments, *parts(t), relaxed=relaxed)
-        return spikes, operand
-
-    def reference_fired(**t: Tensor) -> tuple[Tensor, ...]:
-        spikes, _, operand = norm_fire_reference(reference(**t)[0], None, None, *parts(t), relaxed=relaxed)
-        return spikes, operand
-
-    yield Case("attend_fire", size, {**tensors, **neuron}, (), ours_fired, reference_fired, () if relaxed else (0,))
+    wide = {"potential": make.normal(*shape), "spikes": make.spikes(*shape), "features": make.normal(*shape)}
+    weights = {name: make.normal(channels, channels, scale=channels**-0.5) for name in ("query", "key", "value")}
+    shared = {**wide, **make.affine(shape[1], channels), **weights, "keep_attention": False}
+    gain = make.uniform(channels, low=0.5, high=1.5)
+    inputs = AttendInputs(**shared, gain=gain, grad_proxy=make.grad_proxy(*shape))
+    yield Case("attend", size, inputs, ("modulated",), OPERATORS["attend"].gradients)
+    fired = AttendFireInputs(**shared, attention_gain=gain, **make.neuron(channels, rotating=False, relaxed=relaxed))
+    yield Case("attend_fire", size, fired, ("spikes", "operand"), spikes=() if relaxed else (0,))
 
 
 def step_moments_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
-    tensors = {"x": make.normal(*shape)}
-    return Case(
-        "step_moments",
-        size,
-        tensors,
-        ("x",),
-        lambda x: step_moments(x),
-        lambda x: step_moments_reference(x.float()),
-    )
+    return Case("step_moments", size, StepMomentsInputs(make.normal(*shape)), ("mean", "variance"), ("x",))
 
 
 def patch_moments_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
     """Of the stage's second convolution, stride 1."""
-    tensors = {"x": make.normal(*shape)}
-    return Case(
-        "patch_moments",
-        size,
-        tensors,
-        ("x",),
-        lambda x: patch_moments(x, 1),
-        lambda x: patch_moments_reference(x.float(), 1),
-    )
+    return Case("patch_moments", size, PatchMomentsInputs(make.normal(*shape), 1), ("mean", "second"), ("x",))
 
 
 def pooled_rates_case(make: Maker, batch: int, steps: int, grids: list[int]) -> Case:
-    tensors: dict[str, Tensor] = {}
-    for stage, (grid, channels) in enumerate(zip(grids, CHANNELS, strict=True), 1):
-        shape = (batch, steps, grid, grid, channels)
-        tensors |= {f"spikes{stage}": make.spikes(*shape), f"carrier{stage}": make.carrier(*shape)}
-    carriers = tuple(name for name in tensors if name.startswith("carrier"))
-    last = (grids[-1], grids[-1])
-
-    def pairs(t: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [(t[name.replace("carrier", "spikes")], t[name]) for name in carriers]
-
-    def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        spikes, carrying = (list(part) for part in zip(*pairs(t), strict=True))
-        return (pooled_rates(spikes, carrying, last),)
-
-    def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        return (pooled_rates_reference([spikes_as(*pair) for pair in pairs(t)], last),)
-
-    return Case("pooled_rates", "all stages", tensors, carriers, ours, reference)
+    shapes = [(batch, steps, grid, grid, channels) for grid, channels in zip(grids, CHANNELS, strict=True)]
+    spikes, proxies = [make.spikes(*shape) for shape in shapes], [make.grad_proxy(*shape) for shape in shapes]
+    inputs = PooledRatesInputs(spikes, proxies, grids[-1], grids[-1], [], None, False)
+    learned = tuple(f"grad_proxies.{index}" for index in range(len(shapes)))
+    return Case("pooled_rates", "all stages", inputs, ("rates",), learned)
 
 
 def mamba_case(make: Maker, size: str, batch: int, length: int, width: int) -> Case:
     inner, rank = 2 * width, -(-width // 16)
-    tensors = {
-        "inputs": make.normal(batch, length, 2, 2 * inner),
-        "conv": make.uniform(2, inner, TAPS, low=-0.5, high=0.5),
-        "conv_bias": make.uniform(2, inner, low=-0.5, high=0.5),
-        "x_proj": make.normal(2, rank + 2 * STATES, inner, scale=inner**-0.5),
-        "dt_proj": make.uniform(2, inner, rank, low=-(rank**-0.5), high=rank**-0.5),
-        "dt_bias": make.uniform(2, inner, low=-6.9, high=-2.3),
-        "decay": make.uniform(2, inner, STATES, low=-16.0, high=-1.0),
-        "skip": make.uniform(2, inner, low=0.5, high=1.5),
-    }
-    names = InnerWeights._fields
-
-    def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        return (mamba_inner(t["inputs"], InnerWeights(*(t[name] for name in names))),)
-
-    def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        weights: Any = InnerWeights(*(t[name] for name in names))
-        return (mamba_inner_reference(t["inputs"], weights),)
-
-    return Case("mamba_inner", f"{size}, L {length}", tensors, tuple(tensors), ours, reference)
+    inputs = MambaInnerInputs(
+        inputs=make.normal(batch, length, 2, 2 * inner),
+        conv1d_weight=make.uniform(2, inner, TAPS, low=-0.5, high=0.5),
+        conv1d_bias=make.uniform(2, inner, low=-0.5, high=0.5),
+        x_proj=make.normal(2, rank + 2 * STATES, inner, scale=inner**-0.5),
+        dt_proj=make.uniform(2, inner, rank, low=-(rank**-0.5), high=rank**-0.5),
+        dt_bias=make.uniform(2, inner, low=-6.9, high=-2.3),
+        A=make.uniform(2, inner, STATES, low=-16.0, high=-1.0),
+        D=make.uniform(2, inner, low=0.5, high=1.5),
+    )
+    return Case("mamba_inner", f"{size}, L {length}", inputs, ("out",), ("inputs", *InnerWeights._fields))
 
 
 def row_norm_case(make: Maker, size: str, batch: int, length: int, width: int) -> Case:
-    bounds = {"weight": (0.5, 1.5), "bias": (-0.5, 0.5)}
-    tensors = {"x": make.normal(batch, length, width)}
-    tensors |= {name: make.uniform(width, low=low, high=high) for name, (low, high) in bounds.items()}
-
-    def ours(**t: Tensor) -> tuple[Tensor, ...]:
-        return (row_norm(t["x"], t["weight"], t["bias"], t["x"].dtype),)
-
-    def reference(**t: Tensor) -> tuple[Tensor, ...]:
-        return (row_norm_reference(t["x"], t["weight"], t["bias"], t["x"].dtype),)
-
-    return Case("row_norm", f"{size}, {width} wide", tensors, tuple(tensors), ours, reference)
+    weight, bias = (make.uniform(width, low=low, high=high) for low, high in ((0.5, 1.5), (-0.5, 0.5)))
+    inputs = RowNormInputs(make.normal(batch, length, width), weight, bias, make.dtype)
+    return Case("row_norm", f"{size}, {width} wide", inputs, ("out",), ("x", "weight", "bias"))

@@ -17,20 +17,21 @@ from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.ops.backend import backend, implementation, kernels
+from ripe_mambaspike.ops.operator import OPERATORS
 
 NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
 FLIPS = 1e-3  # of the spikes of one operator
-HOMES = {  # the folder that holds an operator's kernels
-    "enter_fire": "enter_fire",
-    "norm_fire": "norm_fire",
-    "step_moments": "step_moments",
-    "attend": "membrane_attention",
-    "attend_fire": "membrane_attention",
-    "patch_moments": "patch_moments",
-    "pooled_rates": "pooled_rates",
-    "mamba_inner": "mamba_inner",
-    "row_norm": "row_norm",
-}
+OPERATOR_NAMES = (
+    "enter_fire",
+    "norm_fire",
+    "step_moments",
+    "attend",
+    "attend_fire",
+    "patch_moments",
+    "pooled_rates",
+    "mamba_inner",
+    "row_norm",
+)
 
 
 def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str, Any]:
@@ -41,8 +42,8 @@ def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str,
     repeats = repeats_of(options.repeats, device)
     check_sizes(sides=(options.side,), time_steps=(options.time_steps,), batches=(batch,), repeats=repeats)
     for name in options.only:
-        if name not in HOMES:
-            raise ConfigError(f"--only: expected one of {', '.join(HOMES)}, got '{name}'", field="--only")
+        if name not in OPERATOR_NAMES:
+            raise ConfigError(f"--only: expected one of {', '.join(OPERATOR_NAMES)}, got '{name}'", field="--only")
     rows = []
     size = (batch, options.time_steps, options.side)
     for precision in precisions_of(options.precision or ("float32" if on_cpu else "both")):
@@ -84,7 +85,7 @@ def missing(case: Case, device: torch.device, precision: str) -> str | None:
             kind = backend(x)
         if kind is None:
             return "this machine runs the reference"
-        implementation(kind, HOMES[case.operator], case.operator)
+        implementation(kind, OPERATORS[case.operator].folder, case.operator)
     except (ImportError, AttributeError) as error:
         return f"there is no kernel ({error})"
     return None

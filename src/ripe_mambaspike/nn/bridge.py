@@ -16,9 +16,10 @@ from ripe_mambaspike.nn.modified import find_modification, known
 from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.pooled_rates.reference import LeakyState, RateState, cumulative_rates, leaky_rates
+from ripe_mambaspike.ops.pooled_rates import RateState
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates
 
-BridgeState = tuple[RateState, ...] | tuple[LeakyState, ...]  # one a scale
+BridgeState = tuple[tuple[Tensor, int], ...] | tuple[RateState, ...]  # one a scale: (count, steps) or leaky
 
 
 def pooled_rates(
@@ -38,7 +39,11 @@ def pooled_rates(
     else:
         pooled = F.adaptive_avg_pool2d(flat, grid)
     pooled = pooled.unflatten(0, spikes.shape[:2])
-    return cumulative_rates(pooled, initial_state) if keep is None else leaky_rates(pooled, keep, initial_state)
+    if keep is not None:
+        return leaky_rates(pooled, keep, initial_state)
+    count, seen = initial_state or (None, 0)
+    rates, count = cumulative_rates(pooled, count, first_step=seen)
+    return rates, (count, seen + spikes.shape[1])
 
 
 class Mixture(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.nn.mamba import CausalMamba
 from ripe_mambaspike.nn.mixers import make_blocks
-from ripe_mambaspike.ops.mamba_inner.reference import MambaState
+from ripe_mambaspike.ops.mamba_inner import MambaState
 
 HierarchyState = tuple[MambaState, ...]  # one a level
 

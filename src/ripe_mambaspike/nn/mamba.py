@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from ripe_mambaspike.ops.mamba_inner import InnerWeights
-from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, causal_conv
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaState
+from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -124,10 +124,9 @@ class BidirectionalMamba(nn.Module):
         inner = inner_weights(directions, dtype)
         return BlockPlan(norm, in_proj.to(dtype), inner, out.to(dtype), self.merge.bias.to(dtype))
 
-    def forward(self, x: Tensor, initial_state: BidirectionalState | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.norm(x)
-        state = initial_state or BidirectionalState(None, None)
-        forward, backward = self.forward_mamba(x, state.forward)[0], self.backward_mamba(x.flip(1), state.backward)[0]
+        forward, backward = self.forward_mamba(x)[0], self.backward_mamba(x.flip(1))[0]
         merged: Tensor = self.merge(torch.cat((forward, backward.flip(1)), -1))
         return merged
 

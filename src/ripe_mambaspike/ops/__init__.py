@@ -4,7 +4,7 @@ Glossary (symbol in the paper: word here): T steps, C channels, N = H·W positio
 `spikes`, λ `coefficient`, A `attention`, γ `gain`; Δ `delta`, A `decay`, B `input_weight`, C `output_weight`.
 """
 
-from ripe_mambaspike.ops.mamba_inner.reference import bidirectional_mamba, mamba
+from ripe_mambaspike.ops.mamba_inner.reference import mamba
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention, ds_mpa, positive_feature
 from ripe_mambaspike.ops.neurons import csilif, lif, silif
@@ -12,7 +12,6 @@ from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.ops.tdm import shift, tdm
 
 __all__ = [
-    "bidirectional_mamba",
     "convex_attention",
     "csilif",
     "cumulative_rates",

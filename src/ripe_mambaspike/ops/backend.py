@@ -24,8 +24,7 @@ LOG = logging.getLogger("ripe_mambaspike")
 CHOICES = ("auto", "off", "triton", "native", "plain")
 PRECISIONS = (torch.float32, torch.bfloat16)
 OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix units
-OPERATORS = "ripe_mambaspike.ops"
-MODULES = {"triton": "triton", "native": "cpu"}  # of an operator's folder
+MODULES = {"triton": "triton", "native": "cpu", "plain": "reference"}  # of an operator's folder
 
 _choice: ContextVar[str | None] = ContextVar("kernels", default=None)
 
@@ -87,18 +86,16 @@ def computing_in(dtype: torch.dtype, x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16))
 
 
-def implementation(kind: str, operator: str, name: str) -> Callable[..., Any]:
-    """One function of the Triton or C++ implementation; imported when first needed."""
-    path = f"{OPERATORS}.plain" if kind == "plain" else f"{OPERATORS}.{operator}.{MODULES[kind]}"
-    found: Callable[..., Any] = getattr(importlib.import_module(path), name)
+def implementation(kind: str, folder: str, name: str) -> Callable[..., Any]:
+    """One function of an operator's folder: Triton's, C++'s or the reference's; imported when first needed."""
+    found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{MODULES[kind]}"), name)
     return found
 
 
-def run(operator: str, name: str, x: Tensor, *arguments: Any) -> Any:
-    """Call an operator's implementation for x's device, as the custom operators do."""
+def kind_for(x: Tensor) -> str:
+    """What computes an operator that is called on x: `triton`, `native` or `plain`."""
     chosen = choice()
-    kind = chosen if chosen in (*MODULES, "plain") else "triton" if x.is_cuda else "native"
-    return implementation(kind, operator, name)(x, *arguments)
+    return chosen if chosen in MODULES else "triton" if x.is_cuda else "native"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -1,21 +1,251 @@
-"""Small things the operators' registrations share."""
+"""How an operator is registered with PyTorch: its inputs are one NamedTuple, and the rest follows from it.
 
-from collections.abc import Sequence
-from typing import Any
+    class ScaleInputs(NamedTuple):
+        x: Tensor
+        weight: Tensor | None
 
+    Operator("scale", ScaleInputs, ("out",), fake=lambda i: torch.empty_like(i.x), gradients=("x", "weight"))
+
+registers `torch.ops.ripe.scale(x, weight)`. Its implementations are functions of the same name beside it, in
+`reference.py` (plain PyTorch), `cpu.py` (C++) and `triton.py`, that take the NamedTuple: `scale(i)` and, where there
+are gradients, `scale_backward(i, grads)`, which returns one tensor for each name in `gradients` (an empty one where
+that input is None). The reference has no backward: it is differentiated. Where `cpu.py` or `triton.py` is missing, the
+reference computes instead, with one line in the log.
+
+Spikes are stored as bytes, which have no gradient. So every spike tensor has a `grad_proxy` beside it: a tensor of the
+same shape that stores nothing (all its strides are 0) and receives the spikes' gradient. A reader of spikes takes both.
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+import torch
 from torch import Tensor
 
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.ops.backend import MODULES, implementation, kind_for, log_once
 
-def carrier_of(x: Tensor) -> Tensor:
-    """A tensor of x's shape and precision that holds nothing; gradients flow through it."""
+SCHEMA_TYPES: dict[Any, str] = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    list[Tensor]: "Tensor[]",
+    list[int]: "int[]",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    torch.dtype: "ScalarType",
+}
+
+
+OPERATORS: dict[str, "Operator"] = {}  # by name
+
+
+class Operator:
+    """`torch.ops.ripe.<name>`, its shapes and its gradient.
+
+    `inputs`: the NamedTuple of its arguments; `outputs`: names of the tensors that it returns (`counts[]` for a list of
+    them); `fake(i)`: empty outputs of the right shapes; `gradients`: inputs that have one; `saved`: outputs that
+    `<name>_backward(i, grads, *saved)` reads; `state`: inputs with which no gradient can be computed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Any,
+        outputs: tuple[str, ...],
+        fake: Callable[[Any], Any],
+        *,
+        gradients: tuple[str, ...] = (),
+        saved: tuple[str, ...] = (),
+        state: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.inputs, self.outputs, self.fake = name, inputs, outputs, fake
+        self.gradients, self.saved, self.state = gradients, saved, state
+        self.folder: str = inputs.__module__
+        OPERATORS[name] = self
+        types = {field: SCHEMA_TYPES[hint] for field, hint in get_type_hints(inputs).items()}
+        self.tensors = [field for field, kind in types.items() if kind in ("Tensor", "Tensor?")]
+        arguments = [f"{kind} {field}" for field, kind in types.items()]
+        self.registered = _register(name, arguments, outputs, self._forward, lambda *v: fake(inputs(*v)))
+        if gradients:
+            arguments += [f"Tensor? grad_{output}" for output in outputs] + [f"Tensor saved_{one}" for one in saved]
+            _register(f"{name}_backward", arguments, gradients, self._backward, self._backward_fake)
+            self.registered.register_autograd(self._gradient, setup_context=self._context)
+
+    def reference(self, i: Any) -> Any:
+        """The reference's outputs, differentiable, spikes as numbers; None for what is not wanted."""
+        return implementation("plain", self.folder, self.name)(i)
+
+    def _kind(self, i: Any) -> str:
+        kind = kind_for(first_tensor(i))
+        if kind == "plain" or _exists(self.folder, MODULES[kind]):
+            return kind
+        log_once(f"{self.name} has no {MODULES[kind]}.py; its reference takes over")
+        return "plain"
+
+    def _forward(self, *values: Any) -> Any:
+        i = self.inputs(*values)
+        kind = self._kind(i)
+        if kind != "plain":
+            return implementation(kind, self.folder, self.name)(i)
+        return _same_form(self.reference(i), self.fake(i))
+
+    def _backward(self, *values: Any) -> Any:
+        i, grads, saved = self._parted(values)
+        kind = self._kind(i)
+        if kind == "plain":
+            given = [getattr(i, field) for field in self.gradients]
+            found = differentiate(
+                lambda *leaves: self.reference(i._replace(**dict(zip(self.gradients, leaves, strict=True)))),
+                given,
+                grads,
+            )
+        else:
+            found = implementation(kind, self.folder, f"{self.name}_backward")(i, grads, *saved)
+        return _unpacked(found)
+
+    def _backward_fake(self, *values: Any) -> Any:
+        i, _, _ = self._parted(values)
+        given = [getattr(i, field) for field in self.gradients]
+        return _unpacked([nothing_like(first_tensor(i)) if one is None else torch.empty_like(one) for one in given])
+
+    def _parted(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+        first, second = len(self.inputs._fields), len(self.inputs._fields) + len(self.outputs)
+        return self.inputs(*values[:first]), values[first:second], values[second:]
+
+    def _context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        i = self.inputs(*inputs)
+        for field in self.state:
+            given = getattr(i, field)
+            if given is not None and given is not False:
+                raise InputError(f"{field}: expected none where gradients are computed, got one", field=field)
+        ctx.set_materialize_grads(False)
+        results = dict(zip(self.outputs, _listed(output), strict=True))
+        ctx.save_for_backward(*(getattr(i, field) for field in self.tensors), *(results[one] for one in self.saved))
+        ctx.inputs = i._replace(**dict.fromkeys(self.tensors))
+
+    def _gradient(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        count, kept = len(self.tensors), ctx.saved_tensors
+        i = ctx.inputs._replace(**dict(zip(self.tensors, kept[:count], strict=True)))
+        backward = getattr(torch.ops.ripe, f"{self.name}_backward")
+        found = dict(zip(self.gradients, _listed(backward(*i, *grads, *kept[count:])), strict=True))
+        return tuple(None if getattr(i, field) is None else found.get(field) for field in i._fields)
+
+
+def grad_proxy_of(x: Tensor) -> Tensor:
+    """A tensor of x's shape and precision that stores nothing; gradients flow through it."""
     return x.new_empty(()).expand(x.shape)
 
 
 def nothing_like(x: Tensor) -> Tensor:
-    """An empty tensor in the place of one that is not wanted: operators cannot return None."""
+    """An empty tensor in place of an output that is not computed: operators cannot return None."""
     return x.new_empty(0)
 
 
-def or_none(inputs: Sequence[Tensor | None], grads: Sequence[Tensor]) -> list[Any]:
-    """The gradients, None where the input was None."""
-    return [None if given is None else grad for given, grad in zip(inputs, grads, strict=True)]
+def empty_if(wanted: bool, x: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """An output to be filled, of x's precision unless another is given; without elements where it is not wanted."""
+    return x.new_empty(shape if wanted else (0,), dtype=dtype or x.dtype)
+
+
+def gradient_like(grad: Tensor | None, parameter: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient in its parameter's shape and precision: zeros where none was computed, empty without a parameter."""
+    if parameter is None:
+        return nothing_like(like)
+    return torch.zeros_like(parameter) if grad is None else grad.to(parameter.dtype).reshape(parameter.shape)
+
+
+def first_tensor(i: Any) -> Tensor:
+    """The first input that is a tensor: its device decides who computes."""
+    for one in i:
+        if isinstance(one, Tensor):
+            return one
+        if isinstance(one, list) and isinstance(one[0], Tensor):
+            return one[0]
+    raise InputError("expected an operator's inputs with a tensor, got none")
+
+
+def differentiate(
+    function: Callable[..., Any], inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """Gradients of a function's inputs, an empty one for None; outputs whose gradient is None do not count."""
+    with ThreadPoolExecutor(1) as apart:  # inside an operator autograd is off; a thread of its own has it
+        return apart.submit(_differentiate, function, inputs, grads).result()
+
+
+def _differentiate(
+    function: Callable[..., Any], inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+) -> list[Tensor]:
+    leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
+    pairs = [pair for pair in zip(_listed(function(*leaves)), grads, strict=True) if pair[1] is not None]
+    given = [leaf for leaf in leaves if leaf is not None]
+    cotangents = [grad.to(out.dtype) for out, grad in pairs]
+    found = iter(
+        torch.autograd.grad([out for out, _ in pairs], given, cotangents, materialize_grads=True, allow_unused=True)
+    )
+    return [nothing_like(given[0]) if leaf is None else next(found) for leaf in leaves]
+
+
+class _SpikesAs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, spikes: Tensor, grad_proxy: Tensor) -> Tensor:
+        return spikes.to(grad_proxy.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+def spikes_as(spikes: Tensor, grad_proxy: Tensor) -> Tensor:
+    """Spikes as numbers of the proxy's precision, differentiable: for whatever has no operator of its own."""
+    return _SpikesAs.apply(spikes, grad_proxy)
+
+
+def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> Tensor | None:
+    """Rows of a per-step table [S, C], or [1, C] for all steps, from `first_step` on.
+
+    [T, C], or [B, T, C] where every sample has a first step of its own [B].
+    """
+    if table is None:
+        return None
+    if len(table) == 1:
+        return table.expand(steps, -1).contiguous()
+    if isinstance(first_step, Tensor):
+        return table[first_step[:, None] + torch.arange(steps, device=first_step.device)]
+    if first_step + steps > len(table):
+        raise InputError(
+            f"first_step: expected first_step + steps up to {len(table)}, got {first_step} + {steps}",
+            field="first_step",
+        )
+    return table[first_step : first_step + steps].contiguous()
+
+
+def _register(name: str, arguments: list[str], outputs: tuple[str, ...], call: Any, fake: Any) -> Any:
+    returned = ["Tensor[]" if one.endswith("[]") else "Tensor" for one in outputs]
+    result = returned[0] if len(returned) == 1 else f"({', '.join(returned)})"
+    schema = f"({', '.join(arguments)}) -> {result}"
+    registered = torch.library.custom_op(f"ripe::{name}", call, mutates_args=(), schema=schema)
+    registered.register_fake(fake)
+    return registered
+
+
+def _same_form(found: Any, like: Any) -> Any:
+    """A reference's outputs in the form of an operator's: spikes as bytes, empty where not wanted, own memory."""
+    if isinstance(like, Tensor):
+        return like if found is None or not like.numel() else torch.empty_like(like).copy_(found)
+    return type(like)(_same_form(one, other) for one, other in zip(found, like, strict=True))
+
+
+def _listed(found: Any) -> Any:
+    return (found,) if isinstance(found, Tensor) else found
+
+
+def _unpacked(found: Any) -> Any:
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@lru_cache
+def _exists(folder: str, module: str) -> bool:
+    return importlib.util.find_spec(f"{folder}.{module}") is not None

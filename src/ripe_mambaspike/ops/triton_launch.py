@@ -6,7 +6,7 @@ compiles; it is set for our launches alone. What another thread compiles at that
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,15 +45,13 @@ def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
-def final_states(x: Tensor, rotation: Tensor | None, relaxed: bool, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a neuron over x [B, T, P, C] puts its final membrane, imaginary part and spikes [B, P, C], float32.
-
-    Empty where there is none: not wanted, no rotation, or hard spikes, which are the last step's.
-    """
-    shape = (x.shape[0], *x.shape[2:])
-    kept = (wanted, wanted and rotation is not None, wanted and relaxed)
-    real, imag, spikes = (x.new_empty(shape if one else 0, dtype=torch.float32) for one in kept)
-    return real, imag, spikes
+def neuron_state(i: Any, finals: Sequence[Tensor], suffix: str = "") -> dict[str, Any]:
+    """The kernel arguments of a neuron's state before the first step and after the last, None where there is none."""
+    given = (i.membrane, i.membrane_imag, i.last_spikes)
+    tensors = (*contiguous(*given), *(one if one.numel() else None for one in finals))
+    names = ("membrane", "membrane_imag", "last_spikes", "final_membrane", "final_imag", "final_spikes")
+    found = {f"{name}{suffix}": one for name, one in zip(names, tensors, strict=True)}
+    return {"PER_SAMPLE": i.scale is not None and i.scale.ndim == 3, **found}
 
 
 def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:

@@ -197,8 +197,7 @@ def _on_grid(spikes: Tensor, height: int, width: int) -> Tensor:
 def _rates(pooled: Tensor, step: Tensor | None, total: Tensor | None) -> tuple[Tensor, Tensor]:
     """Rates and their changes [B, T, 2C, h, w], and the spikes so far [B, C, h, w]."""
     if step is None or total is None:
-        rates, state = cumulative_rates(pooled)
-        return rates, state.total
+        return cumulative_rates(pooled)
     now = pooled.squeeze(1) + total
     rate = now / (step + 1)
     change = rate - total / step.clamp(min=1)  # before the first step the total is zero

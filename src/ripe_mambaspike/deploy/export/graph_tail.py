@@ -68,8 +68,8 @@ def _bidirectional(block: BidirectionalMamba, x: Tensor) -> Tensor:
     inner, gate, delta, into, out_of = (
         torch.stack(parts) for parts in zip(*(_prepare(*d) for d in directions), strict=True)
     )
-    decay = -torch.exp(torch.stack([weights.a_log for weights, _ in directions])).unsqueeze(1)
-    skip = torch.stack([weights.skip for weights, _ in directions])[:, None, None]
+    decay = -torch.exp(torch.stack([weights.A_log for weights, _ in directions])).unsqueeze(1)
+    skip = torch.stack([weights.D for weights, _ in directions])[:, None, None]
     y = (scan(inner, delta, decay, into, out_of) + inner * skip) * F.silu(gate)
     ahead, behind = (
         F.linear(part, weights.out_proj) for part, (weights, _) in zip(y.unbind(), directions, strict=True)
@@ -85,9 +85,9 @@ def _weights(mamba: Mamba) -> MambaWeights:
 
 def _prepare(weights: MambaWeights, x: Tensor) -> tuple[Tensor, ...]:
     """What the scan reads of x [B, L, d]: inner values, gate, steps [B, L, E]; weights in and out [B, L, N]."""
-    rank, states = weights.dt_proj.shape[1], weights.a_log.shape[1]
+    rank, states = weights.dt_proj.shape[1], weights.A_log.shape[1]
     inner, gate = F.linear(x, weights.in_proj).chunk(2, -1)
-    inner = F.silu(causal_conv(inner, weights.conv, weights.conv_bias)[0])
+    inner = F.silu(causal_conv(inner, weights.conv1d_weight, weights.conv1d_bias)[0])
     step, into, out_of = F.linear(inner, weights.x_proj).split((rank, states, states), -1)
     delta = F.softplus(F.linear(step, weights.dt_proj, weights.dt_bias))
     return inner, gate, delta, into, out_of

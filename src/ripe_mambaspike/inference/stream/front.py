@@ -19,10 +19,9 @@ from ripe_mambaspike.nn.fused.layers import Layer
 from ripe_mambaspike.nn.fused.stage import StagePlan
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.cpp.onward import neuron_state, onward_fire, onward_rates, rate_state
-from ripe_mambaspike.ops.membrane_attention import AttentionWeights
-from ripe_mambaspike.ops.membrane_attention.cpu import attend
+from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend
 from ripe_mambaspike.ops.row_norm import row_norm
-from ripe_mambaspike.ops.winograd.cpu import tile_conv
+from ripe_mambaspike.ops.winograd import winograd_conv
 
 
 class WindowOutput(NamedTuple):
@@ -110,16 +109,14 @@ class _Stage:
         assert inner.potential is not None
         assert inner.earlier is not None
         weights: AttentionWeights = plan.attention
-        modulated, attention = attend(
+        (modulated, attention), _ = attend(
             inner.potential.unsqueeze(0),
             inner.earlier.unsqueeze(0),  # row i looks at row i − 1
+            inner.potential.unsqueeze(0),
             features.unsqueeze(0),
             self.second.scale[rows],
             self.second.shift[rows],
-            weights.query,
-            weights.key,
-            weights.value,
-            weights.gain,
+            weights,
             keep_attention,
         )
         outer = onward_fire(
@@ -130,12 +127,12 @@ class _Stage:
     def _features(self, operand: Tensor) -> Tensor:
         """The second convolution of [1 + B, P, C]; the first row is no window's, and nothing comes of it."""
         second = self.second
-        if second.tiled is None:
+        if second.winograd is None:
             return _convolved(_images(operand, self.grid), second.kernel, second.stride)
         features = torch.empty_like(operand)
         features[0].zero_()
         rows = operand[1:].unflatten(1, self.grid)
-        tile_conv(rows, second.tiled, self.channels, out=features[1:])
+        features[1:] = winograd_conv(rows, second.winograd, self.channels).flatten(1, 2)
         return features
 
 
@@ -178,7 +175,7 @@ class StepFront:
         rates = onward_rates(spikes[-len(self._rates) :], self.grid, self._rates, where, when)
         bridge = self.plan.bridge
         assert bridge.kernel is not None
-        mixed = _convolved(_images(rates, self.grid), bridge.kernel, 1, bridge.bias, bridge.tiled)
+        mixed = _convolved(_images(rates, self.grid), bridge.kernel, 1, bridge.bias, bridge.winograd)
         self._features[where, when] = row_norm(mixed, *bridge.norm, bridge.norm[0].dtype)
         self._attention[where, when] = attention
 
@@ -210,11 +207,11 @@ def _images(rows: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def _convolved(
-    images: Tensor, kernel: Tensor, stride: int, bias: Tensor | None = None, tiled: Tensor | None = None
+    images: Tensor, kernel: Tensor, stride: int, bias: Tensor | None = None, winograd: Tensor | None = None
 ) -> Tensor:
     """[B, C_in, H, W] → [B, P, C]. A clip has several images, and one alone might go through another routine."""
-    if tiled is not None:
-        return tile_conv(images.permute(0, 2, 3, 1), tiled, kernel.shape[0], bias).flatten(1, 2)
+    if winograd is not None:
+        return winograd_conv(images.permute(0, 2, 3, 1), winograd, kernel.shape[0], bias).flatten(1, 2)
     alone = len(images) == 1
     given = torch.cat((images, images)).contiguous(memory_format=torch.channels_last) if alone else images
     out = F.conv2d(given, kernel, bias, stride, 1).permute(0, 2, 3, 1).contiguous().flatten(1, 2)

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from ripe_mambaspike.nn.bridge import Bridge, ProjectedMixture, folded_kernel
 from ripe_mambaspike.nn.forward_mode import ForwardMode
-from ripe_mambaspike.nn.fused.layers import channels_together, convolve
+from ripe_mambaspike.nn.fused.layers import channels_together
 from ripe_mambaspike.nn.fused.stage import Spikes
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
+from ripe_mambaspike.ops.convolve import convolve
 from ripe_mambaspike.ops.joined_tokens import Affine, joined_tokens, paired_kernel, pooled_spikes
 from ripe_mambaspike.ops.pooled_rates import pooled_rates
-from ripe_mambaspike.ops.pooled_rates.leaky import pooled_leaky_rates
 from ripe_mambaspike.ops.row_norm import row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
-from ripe_mambaspike.ops.winograd import tile_weights
+from ripe_mambaspike.ops.winograd import winograd_weights
 
 
 class BridgePlan(NamedTuple):
@@ -31,7 +31,7 @@ class BridgePlan(NamedTuple):
     attention: Affine  # weight [d, C], bias [d]
     paired: Affine | None  # the kernel over spikes [2d, ΣC, 3, 3], bias [d] float32; None where that way is not taken
     keep: float | None  # of leaky rates; None for cumulative ones
-    tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
+    winograd: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
 
 class UnnormedTokens(NamedTuple):
@@ -49,7 +49,7 @@ class UnnormedTokens(NamedTuple):
 
 def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
     mixture: Any = bridge.mixture
-    kernel = bias = paired = tiled = None
+    kernel = bias = paired = winograd = None
     if not (isinstance(mixture, ProjectedMixture) and mixture.tracks_batches()):
         scales = mixture.folded_scales()
         kernel, bias = folded_kernel(mixture.shares(bridge.norm.weight), scales)
@@ -57,10 +57,10 @@ def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
             channels = [weight.shape[1] // 2 for weight, _, _ in scales]
             paired = channels_together(paired_kernel(kernel, channels), dtype), at_least_float32(bias)
         kernel, bias = channels_together(kernel, dtype), bias.to(dtype)
-        tiled = tile_weights(kernel)
+        winograd = winograd_weights(kernel)
     norm = (at_least_float32(bridge.norm.weight), at_least_float32(bridge.norm.bias))
     attention = (bridge.attention.weight.to(dtype), bridge.attention.bias.to(dtype))
-    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.keep, tiled)
+    return BridgePlan(kernel, bias, mixture, norm, attention, paired, bridge.keep, winograd)
 
 
 def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
@@ -75,13 +75,13 @@ def bridge_tokens(
     grid = (attention.shape[2], attention.shape[3])
     if plan.paired is not None and indices is None and _over_spikes(attention, attention.dtype):
         kernel, shift = plan.paired
-        convolved = convolve(pooled_spikes([s.data for s in spikes], spikes[0].carrier, grid), kernel)
+        convolved = convolve(pooled_spikes([s.data for s in spikes], spikes[0].grad_proxy, grid), kernel)
         attended = F.linear(attention.flatten(2, 3), *plan.attention)
         return UnnormedTokens(convolved.flatten(2, 3), shift, plan.norm, attended)
-    read = ([s.data for s in spikes], [s.carrier for s in spikes], grid)
-    rates = pooled_rates(*read) if plan.keep is None else pooled_leaky_rates(*read, plan.keep)
+    read = ([s.data for s in spikes], [s.grad_proxy for s in spikes], grid)
+    rates, _ = pooled_rates(*read, keep=plan.keep)
     if plan.kernel is not None:
-        mixed = convolve(rates, plan.kernel, 1, plan.bias, plan.tiled)
+        mixed = convolve(rates, plan.kernel, 1, plan.bias, plan.winograd)
     else:
         widths = [2 * s.data.shape[-1] for s in spikes]
         flat = [part.permute(0, 3, 1, 2) for part in rates.flatten(0, 1).split(widths, -1)]

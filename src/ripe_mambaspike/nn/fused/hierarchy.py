@@ -71,8 +71,8 @@ def classify(plan: HierarchyPlan, given: Tensor | UnnormedTokens) -> Tensor:
 def run_block(plan: BlockPlan, x: Tensor) -> Tensor:
     """`Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)]`, or `Mamba_f(LN x)` alone: x [B, L, d] → [B, L, d]."""
     normed = row_norm(x, *plan.norm, plan.in_proj.dtype)
-    inputs = F.linear(normed, plan.in_proj).unflatten(-1, (plan.inner.conv.shape[0], -1))
-    return F.linear(mamba_inner(inputs, plan.inner).flatten(2), plan.out_proj, plan.out_bias)
+    inputs = F.linear(normed, plan.in_proj).unflatten(-1, (plan.inner.conv1d_weight.shape[0], -1))
+    return F.linear(mamba_inner(inputs, plan.inner)[0].flatten(2), plan.out_proj, plan.out_bias)
 
 
 def _block(block: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ripe_mambaspike.nn.forward_mode import ForwardMode
@@ -16,10 +15,11 @@ from ripe_mambaspike.nn.norm import EPSILON, TimeAffine, TimeBatchNorm, check_st
 from ripe_mambaspike.nn.repconv import Branches, FusedConv, RepConv
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread
 from ripe_mambaspike.ops.backend import backend
+from ripe_mambaspike.ops.convolve import convolve
 from ripe_mambaspike.ops.patch_moments import patch_moments
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.step_moments import step_moments
-from ripe_mambaspike.ops.winograd import tile_conv, tile_weights
+from ripe_mambaspike.ops.winograd import winograd_weights
 
 FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
 
@@ -40,22 +40,12 @@ class Layer:
     scale: Tensor  # [T, C], float32
     shift: Tensor  # [T, C], float32
     stride: int
-    tiled: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
+    winograd: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
     def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
         steps = operand.shape[1]
-        values = convolve(operand, self.kernel, self.stride, tiled=self.tiled)
+        values = convolve(operand, self.kernel, self.stride, winograd=self.winograd)
         return Currents(values, self.scale[:steps], self.shift[:steps])
-
-
-def convolve(
-    x: Tensor, kernel: Tensor, stride: int = 1, bias: Tensor | None = None, tiled: Tensor | None = None
-) -> Tensor:
-    """A 3×3 kernel over every step: [B, T, H, W, C_in] → [B, T, H', W', C]."""
-    if tiled is not None and not torch.is_grad_enabled() and backend(x) == "native":
-        return tile_conv(x.flatten(0, 1), tiled, kernel.shape[0], bias).unflatten(0, x.shape[:2])
-    flat = F.conv2d(x.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias, stride, 1)
-    return flat.permute(0, 2, 3, 1).contiguous().unflatten(0, x.shape[:2])
 
 
 def channels_together(kernel: Tensor, dtype: torch.dtype) -> Tensor:
@@ -83,8 +73,8 @@ def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
         kernel, bias = (value.to(conv.branches[0].norm.weight.dtype) for value in conv.kernel_and_bias())
     scale, shift = affine_of(norm)
     together = channels_together(kernel, dtype)
-    tiled = tile_weights(together) if conv.stride == 1 else None
-    return Layer(together, scale, shift + scale * at_least_float32(bias), conv.stride, tiled)
+    winograd = winograd_weights(together) if conv.stride == 1 else None
+    return Layer(together, scale, shift + scale * at_least_float32(bias), conv.stride, winograd)
 
 
 class BatchLayer:

@@ -17,7 +17,7 @@ from ripe_mambaspike.ops.enter_fire import enter_fire
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
 from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, spikes_as
-from ripe_mambaspike.ops.operator import carrier_of
+from ripe_mambaspike.ops.operator import grad_proxy_of
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -25,16 +25,16 @@ class Spikes(NamedTuple):
     """Spikes [B, T, H, W, C], the way back of their gradient, and the operand of the convolution that reads them."""
 
     data: Tensor
-    carrier: Tensor
+    grad_proxy: Tensor
     operand: Tensor
 
     def without_operand(self) -> "Spikes":
-        """For whoever reads the spikes alone; the carrier is kept for its precision."""
-        return Spikes(self.data, carrier_of(self.carrier), self.data)
+        """For whoever reads the spikes alone; the grad_proxy is kept for its precision."""
+        return Spikes(self.data, grad_proxy_of(self.grad_proxy), self.data)
 
     def mean(self) -> Tensor:
         """The firing rate, differentiable, float32."""
-        rate: Tensor = _MeanRate.apply(self.data, self.carrier)
+        rate: Tensor = _MeanRate.apply(self.data, self.grad_proxy)
         return rate
 
 
@@ -95,14 +95,14 @@ def run_first_neuron(plan: StagePlan, operand: Tensor, mode: ForwardMode) -> Fir
     """The first convolution, norm and neuron: operand [B, T, H, W, C_in], already filtered."""
     current = plan.first(operand, mode)
     grid = current.values.shape
-    fired = norm_fire(
+    fired, _ = norm_fire(
         *_flat(current),
         plan.first_neuron,
         plan.inner_coefficient,
         relaxed=mode.relaxed,
         sharpness=mode.sharpness,
     )
-    spikes = Spikes(fired.spikes.view(grid), fired.carrier.view(grid), fired.operand.view(grid))
+    spikes = Spikes(fired.spikes.view(grid), fired.grad_proxy.view(grid), fired.operand.view(grid))
     return FirstNeuronOutput(spikes, fired.potential.view(grid))
 
 
@@ -113,7 +113,7 @@ def run_first_neuron_from_events(
     assert isinstance(plan.first, Layer)
     steps = x.shape[1]
     scale, shift = entry
-    spikes, potential, operand = enter_fire(
+    (spikes, potential, operand), _ = enter_fire(
         x,
         (every_step(scale, steps), every_step(shift, steps)),
         coefficient,
@@ -143,14 +143,14 @@ def run_stage(
     relaxed, sharpness = mode.relaxed, mode.sharpness
     inner = first.spikes
     grid = inner.data.shape
-    spikes, carrier, potential = (t.flatten(2, 3) for t in (inner.data, inner.carrier, first.potential))
+    spikes, grad_proxy, potential = (t.flatten(2, 3) for t in (inner.data, inner.grad_proxy, first.potential))
     rates = [inner.mean()] if keep_rates else []
     operand = inner.operand
     del first, inner
     current = _flat(plan.second(operand, mode))
     del operand
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
-        fired, out, attention = attend_fire(
+        (fired, out, attention), _ = attend_fire(
             potential,
             spikes,
             *current,
@@ -164,10 +164,10 @@ def run_stage(
         outer = Spikes(fired.view(grid), out.view(grid), out.view(grid))
     else:
         if isinstance(plan.attention, AttentionWeights):
-            modulated, attention = attend(potential, spikes, carrier, *current, plan.attention, keep_attention)
+            (modulated, attention), _ = attend(potential, spikes, grad_proxy, *current, plan.attention, keep_attention)
         else:
-            modulated, attention = _variant(plan.attention, potential, spikes_as(spikes, carrier), current, grid)
-        second = norm_fire(
+            modulated, attention = _variant(plan.attention, potential, spikes_as(spikes, grad_proxy), current, grid)
+        second, _ = norm_fire(
             modulated,
             None,
             None,
@@ -177,7 +177,7 @@ def run_stage(
             sharpness=sharpness,
             keep_potential=False,
         )
-        outer = Spikes(second.spikes.view(grid), second.carrier.view(grid), second.operand.view(grid))
+        outer = Spikes(second.spikes.view(grid), second.grad_proxy.view(grid), second.operand.view(grid))
     if keep_rates:
         rates.append(outer.mean())
     return StageResult(outer, rates, attention.view(grid) if attention.numel() else attention)
@@ -203,8 +203,8 @@ def _variant(
 
 class _MeanRate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, spikes: Tensor, carrier: Tensor) -> Tensor:
-        ctx.shape, ctx.dtype = spikes.shape, carrier.dtype
+    def forward(ctx: Any, spikes: Tensor, grad_proxy: Tensor) -> Tensor:
+        ctx.shape, ctx.dtype = spikes.shape, grad_proxy.dtype
         total = spikes.sum() if spikes.dtype == torch.uint8 else spikes.sum(dtype=torch.float32)
         return total.to(torch.float32) / spikes.numel()
 

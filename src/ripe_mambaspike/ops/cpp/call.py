@@ -23,6 +23,11 @@ def dense(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
     return (x if dtype is None else x.to(dtype)).contiguous()
 
 
+def or_null(x: Tensor) -> Tensor | None:
+    """An output, None where it has no elements because it is not wanted."""
+    return x if x.numel() else None
+
+
 def is_bfloat16(x: Tensor) -> int:
     """1 for bfloat16, 0 for float32: which of the two an operator is to read."""
     return int(x.dtype == torch.bfloat16)

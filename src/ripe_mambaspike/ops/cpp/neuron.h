@@ -81,13 +81,45 @@ struct FireTask {
     Shape shape;
     Row row;
     NeuronRow neuron;
-    std::vector<float> scale, shift;  // [T, row]
+    std::vector<float> scale, shift;  // [T, row], or [B, T, row] where samples are at different steps
+    int64_t sample_rows;              // from one sample's rows to the next: 0 or T
     float sharpness;
-    FireTask(const Shape& shape, const float* scale, const float* shift, const float* decay, const float* rotation,
-             const float* gain, const float* threshold, const float* coefficient, float sharpness)
+    FireTask(const Shape& shape, bool own_rows, const float* scale, const float* shift, const float* decay,
+             const float* rotation, const float* gain, const float* threshold, const float* coefficient,
+             float sharpness)
         : shape(shape), row(shape.channels), neuron(row, decay, rotation, gain, threshold, coefficient),
-          scale(row.repeated(scale, shape.steps, 1)), shift(row.repeated(shift, shape.steps, 0)),
-          sharpness(sharpness) {}
+          scale(row.repeated(scale, shape.steps * (own_rows ? shape.batch : 1), 1)),
+          shift(row.repeated(shift, shape.steps * (own_rows ? shape.batch : 1), 0)),
+          sample_rows(own_rows ? shape.steps : 0), sharpness(sharpness) {}
 };
+
+// A neuron's state before the first step or after the last, [B, P, C] each; null where there is none or none is wanted.
+// Spikes are bytes, or floats when relaxed.
+template <typename F, typename S>
+struct State {
+    F *membrane, *imag;
+    S* spikes;
+};
+using GivenState = State<const float, const void>;
+using FinalState = State<float, float>;  // spikes when relaxed alone: bytes are among the outputs already
+
+// n elements of a state, from `at` on, into the neuron's working memory; zeros where none is given.
+template <bool RELAXED>
+static inline void load_state(const GivenState& from, int64_t at, int64_t n, float* real, float* imag, float* before) {
+    for (int64_t i = 0; i < n; ++i) {
+        real[i] = from.membrane == nullptr ? 0.0f : from.membrane[at + i];
+        imag[i] = from.imag == nullptr ? 0.0f : from.imag[at + i];
+        before[i] = from.spikes == nullptr ? 0.0f
+                    : RELAXED              ? static_cast<const float*>(from.spikes)[at + i]
+                                           : to_float(static_cast<const uint8_t*>(from.spikes)[at + i]);
+    }
+}
+
+static inline void save_state(const FinalState& to, int64_t at, int64_t n, const float* real, const float* imag,
+                              const float* before) {
+    if (to.membrane != nullptr) std::copy(real, real + n, to.membrane + at);
+    if (to.imag != nullptr) std::copy(imag, imag + n, to.imag + at);
+    if (to.spikes != nullptr) std::copy(before, before + n, to.spikes + at);
+}
 
 }  // namespace

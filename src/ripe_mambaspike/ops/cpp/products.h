@@ -134,7 +134,7 @@ static void transpose(const X* x, int64_t rows, int64_t columns, int64_t x_row, 
 }
 
 // The nearest bfloat16 as a float, all in words of 32 bits.
-static inline float round_to_brain(float x) {
+static inline float round_to_bfloat16(float x) {
     uint32_t wide;
     std::memcpy(&wide, &x, 4);
     wide = (wide + 0x7fffu + ((wide >> 16) & 1u)) & 0xffff0000u;
@@ -158,9 +158,9 @@ static inline const Pair* paired_rows(const float* x, int64_t rows, int64_t wide
         Pair* __restrict to = out + r / 2 * wide;
         if (r + 1 < rows)
 #pragma omp simd
-            for (int64_t c = 0; c < wide; ++c) to[c] = pair_of(round_to_brain(first[c]), round_to_brain(second[c]));
+            for (int64_t c = 0; c < wide; ++c) to[c] = pair_of(round_to_bfloat16(first[c]), round_to_bfloat16(second[c]));
         else
-            for (int64_t c = 0; c < wide; ++c) to[c] = pair_of(round_to_brain(first[c]), 0.0f);
+            for (int64_t c = 0; c < wide; ++c) to[c] = pair_of(round_to_bfloat16(first[c]), 0.0f);
     }
     return out;
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-// A brain float: the upper half of a float, rounded to nearest even; NaN stays NaN.
+// A bfloat16: the upper half of a float, rounded to nearest even; NaN stays NaN.
 struct bfloat16 {
     uint16_t bits;
 };

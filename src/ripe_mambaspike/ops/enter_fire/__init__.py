@@ -1,24 +1,55 @@
 """From binned events to the first neuron in one operator, for inference.
 
 Entry norm, temporal filter, the first convolution (2 channels in, stride 2), its norm and the neuron: the tensors
-between them, several times the size of the input, are never written.
+between them, several times the size of the input, are never written. The symbols are those of `norm_fire`.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.backend import run
-from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire_reference
-from ripe_mambaspike.ops.tdm import tdm
+from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Neuron, empty_finals, final_state
+from ripe_mambaspike.ops.operator import Operator, select_steps
+
+
+class EnterFireInputs(NamedTuple):
+    x: Tensor  # [B, T, 2, H, W]
+    entry_scale: Tensor  # [T, 2], or [B, T, 2] where samples are at different steps
+    entry_shift: Tensor
+    filter_coefficient: Tensor | None  # [2]
+    kernel: Tensor  # [C, 2, 3, 3]
+    scale: Tensor  # [T, C] or [B, T, C]
+    shift: Tensor
+    decay: Tensor
+    rotation: Tensor | None
+    gain: Tensor
+    threshold: Tensor
+    coefficient: Tensor | None
+    relaxed: bool
+    sharpness: float
+    last_input: Tensor | None = None  # the initial state: of the filter, and
+    membrane: Tensor | None = None  # of the neuron
+    membrane_imag: Tensor | None = None
+    last_spikes: Tensor | None = None
+    output_final_state: bool = False
+
+
+class EnterFireState(NamedTuple):
+    input: Tensor  # normalized events of the last step [B, 2, H, W], float32
+    neuron: FireState
+
+
+class EnterFireOutput(NamedTuple):
+    spikes: Tensor  # [B, T, H', W', C], H' = ⌈H/2⌉; uint8, or the kernel's precision when relaxed
+    potential: Tensor  # before the reset
+    operand: Tensor  # what the next convolution reads
 
 
 def enter_fire(
     x: Tensor,
     entry: tuple[Tensor, Tensor],
-    filtered: Tensor | None,
+    filter_coefficient: Tensor | None,
     kernel: Tensor,
     affine: tuple[Tensor, Tensor],
     neuron: Neuron,
@@ -26,68 +57,40 @@ def enter_fire(
     *,
     relaxed: bool = False,
     sharpness: float = 2.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Events x [B, T, 2, H, W] → (spikes, potential, operand) [B, T, H', W', C], H' = ⌈H/2⌉, the kernel's precision.
+    first_step: int | Tensor = 0,
+    initial_state: EnterFireState | None = None,
+    output_final_state: bool = False,
+) -> tuple[EnterFireOutput, EnterFireState | None]:
+    """Events x [B, T, 2, H, W] → spikes, potential and operand [B, T, H', W', C], and the final state where wanted.
 
-    entry: scale and shift [T, 2]; filtered: λ [2] of the filter before the kernel [C, 2, 3, 3]; affine: scale and
-    shift [T, C] behind it; coefficient: λ [C] of the next filter.
+    entry: scale and shift [S, 2] or [1, 2]; filter_coefficient: λ [2] of the filter before the kernel [C, 2, 3, 3];
+    affine: scale and shift [S, C] or [1, C] behind it; coefficient: λ [C] of the next filter.
     """
-    spikes, potential, operand = torch.ops.ripe.enter_fire(
-        x, *entry, filtered, kernel, *affine, *neuron, coefficient, relaxed, sharpness
-    )
-    return spikes, potential, operand
+    tables = [select_steps(table, first_step, x.shape[1]) for table in (*entry, *affine)]
+    given = (None, None, None, None) if initial_state is None else (initial_state.input, *initial_state.neuron)
+    found = torch.ops.ripe.enter_fire(
+        x, *tables[:2], filter_coefficient, kernel, *tables[2:], *neuron, coefficient, relaxed, sharpness,
+        *given, output_final_state,
+    )  # fmt: skip
+    out = EnterFireOutput(*found[:3])
+    if not output_final_state:
+        return out, None
+    scale, shift = (table[..., -1, :, None, None] for table in tables[:2])  # type: ignore[index]
+    return out, EnterFireState(normalized(x[:, -1], scale, shift), final_state(found[3:], out.spikes, neuron))
 
 
-def enter_fire_reference(
-    x: Tensor,
-    entry: tuple[Tensor, Tensor],
-    filtered: Tensor | None,
-    kernel: Tensor,
-    affine: tuple[Tensor, Tensor],
-    neuron: Neuron,
-    coefficient: Tensor | None,
-    *,
-    relaxed: bool = False,
-    sharpness: float = 2.0,
-) -> tuple[Tensor, ...]:
-    """The same in plain PyTorch, spikes as numbers."""
-    scale, shift = (value[..., None, None] for value in entry)
-    normed = shift + scale * x
-    if filtered is not None:
-        normed = tdm(normed, filtered)[0]
-    current = F.conv2d(normed.flatten(0, 1).to(kernel.dtype), kernel, None, 2, 1).permute(0, 2, 3, 1)
-    flat = current.flatten(1, 2).unflatten(0, x.shape[:2])
-    fired = norm_fire_reference(flat, *affine, neuron, coefficient, relaxed=relaxed, sharpness=sharpness)
-    return tuple(t.unflatten(2, current.shape[1:3]) for t in fired)
+def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """`scale x + shift` in float32 (float64 for float64): events are small numbers, and sums follow."""
+    return torch.addcmul(shift, x.to(shift.dtype), scale)
 
 
-@torch.library.custom_op("ripe::enter_fire", mutates_args=())
-def _enter_fire(
-    x: Tensor,
-    entry_scale: Tensor,
-    entry_shift: Tensor,
-    filtered: Tensor | None,
-    kernel: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    convolution = (entry_scale, entry_shift, filtered, kernel, scale, shift)
-    neuron = (decay, rotation, gain, threshold, coefficient)
-    return tuple(run("enter_fire", "enter_fire", x, *convolution, *neuron, relaxed, sharpness))
+def empty_outputs(i: EnterFireInputs) -> tuple[Tensor, ...]:
+    """All outputs, to be filled."""
+    samples, steps, _, height, width = i.x.shape
+    shape = (samples, steps, -(-height // 2), -(-width // 2), i.kernel.shape[0])
+    potential, operand = (i.x.new_empty(shape, dtype=i.kernel.dtype) for _ in range(2))
+    spikes = i.x.new_empty(shape, dtype=i.kernel.dtype if i.relaxed else torch.uint8)
+    return spikes, potential, operand, *empty_finals(i, operand)
 
 
-@_enter_fire.register_fake
-def _(
-    x: Tensor, entry_scale: Tensor, entry_shift: Tensor, filtered: Tensor | None, kernel: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    samples, steps, _, height, width = x.shape
-    shape = (samples, steps, -(-height // 2), -(-width // 2), kernel.shape[0])
-    spikes = x.new_empty(shape, dtype=kernel.dtype if rest[-2] else torch.uint8)
-    return spikes, x.new_empty(shape, dtype=kernel.dtype), x.new_empty(shape, dtype=kernel.dtype)
+Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_outputs)

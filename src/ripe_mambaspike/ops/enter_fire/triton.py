@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_outputs
+from ripe_mambaspike.ops.norm_fire import PARAMETERS
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
-from ripe_mambaspike.ops.triton_launch import Synchronous
+from ripe_mambaspike.ops.triton_launch import Synchronous, contiguous, neuron_state
 
 PATCH = 18  # 3 × 3 taps of 2 channels
 PADDED = 32
@@ -184,54 +186,41 @@ def block_for(positions: int, dtype: torch.dtype) -> tuple[int, int]:
     return (32, 4) if positions >= 32 * 128 else (16, 4)
 
 
-def enter_fire(
-    x: Tensor,
-    entry_scale: Tensor,
-    entry_shift: Tensor,
-    filtered: Tensor | None,
-    kernel: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
+    x, kernel = i.x.contiguous(), i.kernel
+    outputs = empty_outputs(i)
+    spikes, potential, operand, *finals = outputs
     samples, steps, _, height, width = x.shape
     rows, columns = -(-height // 2), -(-width // 2)
     channels = kernel.shape[0]
-    shape = (samples, steps, rows, columns, channels)
-    spikes = x.new_empty(shape, dtype=kernel.dtype if relaxed else torch.uint8)
-    potential, operand = (x.new_empty(shape, dtype=kernel.dtype) for _ in range(2))
     block, warps = block_for(samples * rows * columns, kernel.dtype)
     wide = min(32, max(16, triton.next_power_of_2(channels)))
     grid = (samples * triton.cdiv(rows * columns, block), triton.cdiv(channels, wide))
     taps = kernel.permute(0, 2, 3, 1).contiguous()  # [C, tap, polarity]
-    parameters = (scale, shift, decay, rotation, gain, threshold, coefficient)
+    parameters = (getattr(i, name) for name in PARAMETERS)
     _enter_fire_kernel[grid](
-        x.contiguous(),
-        entry_scale.contiguous(),
-        entry_shift.contiguous(),
-        filtered,
+        x,
+        i.entry_scale.contiguous(),
+        i.entry_shift.contiguous(),
+        i.filter_coefficient,
         taps,
-        *(None if p is None else p.contiguous() for p in parameters),
+        *contiguous(*parameters),
         spikes,
         potential,
         operand,
-        sharpness,
+        i.sharpness,
         HEIGHT=height,
         WIDTH=width,
         STEPS=steps,
         CHANNELS=channels,
-        RELAXED=relaxed,
+        RELAXED=i.relaxed,
         PATCH=PATCH,
         PADDED=PADDED,
         COLUMNS=wide,
         ROWS=block,
+        last_input=None if i.last_input is None else i.last_input.contiguous(),
+        **neuron_state(i, finals),
         num_warps=warps,
         maxnreg=REGISTERS if kernel.dtype.itemsize == 2 else None,
     )
-    return spikes, potential, operand
+    return outputs

@@ -6,17 +6,31 @@ one pass over its outputs sums them and computes everything up to the tokens. Tr
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.backend import run
-from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
-from ripe_mambaspike.ops.row_norm import row_norm_reference
-from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.operator import Operator
 
 Affine = tuple[Tensor, Tensor]
+
+
+class PooledSpikesInputs(NamedTuple):
+    spikes: list[Tensor]
+    like: Tensor
+    rows: int
+    columns: int
+
+
+class JoinedTokensInputs(NamedTuple):
+    convolved: Tensor  # [B, T, P, 2d]
+    bias: Tensor  # [d], as all that follow but for `attended`
+    weight: Tensor
+    shift: Tensor
+    attended: Tensor  # [B, T, P, d]
+    outer_weight: Tensor
+    outer_shift: Tensor
 
 
 def pooled_spikes(spikes: list[Tensor], like: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -26,12 +40,6 @@ def pooled_spikes(spikes: list[Tensor], like: Tensor, grid: tuple[int, int]) -> 
     """
     out: Tensor = torch.ops.ripe.pooled_spikes(spikes, like, *grid)
     return out
-
-
-def pooled_spikes_reference(spikes: list[Tensor], grid: tuple[int, int]) -> Tensor:
-    """The same in plain PyTorch, spikes as numbers."""
-    flat = [F.adaptive_avg_pool2d(one.permute(0, 1, 4, 2, 3).flatten(0, 1), grid) for one in spikes]
-    return torch.cat(flat, 1).unflatten(0, spikes[0].shape[:2]).permute(0, 1, 3, 4, 2)
 
 
 def paired_kernel(kernel: Tensor, channels: Sequence[int]) -> Tensor:
@@ -50,39 +58,15 @@ def joined_tokens(convolved: Tensor, bias: Tensor, norm: Affine, attended: Tenso
     return out
 
 
-def joined_tokens_reference(convolved: Tensor, bias: Tensor, norm: Affine, attended: Tensor, outer: Affine) -> Tensor:
-    width = len(bias)
-    rates = cumulative_rates(at_least_float32(convolved).transpose(2, 3))[0].transpose(2, 3)  # of a, b; changes of both
-    mixed = rates[..., :width] + rates[..., 3 * width :] + bias
-    return row_norm_reference(row_norm_reference(mixed, *norm, bias.dtype) + attended, *outer, bias.dtype)
-
-
-@torch.library.custom_op("ripe::pooled_spikes", mutates_args=())
-def _pooled_spikes(spikes: list[Tensor], like: Tensor, rows: int, columns: int) -> Tensor:
-    out: Tensor = run("joined_tokens", "pooled_spikes", like, spikes, rows, columns)
-    return out
-
-
-@_pooled_spikes.register_fake
-def _(spikes: list[Tensor], like: Tensor, rows: int, columns: int) -> Tensor:
-    return like.new_empty(*spikes[0].shape[:2], rows, columns, sum(one.shape[-1] for one in spikes))
-
-
-@torch.library.custom_op("ripe::joined_tokens", mutates_args=())
-def _joined_tokens(
-    convolved: Tensor,
-    bias: Tensor,
-    weight: Tensor,
-    shift: Tensor,
-    attended: Tensor,
-    outer_weight: Tensor,
-    outer_shift: Tensor,
-) -> Tensor:
-    vectors = (bias, weight, shift, outer_weight, outer_shift)
-    out: Tensor = run("joined_tokens", "joined_tokens", convolved, attended, *vectors)
-    return out
-
-
-@_joined_tokens.register_fake
-def _(convolved: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, attended: Tensor, *outer: Tensor) -> Tensor:
-    return torch.empty_like(attended, dtype=bias.dtype)
+Operator(
+    "pooled_spikes",
+    PooledSpikesInputs,
+    ("pooled",),
+    lambda i: i.like.new_empty(*i.spikes[0].shape[:2], i.rows, i.columns, sum(one.shape[-1] for one in i.spikes)),
+)
+Operator(
+    "joined_tokens",
+    JoinedTokensInputs,
+    ("tokens",),
+    lambda i: i.attended.new_empty(i.attended.shape, dtype=i.bias.dtype),
+)

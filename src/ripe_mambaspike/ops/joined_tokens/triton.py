@@ -4,13 +4,12 @@
 Rows of both kernels run over all samples at once, so that no grid leaves a part of a program idle.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesInputs
 from ripe_mambaspike.ops.pooled_rates.triton import end_of, first_of, most_covered
 from ripe_mambaspike.ops.row_norm import EPSILON
 from ripe_mambaspike.ops.row_norm.triton import normalize
@@ -132,8 +131,8 @@ def _join_kernel(
         tl.store(out_ptr + token * COLUMNS + column, outer * outer_gain + outer_shift, mask=wanted)
 
 
-def pooled_spikes(like: Tensor, spikes: Sequence[Tensor], rows: int, columns: int) -> Tensor:
-    """Spikes [B, T, H_i, W_i, C_i] of every scale → [B, T, rows, columns, ΣC_i] in the precision of `like`."""
+def pooled_spikes(i: PooledSpikesInputs) -> Tensor:
+    spikes, like, rows, columns = i
     samples, steps = spikes[0].shape[:2]
     channels = sum(one.shape[-1] for one in spikes)
     out = torch.empty(samples, steps, rows, columns, channels, dtype=like.dtype, device=like.device)
@@ -154,8 +153,9 @@ def pooled_spikes(like: Tensor, spikes: Sequence[Tensor], rows: int, columns: in
     return out
 
 
-def joined_tokens(convolved: Tensor, attended: Tensor, *vectors: Tensor) -> Tensor:
-    """convolved [B, T, P, 2d], attended [B, T, P, d], vectors [d] float32: bias, the inner norm's, the outer's."""
+def joined_tokens(i: JoinedTokensInputs) -> Tensor:
+    convolved, attended = i.convolved, i.attended
+    vectors = (i.bias, i.weight, i.shift, i.outer_weight, i.outer_shift)
     samples, steps, places, columns = attended.shape
     out = torch.empty_like(attended, dtype=torch.float32)
     width = triton.next_power_of_2(columns)

@@ -53,12 +53,17 @@ struct Block {
     }
 };
 
-// Sum over the taps that lie inside: inputs at visits visit − taps + 1 … visit.
+// Sum over the taps that lie inside: inputs at visits visit − taps + 1 … visit. Those before the first are in `state`,
+// the last K − 1 of a piece before this one [K − 1, E] from this block's channel on, or null.
 template <typename T>
 inline Lanes convolved(const Sizes& size, const T* inner, int64_t row, int64_t visit, int64_t direction,
-                       const Lanes* weight, Lanes bias, int count) {
+                       const Lanes* weight, Lanes bias, int count, const T* state = nullptr) {
     Lanes sum = bias;
-    for (int64_t tap = std::max<int64_t>(0, size.taps - 1 - visit); tap < size.taps; ++tap) {
+    const int64_t inside = std::max<int64_t>(0, size.taps - 1 - visit);
+    if (state != nullptr)
+        for (int64_t tap = 0; tap < inside; ++tap)
+            sum += weight[tap] * load(state + (visit + tap) * size.channels, count);
+    for (int64_t tap = inside; tap < size.taps; ++tap) {
         int64_t place = size.place(visit - (size.taps - 1) + tap, direction);
         sum += weight[tap] * load(inner + place * row, count);
     }

@@ -1,4 +1,4 @@
-"""Mamba-1 over a token sequence, in one direction and in both."""
+"""Mamba-1 over a token sequence in one direction, and the fused operator in plain PyTorch."""
 
 from typing import NamedTuple
 
@@ -6,32 +6,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs, MambaState
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
 class MambaWeights(NamedTuple):
-    """E = expand·d inner channels, R = rank of the step projection, N states, K taps."""
+    """The parameters of mamba_ssm's `Mamba`: E inner channels, R rank of the step projection, N states, K taps."""
 
     in_proj: Tensor  # [2E, d]
-    conv: Tensor  # [E, K]
-    conv_bias: Tensor | None  # [E]
+    conv1d_weight: Tensor  # [E, K]
+    conv1d_bias: Tensor | None  # [E]
     x_proj: Tensor  # [R + 2N, E]
     dt_proj: Tensor  # [E, R]
     dt_bias: Tensor  # [E]
-    a_log: Tensor  # [E, N]
-    skip: Tensor  # [E]
+    A_log: Tensor  # [E, N]
+    D: Tensor  # [E]
     out_proj: Tensor  # [d, E]
-
-
-class MambaState(NamedTuple):
-    recent: Tensor  # the last K − 1 inputs of the convolution [B, K − 1, E]
-    hidden: Tensor  # the scan's state [B, E, N]
-
-
-class BidirectionalState(NamedTuple):
-    forward: MambaState | None  # from the tokens before these
-    backward: MambaState | None  # from the tokens after these
 
 
 def causal_conv(
@@ -52,33 +43,32 @@ def causal_conv(
 
 def mamba(x: Tensor, weights: MambaWeights, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
     """x [B, L, d] → (y [B, L, d], final state)."""
-    recent, hidden = (None, None) if initial_state is None else initial_state
-    rank, states = weights.dt_proj.shape[1], weights.a_log.shape[1]
-    inner, gate = F.linear(x, weights.in_proj).chunk(2, -1)
-    inner, recent = causal_conv(inner, weights.conv, weights.conv_bias, recent)
+    decay = -torch.exp(at_least_float32(weights.A_log))
+    inner = InnerWeights(*weights[1:6], decay, weights.D)
+    y, state = _inner(F.linear(x, weights.in_proj), inner, initial_state)
+    return F.linear(y, weights.out_proj), state
+
+
+def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor | None]:
+    """(y·silu(gate) [B, L, D, E], final ssm state of a single direction)."""
+    given = i[1 : 1 + len(InnerWeights._fields)]
+    before = None if i.conv_state is None or i.ssm_state is None else MambaState(i.conv_state, i.ssm_state)
+    outs, ssm = [], None
+    for direction, inputs in enumerate(i.inputs.unbind(2)):
+        weights = InnerWeights(*(None if one is None else one[direction] for one in given))
+        y, (_, ssm) = _inner(inputs.flip(1) if direction else inputs, weights, before)
+        outs.append(y.flip(1) if direction else y)
+    return torch.stack(outs, 2), ssm if i.output_final_state else None
+
+
+def _inner(inputs: Tensor, weights: InnerWeights, state: MambaState | None) -> tuple[Tensor, MambaState]:
+    """One direction: inputs [B, L, 2E] (inner half, gate half), weights without their first dimension → [B, L, E]."""
+    conv, ssm = state or (None, None)
+    rank, states = weights.dt_proj.shape[1], weights.A.shape[1]
+    inner, gate = inputs.chunk(2, -1)
+    inner, conv = causal_conv(inner, weights.conv1d_weight, weights.conv1d_bias, conv)
     inner = F.silu(inner)
     step, into, out_of = F.linear(inner, weights.x_proj).split((rank, states, states), -1)
     delta = F.softplus(F.linear(step, weights.dt_proj, weights.dt_bias))
-    decay = -torch.exp(at_least_float32(weights.a_log))
-    y, hidden = selective_scan(inner, delta, decay, into, out_of, weights.skip, hidden)
-    return F.linear(y * F.silu(gate), weights.out_proj), MambaState(recent, hidden)
-
-
-def bidirectional_mamba(
-    x: Tensor,
-    forward: MambaWeights,
-    backward: MambaWeights,
-    merge: Tensor,
-    merge_bias: Tensor,
-    initial_state: BidirectionalState | None = None,
-) -> tuple[Tensor, BidirectionalState]:
-    """`Linear[Mamba_f(x), flip Mamba_b(flip x)]`: x [B, L, d], merge [d, 2d] → (y [B, L, d], final states).
-
-    A piece of a longer sequence needs the forward state of the piece before it and the backward state of the piece
-    after it; each direction's final state depends on that direction alone, so two sweeps over the pieces are exact.
-    """
-    state = initial_state or BidirectionalState(None, None)
-    ahead, forward_state = mamba(x, forward, state.forward)
-    behind, backward_state = mamba(x.flip(1), backward, state.backward)
-    both = torch.cat((ahead, behind.flip(1)), -1)
-    return F.linear(both, merge, merge_bias), BidirectionalState(forward_state, backward_state)
+    y, ssm = selective_scan(inner, delta, weights.A, into, out_of, weights.D, ssm)
+    return y * F.silu(gate), MambaState(conv, ssm)

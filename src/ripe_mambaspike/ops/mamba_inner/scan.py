@@ -21,9 +21,9 @@ from torch.autograd.function import once_differentiable
 
 from ripe_mambaspike.ops.shapes import at_least_float32
 
-LONGEST_CHUNK = 32
-MOST_ELEMENTS = 2**20  # of one [K, B, D, N, M] at a time: such blocks stay in a CPU's caches
-MOST_ELEMENTS_ELSEWHERE = 2**27  # on other devices few large blocks are better
+MAX_CHUNK = 32
+MAX_ELEMENTS = 2**20  # of one [K, B, D, N, M] at a time: such blocks stay in a CPU's caches
+MAX_ELEMENTS_ELSEWHERE = 2**27  # on other devices few large blocks are better
 
 
 def selective_scan(
@@ -47,7 +47,7 @@ def selective_scan(
     x, delta, decay, input_weight, output_weight = tensors
     if initial_state is None:
         initial_state = x.new_zeros(x.shape[0], *decay.shape)
-    layout = _Layout(x.shape[1], chunk or max(1, min(LONGEST_CHUNK, math.isqrt(x.shape[1]))))
+    layout = _Layout(x.shape[1], chunk or max(1, min(MAX_CHUNK, math.isqrt(x.shape[1]))))
     y, final = _Scan.apply(
         *map(layout.cut, (x, delta)),
         decay,
@@ -87,10 +87,10 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, delta, decay, b, c, state)
         y, final = torch.empty_like(x), torch.empty_like(state)
-        room = _Room()
+        scratch = _Scratch()
         for batch, channels in _blocks(x, decay):
             here = (slice(None), batch, channels)
-            block = _Block(x[here], delta[here], decay[channels], b[:, batch], room)
+            block = _Block(x[here], delta[here], decay[channels], b[:, batch], scratch)
             states, final[batch, channels] = block.states(state[batch, channels])
             torch.sum(states.mul_(c[:, batch, None]), 3, out=y[here])
         return y, final
@@ -102,10 +102,10 @@ class _Scan(torch.autograd.Function):
         x, delta, decay, b, c, state = ctx.saved_tensors
         grad_x, grad_delta, grad_state = (torch.empty_like(t) for t in (x, delta, state))
         grad_decay, grad_b, grad_c = (torch.zeros_like(t) for t in (decay, b, c))
-        room = _Room()
+        scratch = _Scratch()
         for batch, channels in _blocks(x, decay):
             here = (slice(None), batch, channels)
-            block = _Block(x[here], delta[here], decay[channels], b[:, batch], room)
+            block = _Block(x[here], delta[here], decay[channels], b[:, batch], scratch)
             states, _ = block.states(state[batch, channels])
             grad_out = grad_y[here].unsqueeze(3)
             seen = c[:, batch, None] * grad_out
@@ -123,7 +123,7 @@ class _Scan(torch.autograd.Function):
         return grad_x, grad_delta, grad_decay, grad_b, grad_c, grad_state
 
 
-class _Room:
+class _Scratch:
     """Large intermediates of equal shape, kept from block to block: fresh memory costs more than the arithmetic."""
 
     def __init__(self) -> None:
@@ -139,11 +139,11 @@ class _Room:
 class _Block:
     """Some samples and channels: the decay and the input of every position, and the two sweeps over them."""
 
-    def __init__(self, x: Tensor, delta: Tensor, decay: Tensor, b: Tensor, room: "_Room") -> None:
+    def __init__(self, x: Tensor, delta: Tensor, decay: Tensor, b: Tensor, scratch: "_Scratch") -> None:
         decay = decay[..., None]
         self.drive = delta * x
-        self.decays = room.product("decays", delta.unsqueeze(3), decay).exp_()
-        self.inputs = room.product("inputs", b.unsqueeze(2), self.drive.unsqueeze(3))
+        self.decays = scratch.product("decays", delta.unsqueeze(3), decay).exp_()
+        self.inputs = scratch.product("inputs", b.unsqueeze(2), self.drive.unsqueeze(3))
         self.total = torch.exp(delta.sum(0).unsqueeze(2) * decay)  # over a whole chunk [B, D, N, M]
 
     def states(self, begin: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,7 +187,7 @@ def _hand_over(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Ten
 def _blocks(x: Tensor, decay: Tensor) -> Iterator[tuple[slice, slice]]:
     """Slices of the batch and of the channels that together cover x once."""
     positions, batch, channels, count = x.shape
-    most = MOST_ELEMENTS if x.device.type == "cpu" else MOST_ELEMENTS_ELSEWHERE
+    most = MAX_ELEMENTS if x.device.type == "cpu" else MAX_ELEMENTS_ELSEWHERE
     fitting = max(1, most // (positions * count * decay.shape[1]))
     width = min(fitting, channels)
     samples = max(1, fitting // channels)

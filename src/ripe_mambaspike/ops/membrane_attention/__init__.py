@@ -1,14 +1,21 @@
-"""DS-MPA over normalized features, and for inference together with the neuron that reads it."""
+"""Membrane-potential attention (DS-MPA) over normalized features, and for inference together with the neuron behind it.
 
-from typing import Any, NamedTuple
+    X_t ← scale_t · X_t + shift_t                        the norm of the features
+    A_t = φ(Q_t)(φ(K_t)ᵀ V_t) / (φ(Q_t)·Σφ(K_t) + ε)     Q, K from the potential, V from the spikes of the step before
+    out_t = X_t + γ A_t X_t
+
+Glossary: B samples, T steps, P = H·W positions, C channels; activations [B, T, P, C] contiguous. `query`, `key` and
+`value` are the projections [C, C] (out × in), `gain` is γ [C]. The state is the spikes of the step before the first one
+[B, P, C]; without a state A is 0 at the first step. `reference.py` has the attention itself and its variants.
+"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.backend import run
-from ripe_mambaspike.ops.membrane_attention.reference import ds_mpa
-from ripe_mambaspike.ops.norm_fire import Neuron
-from ripe_mambaspike.ops.operator import nothing_like, or_none
+from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Neuron, empty_finals, final_state
+from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
 class AttentionWeights(NamedTuple):
@@ -18,39 +25,80 @@ class AttentionWeights(NamedTuple):
     gain: Tensor  # [C], float32
 
 
+class AttendInputs(NamedTuple):
+    potential: Tensor
+    spikes: Tensor
+    grad_proxy: Tensor
+    features: Tensor
+    scale: Tensor | None  # [T, C], or [B, T, C] where samples are at different steps
+    shift: Tensor | None
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    gain: Tensor
+    keep_attention: bool
+    input_spikes: Tensor | None = None  # the initial state
+
+
+class AttendFireInputs(NamedTuple):
+    potential: Tensor
+    spikes: Tensor
+    features: Tensor
+    scale: Tensor | None
+    shift: Tensor | None
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attention_gain: Tensor
+    decay: Tensor
+    rotation: Tensor | None
+    gain: Tensor
+    threshold: Tensor
+    coefficient: Tensor | None
+    relaxed: bool
+    sharpness: float
+    keep_attention: bool
+    input_spikes: Tensor | None = None  # the initial state: of the attention, and
+    membrane: Tensor | None = None  # of the neuron
+    membrane_imag: Tensor | None = None
+    last_spikes: Tensor | None = None
+    output_final_state: bool = False
+
+
+class AttendFireState(NamedTuple):
+    input_spikes: Tensor  # that the attention read last [B, P, C]
+    neuron: FireState
+
+
+class AttendFireOutput(NamedTuple):
+    spikes: Tensor  # [B, T, P, C], uint8, or the features' precision when relaxed
+    operand: Tensor  # what the next convolution reads
+    attention: Tensor  # A, empty unless kept
+
+
 def attend(
     potential: Tensor,
     spikes: Tensor,
-    carrier: Tensor,
+    grad_proxy: Tensor,
     features: Tensor,
     scale: Tensor | None,
     shift: Tensor | None,
     weights: AttentionWeights,
     keep_attention: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """`X + γ A X` with X_t = scale_t·features_t + shift_t and A from the potential and the spikes of the step before.
+    *,
+    first_step: int | Tensor = 0,
+    initial_state: Tensor | None = None,
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """((X + γ A X, A or an empty tensor), final state) of potential, spikes and features [B, T, P, C].
 
-    potential, spikes, features [B, T, P, C]; scale, shift [T, C]. Returns (modulated, A or an empty tensor). The
-    kernels hold A in the hull of the values to rounding, the reference exactly.
+    scale, shift: tables [S, C], used from `first_step` on, or [1, C] for all steps. The kernels hold A in the hull of
+    the values to rounding, the reference exactly.
     """
-    out, attention = torch.ops.ripe.attend(potential, spikes, carrier, features, scale, shift, *weights, keep_attention)
-    return out, attention
-
-
-def attend_reference(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    weights: AttentionWeights,
-) -> tuple[Tensor, Tensor]:
-    """The same in plain PyTorch, spikes as numbers: (modulated, A)."""
-    normed = features if scale is None or shift is None else scale[:, None] * features + shift[:, None]
-    query, key, value, gain = weights
-    potential, spikes, normed = (t.transpose(2, 3) for t in (potential, spikes, normed))
-    (out, attention), _ = ds_mpa(potential, spikes, normed, (query,), (key,), (value,), gain)
-    return out.transpose(2, 3), attention.transpose(2, 3)
+    tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
+    out, attention = torch.ops.ripe.attend(
+        potential, spikes, grad_proxy, features, *tables, *weights, keep_attention, initial_state
+    )
+    return (out, attention), spikes[:, -1]
 
 
 def attend_fire(
@@ -66,107 +114,44 @@ def attend_fire(
     relaxed: bool = False,
     sharpness: float = 2.0,
     keep_attention: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`attend`, then the neuron, without a gradient: (spikes, operand, A or an empty tensor)."""
-    arguments = (potential, spikes, features, scale, shift, *weights, *neuron, coefficient)
-    fired, operand, attention = torch.ops.ripe.attend_fire(*arguments, relaxed, sharpness, keep_attention)
-    return fired, operand, attention
+    first_step: int | Tensor = 0,
+    initial_state: AttendFireState | None = None,
+    output_final_state: bool = False,
+) -> tuple[AttendFireOutput, AttendFireState | None]:
+    """`attend`, then the neuron and the next filter, without a gradient."""
+    tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
+    given = (None, None, None, None) if initial_state is None else (initial_state.input_spikes, *initial_state.neuron)
+    found = torch.ops.ripe.attend_fire(
+        potential, spikes, features, *tables, *weights, *neuron, coefficient,
+        relaxed, sharpness, keep_attention, *given, output_final_state,
+    )  # fmt: skip
+    out = AttendFireOutput(*found[:3])
+    if not output_final_state:
+        return out, None
+    return out, AttendFireState(spikes[:, -1], final_state(found[3:], out.spikes, neuron))
 
 
-@torch.library.custom_op("ripe::attend", mutates_args=())
-def _attend(
-    potential: Tensor,
-    spikes: Tensor,
-    carrier: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor]:
-    arguments = (spikes, features, scale, shift, query, key, value, gain, keep_attention)
-    return tuple(run("membrane_attention", "attend", potential, *arguments))
+def empty_outputs(i: AttendFireInputs) -> tuple[Tensor, ...]:
+    """All outputs of `attend_fire`, to be filled."""
+    x = i.features
+    spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
+    return spikes, x.new_empty(x.shape), empty_if(i.keep_attention, x, x.shape), *empty_finals(i, x)
 
 
-@_attend.register_fake
-def _(potential: Tensor, spikes: Tensor, carrier: Tensor, features: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(features), torch.empty_like(features) if rest[-1] else nothing_like(features)
+def _empty_modulated(i: AttendInputs) -> tuple[Tensor, Tensor]:
+    x = i.features
+    return x.new_empty(x.shape), empty_if(i.keep_attention, x, x.shape)
 
 
-@torch.library.custom_op("ripe::attend_backward", mutates_args=())
-def _attend_backward(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    grad_out: Tensor | None,
-    grad_attention: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    arguments = (spikes, features, scale, shift, query, key, value, gain, grad_out, grad_attention)
-    return tuple(run("membrane_attention", "attend_backward", potential, *arguments))
-
-
-@_attend_backward.register_fake
-def _(
-    potential: Tensor, spikes: Tensor, features: Tensor, scale: Tensor | None, shift: Tensor | None, *rest: Any
-) -> tuple[Tensor, ...]:
-    affine = (nothing_like(rest[3]) if p is None else torch.empty_like(p) for p in (scale, shift))
-    wide = (torch.empty_like(t) for t in (potential, potential, features))
-    return *wide, *affine, *(torch.empty_like(w) for w in rest[:4])
-
-
-def _attend_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.set_materialize_grads(False)
-    potential, spikes, _, *rest = inputs[:10]
-    ctx.save_for_backward(potential, spikes, *rest)
-
-
-def _attend_gradient(ctx: Any, out: Any, attention: Any) -> tuple[Any, ...]:
-    saved = ctx.saved_tensors
-    potential, spikes, *rest = or_none(saved, torch.ops.ripe.attend_backward(*saved, out, attention))
-    return (potential, None, spikes, *rest, None)
-
-
-_attend.register_autograd(_attend_gradient, setup_context=_attend_context)
-
-
-@torch.library.custom_op("ripe::attend_fire", mutates_args=())
-def _attend_fire(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    decay: Tensor,
-    rotation: Tensor | None,
-    drive: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    attention = (spikes, features, scale, shift, query, key, value, gain)
-    neuron = (decay, rotation, drive, threshold, coefficient)
-    options = (relaxed, sharpness, keep_attention)
-    return tuple(run("membrane_attention", "attend_fire", potential, *attention, *neuron, *options))
-
-
-@_attend_fire.register_fake
-def _(potential: Tensor, spikes: Tensor, features: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    relaxed, _, keep = rest[-3:]
-    fired = torch.empty_like(features, dtype=features.dtype if relaxed else torch.uint8)
-    attention = torch.empty_like(features) if keep else nothing_like(features)
-    return fired, torch.empty_like(features), attention
+ATTEND_GRADIENTS = (
+    "potential", "grad_proxy", "features", "scale", "shift", "query", "key", "value", "gain"
+)  # fmt: skip
+Operator(
+    "attend",
+    AttendInputs,
+    ("modulated", "attention"),
+    _empty_modulated,
+    gradients=ATTEND_GRADIENTS,
+    state=("input_spikes",),
+)
+Operator("attend_fire", AttendFireInputs, ("spikes", "operand", "attention", *FINALS), empty_outputs)

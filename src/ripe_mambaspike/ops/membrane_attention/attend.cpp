@@ -1,6 +1,6 @@
 // DS-MPA over all steps, alone or together with the neuron that reads it.
 //
-// For every step t > 0: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V' (or M
+// For every step t > 0, and for the first where the spikes before it are given: G = phi(K)' S with the spikes S of the step before, k = the sum of phi(K), M = G W_V' (or M
 // from the values, where positions are fewer than channels); then A = phi(Q) M / (phi(Q) k + eps) and X + gain A X.
 // Before the first step there are no spikes: A is 0 there and nothing is multiplied.
 #include <algorithm>
@@ -54,7 +54,7 @@ void feature_rows(float* block, int64_t rows, int64_t channels, int64_t wide, fl
 #pragma omp simd
         for (int64_t c = 0; c < channels; ++c) {
             const float feature = positive_feature(line[c]);
-            const float value = ROUND ? round_to_brain(feature) : feature;
+            const float value = ROUND ? round_to_bfloat16(feature) : feature;
             line[c] = value;
             sum[c] += value;
         }
@@ -97,7 +97,7 @@ template <typename X>
 struct Attend {
     Shape shape;
     const X *potential, *features;
-    const void* spikes;
+    const void *spikes, *input_spikes;  // and those of the step before the first [B, P, C], or null
     bool bytes;  // spikes are bytes, else numbers like the potential
     float sharpness;
     X *out, *attention;  // out: the modulated features, or the operand of the next convolution
@@ -106,9 +106,21 @@ struct Attend {
     const Element<X>*query, *key;
     const float* value;
     int64_t row;  // parameters repeated to this length, of one position where positions are padded
-    const float *scale, *shift, *gain;  // [T, row] twice, [row]
+    const float *scale, *shift, *gain;  // [T, row] twice, [B, T, row] where samples are at different steps; [row]
+    int64_t sample_rows;                // from one sample's rows to the next: 0 or T
     const NeuronRow* neuron;
+    GivenState given;
+    FinalState final;
+    int64_t skipped() const { return input_spikes == nullptr ? 1 : 0; }  // steps without attention
 };
+
+// The spikes of the step before, from position p of a sample on.
+template <typename S, typename X>
+const S* spikes_before(const Attend<X>& task, int64_t sample, int64_t t, int64_t p) {
+    const int64_t step = task.shape.positions * task.shape.channels, at = p * task.shape.channels;
+    if (t == 0) return static_cast<const S*>(task.input_spikes) + sample * step + at;
+    return static_cast<const S*>(task.spikes) + (sample * task.shape.steps + t - 1) * step + at;
+}
 
 // What step t of a sample's attention multiplies queries with: M [C, wide] and k [wide].
 template <typename X>
@@ -127,14 +139,13 @@ void gather_keys(const Attend<X>& task, int64_t sample, int64_t t, Element<X>* m
     for (int64_t p = 0; p < positions; p += ROWS) {
         const int64_t rows = std::min(ROWS, positions - p);
         const int64_t now = ((sample * task.shape.steps + t) * positions + p) * channels;
-        const int64_t before = now - positions * channels;
         const E* from = as_left(task.potential + now, rows, channels, left);
         multiply<E>(rows, wide, depth, {from, depth, 1}, task.key, wide, keys, wide, false);
         feature_rows<std::is_same<E, Pair>::value>(keys, rows, channels, wide, key_sum);
         if (task.bytes)
-            widen(static_cast<const uint8_t*>(task.spikes) + before, rows, channels, values, wide);
+            widen(spikes_before<uint8_t>(task, sample, t, p), rows, channels, values, wide);
         else
-            widen(static_cast<const X*>(task.spikes) + before, rows, channels, values, wide);
+            widen(spikes_before<X>(task, sample, t, p), rows, channels, values, wide);
         if (few) product(wide, rows, channels, {values, wide, 1}, task.value, formed, false);
         const E* by_key = paired_rows(keys, rows, wide, key_pairs);
         const E* by_value = paired_rows(few ? formed : values, rows, wide, value_pairs);
@@ -145,12 +156,12 @@ void gather_keys(const Attend<X>& task, int64_t sample, int64_t t, Element<X>* m
     if (packed != mixed) std::copy(packed, packed + channels * wide, mixed);
 }
 
-// n elements of step t that begin at position `at`: the modulated features, and the neuron if there is one.
+// n elements that begin at `at`, normalized by row `table` of scale and shift: the modulated features, and the neuron if there is one.
 template <typename X, bool FIRES, bool RESONATING, bool RELAXED>
-void finish_row(const Attend<X>& task, int64_t n, int64_t t, int64_t at, const float* __restrict weight,
+void finish_row(const Attend<X>& task, int64_t n, int64_t table, int64_t at, const float* __restrict weight,
                 float* __restrict real, float* __restrict imag, float* __restrict before) {
     const NeuronRow& neuron = *task.neuron;
-    const float *__restrict scale = task.scale + t * task.row, *__restrict shift = task.shift + t * task.row;
+    const float *__restrict scale = task.scale + table * task.row, *__restrict shift = task.shift + table * task.row;
     const float* __restrict gain = task.gain;
     const X* __restrict features = task.features + at;
     X* __restrict out = task.out + at;
@@ -193,26 +204,30 @@ void finish_block(const Attend<X>& task, int64_t sample, int64_t first, int64_t 
     float *queries = scratch.take<float>(block), *weights = scratch.take<float>(block);
     E *left = scratch.take<E>(block), *features = scratch.take<E>(block);
     float* state = scratch.take<float>(3 * block);
-    if (FIRES) std::fill(state, state + 3 * block, 0.0f);
+    const int64_t whole = sample * positions * channels + first * channels, skipped = task.skipped();
+    if (FIRES)
+        load_state<RELAXED>(task.given, whole, rows * channels, state, state + block, state + 2 * block);
     for (int64_t t = 0; t < task.shape.steps; ++t) {
         const int64_t now = ((sample * task.shape.steps + t) * positions + first) * channels;
-        if (t == 0) {
+        if (t < skipped) {
             std::fill(weights, weights + block, 0.0f);
         } else {
             const E* from = as_left(task.potential + now, rows, channels, left);
             multiply<E>(rows, wide, depth, {from, depth, 1}, task.query, wide, queries, wide, false);
-            const E* phi = feature_queries(queries, rows, channels, wide, key_sums + (t - 1) * wide, features);
-            multiply<E>(rows, wide, depth, {phi, depth_of<E>(wide), 1}, mixed + (t - 1) * matrix, wide, weights, wide,
+            const E* phi = feature_queries(queries, rows, channels, wide, key_sums + (t - skipped) * wide, features);
+            multiply<E>(rows, wide, depth, {phi, depth_of<E>(wide), 1}, mixed + (t - skipped) * matrix, wide, weights, wide,
                         false);
         }
         if (task.attention != nullptr) narrow(weights, rows, channels, wide, task.attention + now);
         for (int64_t r = 0; r < rows; r += together) {
             float* own = state + r * channels;
-            finish_row<X, FIRES, RESONATING, RELAXED>(task, std::min(together, rows - r) * channels, t,
+            finish_row<X, FIRES, RESONATING, RELAXED>(task, std::min(together, rows - r) * channels,
+                                                      sample * task.sample_rows + t,
                                                       now + r * channels, weights + r * wide, own, own + block,
                                                       own + 2 * block);
         }
     }
+    if (FIRES) save_state(task.final, whole, rows * channels, state, state + block, state + 2 * block);
 }
 
 // Samples in groups small enough that their matrices M stay in the cache, large enough that every thread has work.
@@ -220,7 +235,8 @@ template <typename X, bool FIRES, bool RESONATING, bool RELAXED>
 void attend_all(const Attend<X>& task, int threads) {
     using E = Element<X>;
     static thread_local Scratch scratch;
-    const int64_t batch = task.shape.batch, later = task.shape.steps - 1, positions = task.shape.positions;
+    const int64_t batch = task.shape.batch, skipped = task.skipped();
+    const int64_t later = task.shape.steps - skipped, positions = task.shape.positions;
     const int64_t matrix = depth_of<E>(task.shape.channels) * task.wide;
     const int64_t group = std::min(batch, later > 0 ? (2 * threads + later - 1) / later : batch);
     scratch.open(group * later * (matrix + task.wide) * 4, 2);
@@ -237,7 +253,7 @@ void attend_all(const Attend<X>& task, int threads) {
         {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t item = 0; item < samples * later; ++item)
-                gather_keys(task, first + item / later, 1 + item % later, mixed + item * matrix,
+                gather_keys(task, first + item / later, skipped + item % later, mixed + item * matrix,
                             key_sums + item * task.wide);
 #pragma omp for schedule(dynamic, 1)
             for (int64_t item = 0; item < samples * blocks; ++item) {
@@ -253,17 +269,20 @@ void attend_all(const Attend<X>& task, int threads) {
 
 }  // namespace
 
-extern "C" void ripe_attend(int64_t brain, int64_t bytes, int64_t relaxed, int64_t batch, int64_t steps,
+extern "C" void ripe_attend(int64_t is_bfloat16, int64_t bytes, int64_t relaxed, int64_t batch, int64_t steps,
                             int64_t positions, int64_t channels, const void* potential, const void* spikes,
-                            const void* features, const float* scale, const float* shift, const void* query,
-                            const void* key, const void* value, const float* gain, const float* decay,
-                            const float* rotation, const float* drive, const float* threshold,
-                            const float* coefficient, double sharpness, void* out, void* attention, void* fired,
-                            int64_t threads) {
+                            const void* features, int64_t own_rows, const float* scale, const float* shift,
+                            const void* query, const void* key, const void* value, const float* gain,
+                            const float* decay, const float* rotation, const float* drive, const float* threshold,
+                            const float* coefficient, double sharpness, const void* input_spikes,
+                            const float* membrane, const float* membrane_imag, const void* last_spikes, void* out,
+                            void* attention, void* fired, float* final_membrane, float* final_imag,
+                            float* final_spikes, int64_t threads) {
     const int64_t wide = padded(channels), size = channels * wide;
     const Row row(channels, wide == channels ? 256 : 1);
+    const int64_t lines = own_rows ? batch * steps : steps;
     const NeuronRow neuron(row, decay, rotation, drive, threshold, coefficient);
-    const std::vector<float> scales = row.repeated(scale, steps, 1), shifts = row.repeated(shift, steps, 0);
+    const std::vector<float> scales = row.repeated(scale, lines, 1), shifts = row.repeated(shift, lines, 0);
     const std::vector<float> gains = row.repeated(gain, 1, 0);
     auto run = [&](auto type) {
         using X = decltype(type);
@@ -273,15 +292,18 @@ extern "C" void ripe_attend(int64_t brain, int64_t bytes, int64_t relaxed, int64
         for (int i = 0; i < 3; ++i)
             transpose(static_cast<const X*>(weights[i]), channels, channels, channels, &turned[i * size], wide);
         const Attend<X> task{{batch, steps, positions, channels},
-                             static_cast<const X*>(potential), static_cast<const X*>(features), spikes, bytes != 0,
+                             static_cast<const X*>(potential), static_cast<const X*>(features), spikes, input_spikes,
+                             bytes != 0,
                              static_cast<float>(sharpness), static_cast<X*>(out), static_cast<X*>(attention), fired,
                              wide, paired_rows(&turned[0], channels, wide, &pairs[0]),
                              paired_rows(&turned[size], channels, wide, &pairs[size]), &turned[2 * size],
-                             row.length, scales.data(), shifts.data(), gains.data(), &neuron};
+                             row.length, scales.data(), shifts.data(), gains.data(), own_rows ? steps : 0, &neuron,
+                             {membrane, membrane_imag, last_spikes},
+                             {final_membrane, final_imag, final_spikes}};
         auto turning = relaxed ? attend_all<X, true, true, true> : attend_all<X, true, true, false>;
         auto leaky = relaxed ? attend_all<X, true, false, true> : attend_all<X, true, false, false>;
         auto chosen = decay == nullptr ? attend_all<X, false, false, false> : rotation == nullptr ? leaky : turning;
         chosen(task, static_cast<int>(threads));
     };
-    brain ? run(bfloat16{}) : run(float{});
+    is_bfloat16 ? run(bfloat16{}) : run(float{});
 }

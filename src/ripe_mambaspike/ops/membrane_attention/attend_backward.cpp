@@ -132,7 +132,7 @@ void collect(const std::vector<Totals>& all, std::vector<double> Totals::*kind, 
 
 }  // namespace
 
-extern "C" void ripe_attend_backward(int64_t brain, int64_t bytes, int64_t batch, int64_t steps, int64_t positions,
+extern "C" void ripe_attend_backward(int64_t is_bfloat16, int64_t bytes, int64_t batch, int64_t steps, int64_t positions,
                                      int64_t channels, const void* potential, const void* spikes, const void* features,
                                      const float* scale, const float* shift, const float* query, const float* key,
                                      const float* value, const float* gain, const void* grad_out,
@@ -169,7 +169,7 @@ extern "C" void ripe_attend_backward(int64_t brain, int64_t bytes, int64_t batch
             totals[member].add(desk);
         }
     };
-    brain ? run(bfloat16{}) : run(float{});
+    is_bfloat16 ? run(bfloat16{}) : run(float{});
     float* grads[] = {to_query, to_key, to_value};
     for (int i = 0; i < 3; ++i) collect(totals, &Totals::weights, i * matrix, channels, channels, wide, grads[i]);
     collect(totals, &Totals::gain, 0, 1, channels, wide, to_gain);

@@ -1,115 +1,71 @@
 """DS-MPA, and DS-MPA with the neuron that reads it, by the C++ operators."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16
-from ripe_mambaspike.ops.norm_fire.cpu import affine
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_outputs
+from ripe_mambaspike.ops.norm_fire.cpu import initial, norm, parameters
+from ripe_mambaspike.ops.operator import empty_if, gradient_like
 
 
-def attend(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor]:
-    """[B, T, P, C] three times → (modulated features, A or an empty tensor)."""
-    inputs = _inputs(potential, spikes, features, scale, shift, query, key, value, gain)
-    out = torch.empty_like(features, memory_format=torch.contiguous_format)
-    attention = torch.empty_like(out) if keep_attention else out.new_empty(0)
-    neuron = (None,) * 5
-    kept = attention if keep_attention else None
-    call("attend", *_kinds(potential, spikes), 0, *out.shape, *inputs, *neuron, 0.0, out, kept, None)
+def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
+    out = i.features.new_empty(i.features.shape)
+    attention = empty_if(i.keep_attention, out, out.shape)
+    rows, *affine = norm(i)
+    neuron, state, finals = (None,) * 5, (None,) * 3, (None,) * 3
+    inputs = (*_wide(i), rows, *affine, *_weights(i, i.potential.dtype), dense(i.gain, torch.float32))
+    outputs = (out, or_null(attention), None)
+    call("attend", *_kinds(i), 0, *out.shape, *inputs, *neuron, 0.0, _before(i), *state, *outputs, *finals)
     return out, attention
 
 
-def attend_fire(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    decay: Tensor,
-    rotation: Tensor | None,
-    drive: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """[B, T, P, C] three times → (spikes, operand, A or an empty tensor)."""
-    inputs = _inputs(potential, spikes, features, scale, shift, query, key, value, gain)
-    neuron = [dense(p, torch.float32) for p in (decay, rotation, drive, threshold, coefficient)]
-    operand = torch.empty_like(features, memory_format=torch.contiguous_format)
-    fired = torch.empty_like(operand, dtype=operand.dtype if relaxed else torch.uint8)
-    attention = torch.empty_like(operand) if keep_attention else operand.new_empty(0)
-    outputs = (operand, attention if keep_attention else None, fired)
-    call("attend", *_kinds(potential, spikes), relaxed, *operand.shape, *inputs, *neuron, float(sharpness), *outputs)
-    return fired, operand, attention
+def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
+    outputs = empty_outputs(i)
+    spikes, operand, attention, *finals = outputs
+    rows, scale, shift, *neuron = parameters(i)
+    weights = (*_weights(i, i.potential.dtype), dense(i.attention_gain, torch.float32))
+    inputs = (*_wide(i), rows, scale, shift, *weights, *neuron, float(i.sharpness), _before(i), *initial(i))
+    written = (operand, or_null(attention), spikes, *map(or_null, finals))
+    call("attend", *_kinds(i), i.relaxed, *operand.shape, *inputs, *written)
+    return outputs
 
 
-def _inputs(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    precision: torch.dtype | None = None,
-) -> list[Tensor | None]:
-    """The inputs as the operators read them, contiguous; the weights in `precision` or else like the activations."""
-    dtype = potential.dtype
-    wide = [dense(potential), dense(spikes, None if spikes.dtype == torch.uint8 else dtype), dense(features, dtype)]
-    norm = [dense(p, torch.float32) for p in affine(scale, shift)]
-    weights = [dense(w, precision or dtype) for w in (query, key, value)]
-    return [*wide, *norm, *weights, dense(gain, torch.float32)]
-
-
-def _kinds(potential: Tensor, spikes: Tensor) -> tuple[int, int]:
-    """Whether the activations are bfloat16 and whether the spikes are bytes."""
-    return is_bfloat16(potential), int(spikes.dtype == torch.uint8)
-
-
-def attend_backward(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    grad_out: Tensor | None,
-    grad_attention: Tensor | None,
-) -> tuple[Tensor, ...]:
+def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """Gradients of potential, spikes, features, scale, shift, the three weights and gain, in the inputs' precision."""
-    inputs = _inputs(potential, spikes, features, scale, shift, query, key, value, gain, torch.float32)
-    arriving = [dense(grad, potential.dtype) for grad in (grad_out, grad_attention)]
-    wide = [torch.empty_like(potential, memory_format=torch.contiguous_format) for _ in range(3)]
-    small = [None if p is None else torch.empty_like(p) for p in inputs[3:]]
-    call("attend_backward", *_kinds(potential, spikes), *potential.shape, *inputs, *arriving, *wide, *small)
-    given = (scale, shift, query, key, value, gain)
-    grads = (_like(grad, p, gain) for grad, p in zip(small, given, strict=True))
-    return *wide, *grads
+    rows, *affine = norm(i)
+    if rows:
+        raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
+    small = [*affine, *_weights(i, torch.float32), dense(i.gain, torch.float32)]
+    wide = [torch.empty_like(i.potential, memory_format=torch.contiguous_format) for _ in range(3)]
+    found = [None if p is None else torch.empty_like(p) for p in small]
+    arriving = [dense(grad, i.potential.dtype) for grad in grads]
+    call("attend_backward", *_kinds(i), *i.potential.shape, *_wide(i), *small, *arriving, *wide, *found)
+    given = (i.scale, i.shift, i.query, i.key, i.value, i.gain)
+    return *wide, *(gradient_like(grad, p, i.gain) for grad, p in zip(found, given, strict=True))
 
 
-def _like(grad: Tensor | None, parameter: Tensor | None, gain: Tensor) -> Tensor:
-    """The gradient in its parameter's precision, empty where there is no parameter."""
-    if parameter is None:
-        return gain.new_empty(0)
-    return torch.zeros_like(parameter) if grad is None else grad.to(parameter.dtype)
+def _wide(i: Any) -> list[Tensor | None]:
+    """Potential, spikes and features, contiguous, in one precision but for spikes of bytes."""
+    dtype = i.potential.dtype
+    return [dense(i.potential), dense(i.spikes, _spike_dtype(i)), dense(i.features, dtype)]
+
+
+def _before(i: Any) -> Tensor | None:
+    return dense(i.input_spikes, _spike_dtype(i))
+
+
+def _spike_dtype(i: Any) -> torch.dtype:
+    return torch.uint8 if i.spikes.dtype == torch.uint8 else i.potential.dtype
+
+
+def _weights(i: Any, dtype: torch.dtype) -> list[Tensor | None]:
+    return [dense(weight, dtype) for weight in (i.query, i.key, i.value)]
+
+
+def _kinds(i: Any) -> tuple[int, int]:
+    """Whether the activations are bfloat16 and whether the spikes are bytes."""
+    return is_bfloat16(i.potential), int(i.spikes.dtype == torch.uint8)

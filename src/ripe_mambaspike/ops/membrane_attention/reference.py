@@ -1,4 +1,4 @@
-"""Dual-stream membrane-potential attention (DS-MPA) and the operators it is studied against.
+"""Dual-stream membrane-potential attention (DS-MPA), its variants, and the fused operators in plain PyTorch.
 
 Queries and keys come from the membrane potential of this step, values from the spikes of the step before; the
 positions of one step are the sequence. Tensors are [B, T, C, N] with N = H·W.
@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
+from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.norm_fire.reference import affine, norm_fire
+from ripe_mambaspike.ops.operator import spikes_as
 from ripe_mambaspike.ops.tdm import shift
 
 EPSILON = 1e-5
@@ -81,6 +85,31 @@ def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tens
     """The cheap control: `A = σ(W U + b)` and `A X`. [B, T, C, N] twice, weight [C, C] → (gated, A)."""
     gate = torch.sigmoid(weight @ potential + bias[:, None])
     return gate * features, gate
+
+
+def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
+    """The fused operator in plain PyTorch, differentiable: (X + γ A X, A), both [B, T, P, C]."""
+    tensors = (i.potential, spikes_as(i.spikes, i.grad_proxy), affine(i.features, i.scale, i.shift))
+    before = None if i.input_spikes is None else i.input_spikes.to(i.potential.dtype).transpose(1, 2)
+    (out, attention), _ = ds_mpa(
+        *(t.transpose(2, 3) for t in tensors), (i.query,), (i.key,), (i.value,), i.gain, initial_state=before
+    )
+    return out.transpose(2, 3), attention.transpose(2, 3)
+
+
+def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
+    """(spikes, operand, A, final membrane, its imaginary part, final spikes), spikes as numbers."""
+    weights = (i.query, i.key, i.value, i.attention_gain)
+    norm = (i.scale, i.shift)
+    out, attention = attend(
+        AttendInputs(i.potential, i.spikes, i.potential, i.features, *norm, *weights, True, i.input_spikes)
+    )
+    neuron = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient)
+    state = (i.membrane, i.membrane_imag, i.last_spikes)
+    spikes, _, _, operand, *finals = norm_fire(
+        NormFireInputs(out, None, None, *neuron, i.relaxed, i.sharpness, False, *state)
+    )
+    return spikes, operand, attention, *finals
 
 
 def _normalizer(query: Tensor, key_sum: Tensor) -> Tensor:

@@ -1,8 +1,11 @@
 """DS-MPA on NVIDIA GPUs: `attend`, its gradient, and together with the neuron that reads it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.triton_backward import backward
 from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, enough, modulate_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
@@ -10,24 +13,16 @@ from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulate
 from ripe_mambaspike.ops.membrane_attention.triton_plan import AttentionInputs, fused, fused_gradient
 from ripe_mambaspike.ops.membrane_attention.triton_wide import modulate_wide
 from ripe_mambaspike.ops.membrane_attention.triton_wide_backward import backward_wide
+from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.norm_fire.triton import norm_fire
+from ripe_mambaspike.ops.triton_launch import contiguous
 
-FEW = 256  # numbers in a tensor
+MIN_NUMBERS = 256  # numbers in a tensor
 
 
-def attend(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor]:
+def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     """(modulated features, A or an empty tensor)."""
-    return _attend(AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain), keep_attention)
+    return _attend(_given(i, i.gain), i.keep_attention)
 
 
 def _attend(given: AttentionInputs, keep_attention: bool) -> tuple[Tensor, Tensor]:
@@ -37,60 +32,38 @@ def _attend(given: AttentionInputs, keep_attention: bool) -> tuple[Tensor, Tenso
         return modulate_wide(given, keep_attention)
 
 
-def attend_backward(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    grad_out: Tensor | None,
-    grad_attention: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Gradients of everything but the last two, in their order; those of the spikes in the potential's precision."""
-    if potential.dtype == torch.bfloat16 and potential.numel() < FEW:
+def _given(i: AttendInputs | AttendFireInputs, gain: Tensor) -> AttentionInputs:
+    """The kernels' inputs; with a state the spikes are shifted, so that every step has those of the step before."""
+    spikes, shifted = i.spikes, i.input_spikes is not None
+    if i.input_spikes is not None:
+        spikes = torch.cat((i.input_spikes.unsqueeze(1).to(spikes.dtype), spikes[:, :-1]), 1)
+    norm, weights = (i.scale, i.shift), (i.query, i.key, i.value)
+    return AttentionInputs(i.potential, spikes, i.features, *norm, *weights, gain, shifted)
+
+
+def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """Gradients in the order of the inputs; those of the spikes in the potential's precision."""
+    if i.potential.dtype == torch.bfloat16 and i.potential.numel() < MIN_NUMBERS:
         # Over a handful of numbers the rounding of one is not averaged away, and float32 costs nothing.
-        tensors = (potential, spikes, features, scale, shift, query, key, value, gain, grad_out, grad_attention)
-        wide = (t.float() if t is not None and t.dtype == torch.bfloat16 else t for t in tensors)
-        found = attend_backward(*wide)  # type: ignore[arg-type]
-        like = (potential, potential, features, gain, gain, query, key, value, gain)
+        found = attend_backward(AttendInputs(*map(_float, i)), tuple(map(_float, grads)))
+        like = (i.potential, i.potential, i.features, i.gain, i.gain, i.query, i.key, i.value, i.gain)
         return tuple(grad.to(one.dtype) for grad, one in zip(found, like, strict=True))
-    grads = (None if grad is None else grad.contiguous() for grad in (grad_out, grad_attention))
-    route = backward if fused_gradient(potential) else backward_wide
-    given = AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain)
-    with torch.autocast(potential.device.type, enabled=False):  # what it computes in is already decided
-        return route(given, *grads)
+    route = backward if fused_gradient(i.potential) else backward_wide
+    with torch.autocast(i.potential.device.type, enabled=False):  # what it computes in is already decided
+        return route(_given(i, i.gain), *contiguous(*grads))
 
 
-def attend_fire(
-    potential: Tensor,
-    spikes: Tensor,
-    features: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gain: Tensor,
-    decay: Tensor,
-    rotation: Tensor | None,
-    drive: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_attention: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(spikes, operand, A or an empty tensor)."""
-    firing = Firing(decay, rotation, drive, threshold, coefficient, relaxed, sharpness)
-    given = AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain)
-    if fused(potential) and enough(potential):
-        return modulate_fire(given, mixture(given), firing, keep_attention)[:3]
-    from ripe_mambaspike.ops.norm_fire.triton import norm_fire
+def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
+    """(spikes, operand, A or an empty tensor, the final states)."""
+    state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)
+    firing = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient, i.relaxed, i.sharpness)
+    given = _given(i, i.attention_gain)
+    if fused(i.potential) and enough(i.potential):
+        return modulate_fire(given, mixture(given), Firing(*firing, *state), i.keep_attention)
+    current, attention = _attend(given, i.keep_attention)
+    fired, _, _, operand, *finals = norm_fire(NormFireInputs(current, None, None, *firing, False, *state))
+    return fired, operand, attention, *finals
 
-    current, attention = _attend(given, keep_attention)
-    fired, _, operand = norm_fire(current, None, None, *firing[:7], False)
-    return fired, operand, attention
+
+def _float(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype == torch.bfloat16 else value

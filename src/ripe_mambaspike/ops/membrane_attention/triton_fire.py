@@ -21,8 +21,9 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     quotient,
     store_tile,
 )
+from ripe_mambaspike.ops.norm_fire import empty_finals
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
-from ripe_mambaspike.ops.triton_launch import Synchronous, contiguous, final_states
+from ripe_mambaspike.ops.triton_launch import Synchronous, contiguous
 
 ENOUGH_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
 WIDEST = 64  # channels; wider programs have too few registers for the neurons' state
@@ -63,14 +64,14 @@ def warps_for(x: Tensor) -> int:
 def modulate_fire(
     given: AttentionInputs, mixture: Mixture, firing: Firing, keep_attention: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state, see `final_states`."""
+    """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state, see `empty_finals`."""
     features = given.features
     batch, steps, positions, channels = features.shape
-    decay, rotation, drive, threshold, coefficient, relaxed, sharpness, *state, wanted = firing
+    decay, rotation, drive, threshold, coefficient, relaxed, sharpness, *state, _ = firing
     spikes = features.new_empty(features.shape, dtype=features.dtype if relaxed else torch.uint8)
     operand = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
-    final = final_states(features, rotation, relaxed, wanted)
+    final = empty_finals(firing, features)
     block = block_for(features)
     _modulate_fire[batch, triton.cdiv(positions, block)](
         *(given.potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums),

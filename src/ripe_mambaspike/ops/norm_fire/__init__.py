@@ -1,15 +1,22 @@
-"""Norm over time, neuron and the next convolution's temporal filter in one operator."""
+"""Norm over time, neuron and the next convolution's temporal filter in one operator.
+
+    x_t ← scale_t · x_t + shift_t        the norm, with one scale and shift a step and channel
+    u_t = decay · u_{t−1} + gain · x_t   the membrane potential (complex, with a rotation, for CSiLIF)
+    s_t = 1 where u_t ≥ threshold        the spikes; u_t is then reset by subtraction
+    o_t = s_t + λ (s_t − s_{t−1})        the operand: what the next convolution reads
+
+Glossary: B samples, T steps, P = H·W positions in raster order, C channels. Activations are [B, T, P, C] contiguous,
+float32 or bfloat16; per-channel parameters and states are float32. `coefficient` is λ, `sharpness` the surrogate's.
+"""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.backend import run
-from ripe_mambaspike.ops.neurons import CSILIF_RESET
-from ripe_mambaspike.ops.operator import carrier_of, nothing_like, or_none
-from ripe_mambaspike.ops.spikes import fire
-from ripe_mambaspike.ops.tdm import tdm
+from ripe_mambaspike.ops.operator import Operator, empty_if, grad_proxy_of, select_steps, spikes_as
+
+__all__ = ["FireOutput", "FireState", "Neuron", "NormFireInputs", "norm_fire", "spikes_as"]
 
 
 class Neuron(NamedTuple):
@@ -25,11 +32,37 @@ class Neuron(NamedTuple):
     threshold: Tensor
 
 
-class Fired(NamedTuple):
+class FireState(NamedTuple):
+    """What a neuron and the filter behind it keep from one step to the next, each [B, P, C]."""
+
+    membrane: Tensor  # after the reset, float32
+    membrane_imag: Tensor | None  # the imaginary part, of a neuron with rotation
+    spikes: Tensor  # of the last step; uint8, float32 when relaxed
+
+
+class FireOutput(NamedTuple):
     spikes: Tensor  # [B, T, P, C], uint8, or x's precision when relaxed
-    carrier: Tensor  # their gradient's way back
-    potential: Tensor  # before reset, x's precision; empty unless kept
+    grad_proxy: Tensor  # receives the spikes' gradient
+    potential: Tensor  # before the reset, x's precision; empty unless kept
     operand: Tensor  # (1 + λ) s_t − λ s_{t−1} in x's precision: the spikes themselves without a coefficient
+
+
+class NormFireInputs(NamedTuple):
+    x: Tensor  # [B, T, P, C]
+    scale: Tensor | None  # [T, C], or [B, T, C] where samples are at different steps
+    shift: Tensor | None
+    decay: Tensor
+    rotation: Tensor | None
+    gain: Tensor
+    threshold: Tensor
+    coefficient: Tensor | None
+    relaxed: bool
+    sharpness: float
+    keep_potential: bool
+    membrane: Tensor | None = None  # the initial state
+    membrane_imag: Tensor | None = None
+    last_spikes: Tensor | None = None
+    output_final_state: bool = False
 
 
 def norm_fire(
@@ -42,126 +75,56 @@ def norm_fire(
     relaxed: bool = False,
     sharpness: float = 2.0,
     keep_potential: bool = True,
-) -> Fired:
-    """x [B, T, P, C] → `scale_t x_t + shift_t` (both [T, C]) → neuron over all steps → spikes, potential, operand.
+    first_step: int | Tensor = 0,
+    initial_state: FireState | None = None,
+    output_final_state: bool = False,
+) -> tuple[FireOutput, FireState | None]:
+    """x [B, T, P, C] → spikes, potential and operand of all steps, and the final state where it is wanted.
 
-    coefficient λ [C] is the temporal filter of the convolution that reads the spikes.
+    scale, shift: tables [S, C] of which the rows from `first_step` (an int, or one a sample [B]) on are used, or [1, C]
+    shared by all steps. Gradients need `initial_state=None` and `output_final_state=False`.
     """
-    return Fired(*torch.ops.ripe.norm_fire(x, scale, shift, *neuron, coefficient, relaxed, sharpness, keep_potential))
-
-
-def norm_fire_reference(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    neuron: Neuron,
-    coefficient: Tensor | None,
-    *,
-    relaxed: bool = False,
-    sharpness: float = 2.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(spikes, potential, operand), differentiable, in x's precision."""
-    decay, rotation, gain, threshold = neuron
-    normed = x if scale is None or shift is None else scale[:, None] * x + shift[:, None]
-    real = imag = torch.zeros_like(x[:, 0])
-    spikes, potentials = [], []
-    for x_t in normed.unbind(1):
-        if rotation is None:
-            potential = decay * real + gain * x_t
-            spike = fire(potential - threshold, sharpness, relaxed)
-            real = potential - threshold * spike
-        else:
-            real, imag = decay * real - rotation * imag + gain * x_t, decay * imag + rotation * real
-            potential = 2 * real
-            spike = fire(potential - threshold, sharpness, relaxed)
-            real = real - CSILIF_RESET * spike
-        spikes.append(spike)
-        potentials.append(potential)
-    fired = torch.stack(spikes, 1)
-    operand = fired if coefficient is None else tdm(fired.transpose(2, 3), coefficient)[0].transpose(2, 3)
-    return fired, torch.stack(potentials, 1), operand
-
-
-def spikes_as(spikes: Tensor, carrier: Tensor) -> Tensor:
-    """Spikes as numbers of the carrier's precision, differentiable: for whatever has no operator of its own."""
-    return _SpikesAs.apply(spikes, carrier)
-
-
-class _SpikesAs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, spikes: Tensor, carrier: Tensor) -> Tensor:
-        return spikes.to(carrier.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, grad
-
-
-@torch.library.custom_op("ripe::norm_fire", mutates_args=())
-def _norm_fire(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_potential: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tables = (select_steps(table, first_step, x.shape[1]) for table in (scale, shift))
+    state = initial_state or (None, None, None)
     options = (relaxed, sharpness, keep_potential)
-    arguments = (scale, shift, decay, rotation, gain, threshold, coefficient, *options)
-    spikes, potential, operand = run("norm_fire", "norm_fire", x, *arguments)
-    return spikes, carrier_of(x), potential, operand
+    found = torch.ops.ripe.norm_fire(x, *tables, *neuron, coefficient, *options, *state, output_final_state)
+    out = FireOutput(*found[:4])
+    return out, final_state(found[4:], out.spikes, neuron) if output_final_state else None
 
 
-@_norm_fire.register_fake
-def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    relaxed, _, keep_potential = rest[-3:]
-    spikes = torch.empty_like(x, dtype=x.dtype if relaxed else torch.uint8)
-    potential = torch.empty_like(x) if keep_potential else nothing_like(x)
-    return spikes, carrier_of(x), potential, torch.empty_like(x)
+def final_state(finals: tuple[Tensor, ...], spikes: Tensor, neuron: Neuron) -> FireState:
+    """The state from an operator's last three outputs; hard spikes of the last step are not written twice."""
+    membrane, membrane_imag, last_spikes = finals
+    last = last_spikes if last_spikes.numel() else spikes[:, -1].flatten(1, -2)
+    return FireState(membrane, None if neuron.rotation is None else membrane_imag, last)
 
 
-@torch.library.custom_op("ripe::norm_fire_backward", mutates_args=())
-def _norm_fire_backward(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    grad_spikes: Tensor | None,
-    grad_potential: Tensor | None,
-    grad_operand: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    arguments = (scale, shift, decay, rotation, gain, threshold, coefficient)
-    grads = (grad_spikes, grad_potential, grad_operand)
-    return tuple(run("norm_fire", "norm_fire_backward", x, *arguments, *grads, relaxed, sharpness))
+def empty_finals(i: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The last three outputs of every operator that ends in a neuron: membrane, its imaginary part, relaxed spikes."""
+    shape = (x.shape[0], x[0, 0, ..., 0].numel(), x.shape[-1])
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    wanted = i.output_final_state
+    kinds = (wanted, wanted and i.rotation is not None, wanted and i.relaxed)
+    membrane, membrane_imag, last_spikes = (empty_if(one, x, shape, dtype) for one in kinds)
+    return membrane, membrane_imag, last_spikes
 
 
-@_norm_fire_backward.register_fake
-def _(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    parameters, decay = rest[:7], rest[2]
-    return torch.empty_like(x), *(nothing_like(decay) if p is None else torch.empty_like(p) for p in parameters)
+def empty_outputs(i: NormFireInputs) -> tuple[Tensor, ...]:
+    """All outputs, to be filled."""
+    x = i.x
+    spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
+    potential = empty_if(i.keep_potential, x, x.shape)
+    return spikes, grad_proxy_of(x), potential, x.new_empty(x.shape), *empty_finals(i, x)
 
 
-def _norm_fire_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:8])
-    ctx.options = inputs[8:10]
-
-
-def _norm_fire_gradient(ctx: Any, _: Any, spikes: Any, potential: Any, operand: Any) -> tuple[Any, ...]:
-    saved = ctx.saved_tensors
-    grads = torch.ops.ripe.norm_fire_backward(*saved, spikes, potential, operand, *ctx.options)
-    return (*or_none(saved, grads), None, None, None)
-
-
-_norm_fire.register_autograd(_norm_fire_gradient, setup_context=_norm_fire_context)
+FINALS = ("final_membrane", "final_membrane_imag", "final_spikes")
+PARAMETERS = ("scale", "shift", "decay", "rotation", "gain", "threshold", "coefficient")
+STATE = ("membrane", "membrane_imag", "last_spikes", "output_final_state")
+Operator(
+    "norm_fire",
+    NormFireInputs,
+    ("spikes", "grad_proxy", "potential", "operand", *FINALS),
+    empty_outputs,
+    gradients=("x", *PARAMETERS),
+    state=STATE,
+)

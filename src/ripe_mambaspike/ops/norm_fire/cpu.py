@@ -1,70 +1,53 @@
-"""Norm, neuron and temporal filter, and the norm's statistics, by the C++ operators."""
+"""Norm, neuron and temporal filter by the C++ operators."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
+from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_outputs
+from ripe_mambaspike.ops.operator import gradient_like
 
 
-def norm_fire(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_potential: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x [B, T, P, C] → spikes, potential (empty unless kept), operand."""
-    x = x.contiguous()
-    spikes = torch.empty_like(x, dtype=x.dtype if relaxed else torch.uint8)
-    potential = torch.empty_like(x) if keep_potential else x.new_empty(0)
-    operand = torch.empty_like(x)
-    given = (*affine(scale, shift), decay, rotation, gain, threshold, coefficient)
-    parameters = [dense(p, torch.float32) for p in given]
-    outputs = (spikes, potential if keep_potential else None, operand)
-    call("norm_fire", is_bfloat16(x), relaxed, *x.shape, x, *parameters, float(sharpness), *outputs)
-    return spikes, potential, operand
+def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
+    x = i.x.contiguous()
+    outputs = empty_outputs(i._replace(x=x))
+    spikes, _, potential, operand, *finals = outputs
+    written = (spikes, or_null(potential), operand, *map(or_null, finals))
+    call("norm_fire", is_bfloat16(x), i.relaxed, *x.shape, x, *parameters(i), float(i.sharpness), *initial(i), *written)
+    return outputs
 
 
-def norm_fire_backward(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    grad_spikes: Tensor | None,
-    grad_potential: Tensor | None,
-    grad_operand: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-) -> tuple[Tensor, ...]:
+def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """The gradients of x and of the seven parameters, empty where there is no parameter."""
-    x = x.contiguous()
-    given = (*affine(scale, shift), decay, rotation, gain, threshold, coefficient)
-    parameters = [dense(p, torch.float32) for p in given]
-    arriving = [dense(grad, x.dtype) for grad in (grad_spikes, grad_potential, grad_operand)]
+    x = i.x.contiguous()
+    own_rows, *tensors = parameters(i)
+    if own_rows:
+        raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
+    arriving = [dense(grad, x.dtype) for grad in grads[1:4]]
     grad_x = torch.empty_like(x)
-    grads = [None if p is None else torch.empty_like(p) for p in parameters]
-    inputs = (x, *parameters, *arriving, float(sharpness))
-    call("norm_fire_backward", is_bfloat16(x), relaxed, *x.shape, *inputs, grad_x, *grads)
-    originals = (scale, shift, decay, rotation, gain, threshold, coefficient)
-    return grad_x, *(_shaped(grad, p, decay) for grad, p in zip(grads, originals, strict=True))
+    found = [None if p is None else torch.empty_like(p) for p in tensors]
+    options = (is_bfloat16(x), i.relaxed)
+    call("norm_fire_backward", *options, *x.shape, x, *tensors, *arriving, float(i.sharpness), grad_x, *found)
+    given = (getattr(i, name) for name in PARAMETERS)
+    return grad_x, *(gradient_like(grad, p, i.decay) for grad, p in zip(found, given, strict=True))
 
 
-def affine(scale: Tensor | None, shift: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The norm's scale and shift, nothing unless both are there."""
-    return (None, None) if scale is None or shift is None else (scale, shift)
+def parameters(i: Any) -> list[Any]:
+    """What `norm` gives, then the neuron's parameters and the filter's coefficient, as C++ reads them."""
+    return [*norm(i), *(dense(getattr(i, name), torch.float32) for name in PARAMETERS[2:])]
 
 
-def _shaped(grad: Tensor | None, parameter: Tensor | None, decay: Tensor) -> Tensor:
-    if parameter is None:
-        return decay.new_empty(0)
-    return torch.zeros_like(parameter) if grad is None else grad.to(parameter.dtype)
+def norm(i: Any) -> tuple[int, Tensor | None, Tensor | None]:
+    """Whether every sample has rows of its own (it has not without a norm), scale and shift, as C++ reads them."""
+    if i.scale is None or i.shift is None:
+        return 0, None, None
+    return int(i.scale.ndim == 3), dense(i.scale, torch.float32), dense(i.shift, torch.float32)
+
+
+def initial(i: Any) -> list[Tensor | None]:
+    """The initial state, as C++ reads it."""
+    spikes = torch.float32 if i.relaxed else torch.uint8
+    return [dense(i.membrane, torch.float32), dense(i.membrane_imag, torch.float32), dense(i.last_spikes, spikes)]

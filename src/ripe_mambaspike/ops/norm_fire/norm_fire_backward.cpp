@@ -158,17 +158,17 @@ void collect(const std::vector<Sums>& sums, const Row& row, int64_t offset, int6
 }  // namespace
 
 extern "C" void ripe_norm_fire_backward(
-    int64_t brain, int64_t relaxed, int64_t batch, int64_t steps, int64_t positions, int64_t channels, const void* x,
+    int64_t is_bfloat16, int64_t relaxed, int64_t batch, int64_t steps, int64_t positions, int64_t channels, const void* x,
     const float* scale, const float* shift, const float* decay, const float* rotation, const float* gain,
     const float* threshold, const float* coefficient, const void* grad_spikes, const void* grad_potential,
     const void* grad_operand, double sharpness, void* grad_x, float* grad_scale, float* grad_shift, float* grad_decay,
     float* grad_rotation, float* grad_gain, float* grad_threshold, float* grad_coefficient, int64_t threads) {
     const Shape shape{batch, steps, positions, channels};
-    const FireTask task(shape, scale, shift, decay, rotation, gain, threshold, coefficient, sharpness);
+    const FireTask task(shape, false, scale, shift, decay, rotation, gain, threshold, coefficient, sharpness);
     const Blocks blocks(shape, task.row, BLOCK);
     std::vector<Sums> sums(useful_threads(static_cast<int>(threads), batch * blocks.each, steps * blocks.length));
     const bool turns = rotation != nullptr;
-    auto run = brain ? (turns ? (relaxed ? back_all<bfloat16, true, true> : back_all<bfloat16, true, false>)
+    auto run = is_bfloat16 ? (turns ? (relaxed ? back_all<bfloat16, true, true> : back_all<bfloat16, true, false>)
                               : (relaxed ? back_all<bfloat16, false, true> : back_all<bfloat16, false, false>))
                      : (turns ? (relaxed ? back_all<float, true, true> : back_all<float, true, false>)
                               : (relaxed ? back_all<float, false, true> : back_all<float, false, false>));

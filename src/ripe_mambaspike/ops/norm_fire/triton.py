@@ -7,71 +7,50 @@ import torch
 import triton
 from torch import Tensor
 
+from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_outputs
 from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_kernel, norm_fire_parameters_kernel
 from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
-from ripe_mambaspike.ops.triton_launch import contiguous, flat_block, tile_of
+from ripe_mambaspike.ops.triton_launch import contiguous, flat_block, neuron_state, tile_of
 
 REGISTERS = 128  # of a thread, so that sixteen warps fit
 AHEAD = 4  # steps read before they are computed
 
 
-def norm_fire(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-    keep_potential: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
+    x = i.x.contiguous()
     samples, steps, positions, channels = x.shape
-    spikes = torch.empty_like(x, dtype=x.dtype if relaxed else torch.uint8)
-    potential = torch.empty_like(x) if keep_potential else x.new_empty(0)
-    operand = torch.empty_like(x)
+    outputs = empty_outputs(i)
+    spikes, _, potential, operand, *finals = outputs
     size = positions * channels
     block, warps = flat_block(size, samples, x.dtype)
     ahead = _even_part(steps, AHEAD)
     norm_fire_kernel[(triton.cdiv(size, block) * samples,)](
         x,
-        *contiguous(scale, shift, decay, rotation, gain, threshold, coefficient),
+        *contiguous(*(getattr(i, name) for name in PARAMETERS)),
         spikes,
-        potential if keep_potential else None,
+        potential if i.keep_potential else None,
         operand,
-        sharpness,
+        i.sharpness,
         size,
         STEPS=steps,
         CHANNELS=channels,
-        RELAXED=relaxed,
+        RELAXED=i.relaxed,
         AHEAD=ahead,
         BLOCK=block,
         EVEN=size % block == 0 and steps % ahead == 0,
+        **neuron_state(i, finals, "_ptr"),
         num_warps=warps,
         maxnreg=REGISTERS,
     )
-    return spikes, potential, operand
+    return outputs
 
 
-def norm_fire_backward(
-    x: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    decay: Tensor,
-    rotation: Tensor | None,
-    gain: Tensor,
-    threshold: Tensor,
-    coefficient: Tensor | None,
-    grad_spikes: Tensor | None,
-    grad_potential: Tensor | None,
-    grad_operand: Tensor | None,
-    relaxed: bool,
-    sharpness: float,
-) -> tuple[Tensor, ...]:
+def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    x = i.x.contiguous()
     samples, steps, positions, channels = x.shape
-    parameters = contiguous(scale, shift, decay, rotation, gain, threshold, coefficient)
+    parameters = contiguous(*(getattr(i, name) for name in PARAMETERS))
+    scale, shift, decay, rotation, gain, _, coefficient = parameters
+    assert decay is not None
     rows, columns, warps = tile_of(positions, channels, 1024, 128)
     row_blocks = samples * triton.cdiv(positions, rows)
     segment = min(4, triton.next_power_of_2(steps))  # what the kernel can join
@@ -85,16 +64,16 @@ def norm_fire_backward(
     norm_fire_backward_kernel[(row_blocks * triton.cdiv(channels, columns),)](
         x,
         *parameters,
-        *contiguous(grad_spikes, grad_potential, grad_operand),
+        *contiguous(*grads[1:4]),
         grad_x,
         states,
         channel_sums,
         step_sums,
-        sharpness,
+        i.sharpness,
         positions,
         STEPS=steps,
         CHANNELS=channels,
-        RELAXED=relaxed,
+        RELAXED=i.relaxed,
         SEGMENT=segment,
         SEGMENTS=segments,
         ROWS=rows,
@@ -102,19 +81,19 @@ def norm_fire_backward(
         num_warps=warps,
         maxnreg=REGISTERS,
     )
-    grads = [None if given is None else torch.empty_like(given) for given in parameters]
+    found = [None if given is None else torch.empty_like(given) for given in parameters]
     norm_fire_parameters_kernel[(triton.cdiv(channels, 16),)](
         channel_sums.sum(0),
         None if step_sums is None else step_sums.sum(0),
         *contiguous(scale, shift, gain),
-        *grads,
+        *found,
         STEPS=steps,
         CHANNELS=channels,
         STEP_LANES=triton.next_power_of_2(steps),
         COLUMNS=16,
         num_warps=1,
     )
-    return grad_x, *(decay.new_empty(0) if grad is None else grad for grad in grads)
+    return grad_x, *(decay.new_empty(0) if grad is None else grad for grad in found)
 
 
 def _even_part(steps: int, most: int) -> int:

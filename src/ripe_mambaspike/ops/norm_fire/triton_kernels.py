@@ -45,7 +45,7 @@ def norm_fire_kernel(
     EVEN: tl.constexpr,  # blocks divide size and AHEAD the steps: nothing to mask
     PER_SAMPLE: tl.constexpr = False,  # scale and shift are [B, T, C] instead of [T, C]
     membrane_ptr=None,  # the state before the first step [B, P, C], float32; None for zeros
-    imag_ptr=None,
+    membrane_imag_ptr=None,
     last_spikes_ptr=None,
     final_membrane_ptr=None,  # where to write the state after the last step; None to leave it out
     final_imag_ptr=None,
@@ -76,7 +76,7 @@ def norm_fire_kernel(
 
     owned = sample * size + flat
     real = initial(membrane_ptr, owned, inside)
-    imag = initial(imag_ptr, owned, inside)
+    imag = initial(membrane_imag_ptr, owned, inside)
     before = initial(last_spikes_ptr, owned, inside)
     for start in range(0, STEPS, AHEAD):
         base = (sample * STEPS + start) * size

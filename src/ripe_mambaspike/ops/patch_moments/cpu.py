@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
 from ripe_mambaspike.ops.patch_moments.algebra import (
     SIDES,
     all_displacements,
@@ -21,8 +22,8 @@ NARROW = 72  # columns below which a product is not worth halving
 PIXELS_TOGETHER = 1 << 14  # sums longer than this lose digits in float32
 
 
-def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """x [B, T, H, W, C] → mean patch [9C] and mean of patch·patchᵀ [9C, 9C], float32."""
+def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
+    x, stride = i
     images = x.flatten(0, 1).float()
     height, width = images.shape[1:3]
     together = max(1, PIXELS_TOGETHER // (height * width))
@@ -34,13 +35,15 @@ def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     return mean_patch(images, stride), second / (len(images) * outputs(height, stride) * outputs(width, stride))
 
 
-def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, stride: int) -> Tensor:
+def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor]:
     """The gradient of x [B, T, H, W, C], in its precision."""
+    x, stride = i
+    grad_mean, grad_second = arriving(i, grads)
     images = x.flatten(0, 1).float()
     count, height, width, channels = images.shape
     if stride == 1:
         out = unit_stride_gradient(images, grad_mean, grad_second, count * height * width)
-        return out.to(x.dtype).contiguous().view(x.shape)
+        return (out.to(x.dtype).contiguous().view(x.shape),)
     rows, columns = outputs(height, stride), outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * rows * columns)
     padded = images.new_zeros(count, height + 3, width + 3, channels)
@@ -49,7 +52,7 @@ def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, st
         grads = convolve(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
         for tap, place in enumerate(tap_places(rows, columns, stride)):
             out[:, *place] += grads[..., tap, :]
-    return padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape)
+    return (padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape),)
 
 
 def _square(patches: Tensor) -> Tensor:

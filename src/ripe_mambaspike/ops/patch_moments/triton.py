@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
 from ripe_mambaspike.ops.patch_moments.algebra import (
     all_displacements,
     convolve,
@@ -19,8 +20,8 @@ LARGEST_TEMPORARY = 1 << 29  # bytes
 MOST_NUMBERS = 1 << 30  # in one convolution: cuDNN counts in 32 bits
 
 
-def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """x [B, T, H, W, C] → mean patch [9C] and mean of patch·patchᵀ [9C, 9C], float32."""
+def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
+    x, stride = i
     images = x.contiguous().flatten(0, 1)
     count, height, width, channels = images.shape
     if stride == 1 and channels >= FEWEST_CHANNELS:
@@ -30,13 +31,17 @@ def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     return mean_patch(images, stride), second / (count * outputs(height, stride) * outputs(width, stride))
 
 
-def patch_moments_backward(x: Tensor, grad_mean: Tensor, grad_second: Tensor, stride: int) -> Tensor:
+def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor]:
+    return (_gradient(*i, *arriving(i, grads)),)
+
+
+def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) -> Tensor:
     """The gradient of x [B, T, H, W, C], in its precision."""
     images = x.contiguous().flatten(0, 1)
     count, height, width, channels = images.shape
     if stride == 1 and min(height, width) < 3 and x.dtype != torch.float32:
         # all border: what is added and taken off again outweighs what is left, so it is not rounded in between
-        return patch_moments_backward(x.float(), grad_mean, grad_second, stride).to(x.dtype)
+        return _gradient(x.float(), stride, grad_mean, grad_second).to(x.dtype)
     if stride == 1:
         together = max(1, MOST_NUMBERS // (height * width * channels))
         positions = count * height * width

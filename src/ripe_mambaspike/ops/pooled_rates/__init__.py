@@ -1,55 +1,106 @@
-"""Spikes of all scales as pooled cumulative rates on one grid."""
+"""Spikes of all scales as pooled firing rates on one grid: the mean of all steps so far, and its change.
 
-from typing import Any
+    r_t = (s_1 + … + s_t) / t                            cumulative, for clips
+    r_t = Σ_k keep^(t−k) s_k / Σ_k keep^(t−k)            leaky, for causal networks: older steps count less
+
+Glossary: B samples, T steps, scale i with spikes [B, T, H_i, W_i, C_i], a grid of h × w cells. Cells are those of
+adaptive average pooling (from ⌊i·H/h⌋ up to ⌈(i+1)·H/h⌉, they may overlap). `reference.py` has the rates themselves.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.backend import run
-from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
+from ripe_mambaspike.ops.operator import Operator, empty_if
 
 
-def pooled_rates(spikes: list[Tensor], carriers: list[Tensor], grid: tuple[int, int]) -> Tensor:
+class RateState(NamedTuple):
+    """Of one scale."""
+
+    count: Tensor  # spikes so far, averaged over the cell, faded where rates are leaky [B, h, w, C], float32
+    weight: Tensor | None  # faded count of the steps so far [B], float64; None for cumulative rates
+
+
+class PooledRatesInputs(NamedTuple):
+    spikes: list[Tensor]
+    grad_proxies: list[Tensor]
+    rows: int
+    columns: int
+    counts: list[Tensor]  # the initial state: a count of each scale, or none
+    first_step: Tensor | None  # steps before these, of every sample [B] int64
+    output_final_state: bool
+
+
+class PooledRatesBackwardInputs(NamedTuple):
+    grad: Tensor  # [B, T, h, w, 2 ΣC_i]
+    channels: list[int]
+    heights: list[int]
+    widths: list[int]
+
+
+def pooled_rates(
+    spikes: list[Tensor],
+    grad_proxies: list[Tensor],
+    grid: tuple[int, int],
+    *,
+    keep: float | None = None,
+    first_step: int | Tensor = 0,
+    initial_state: list[RateState] | None = None,
+    output_final_state: bool = False,
+) -> tuple[Tensor, list[RateState] | None]:
     """Rates and their changes of every scale on the grid: [B, T, H_i, W_i, C_i] → [B, T, h, w, 2 ΣC_i].
 
-    Channels come scale by scale, the rates of a scale before its changes. Cells are those of adaptive average pooling
-    (from ⌊i·H/h⌋ up to ⌈(i+1)·H/h⌉, they may overlap). In the carriers' precision, summed in float32.
+    Channels come scale by scale, the rates of a scale before its changes; in the proxies' precision, summed in float32.
+    `keep` makes the rates leaky. `first_step`: steps that the state has seen, an int or one number a sample [B].
     """
-    out: Tensor = torch.ops.ripe.pooled_rates(spikes, carriers, *grid)
-    return out
+    if keep is not None:
+        return _leaky(spikes, grad_proxies, grid, keep, initial_state, output_final_state)
+    counts = [] if initial_state is None else [one.count for one in initial_state]
+    steps = None
+    if initial_state is not None:
+        given = torch.as_tensor(first_step, device=spikes[0].device)
+        steps = given.expand(len(spikes[0])).contiguous()
+    rates, finals = torch.ops.ripe.pooled_rates(spikes, grad_proxies, *grid, counts, steps, output_final_state)
+    return rates, [RateState(one, None) for one in finals] if output_final_state else None
 
 
-def pooled_rates_reference(spikes: list[Tensor], grid: tuple[int, int]) -> Tensor:
-    """The same in plain PyTorch, spikes as numbers."""
-    parts = []
-    for one in spikes:
-        pooled = F.adaptive_avg_pool2d(one.permute(0, 1, 4, 2, 3).flatten(0, 1), grid).unflatten(0, one.shape[:2])
-        parts.append(cumulative_rates(pooled)[0])
-    return torch.cat(parts, 2).permute(0, 1, 3, 4, 2)
+def _leaky(
+    spikes: list[Tensor],
+    grad_proxies: list[Tensor],
+    grid: tuple[int, int],
+    keep: float,
+    initial_state: list[RateState] | None,
+    output_final_state: bool,
+) -> tuple[Tensor, list[RateState] | None]:
+    """Pooling is the operator's, which gives a step on its own back as its rate; what fades is plain PyTorch.
+
+    The maps are small by then.
+    """
+    from ripe_mambaspike.ops.pooled_rates.reference import leaky_rates
+
+    alone = [[one.flatten(0, 1).unsqueeze(1) for one in group] for group in (spikes, grad_proxies)]
+    pooled = torch.ops.ripe.pooled_rates(*alone, *grid, [], None, False)[0].squeeze(1)
+    pooled = pooled.unflatten(0, spikes[0].shape[:2])
+    parts, states = [], []
+    given = initial_state or [None] * len(spikes)
+    for part, one in zip(pooled.split([2 * scale.shape[-1] for scale in spikes], -1), given, strict=True):
+        now = part.chunk(2, -1)[0]  # of a step on its own the change is the rate again
+        rates, state = leaky_rates(now if now.dtype == torch.float64 else now.float(), keep, one, dim=-1)
+        parts.append(rates)
+        states.append(state)
+    return torch.cat(parts, -1).to(pooled.dtype), states if output_final_state else None
 
 
-@torch.library.custom_op("ripe::pooled_rates", mutates_args=())
-def _pooled_rates(spikes: list[Tensor], carriers: list[Tensor], rows: int, columns: int) -> Tensor:
-    out: Tensor = run("pooled_rates", "pooled_rates", carriers[0], spikes, rows, columns)
-    return out
-
-
-@_pooled_rates.register_fake
-def _(spikes: list[Tensor], carriers: list[Tensor], rows: int, columns: int) -> Tensor:
-    channels = 2 * sum(one.shape[-1] for one in spikes)
-    return carriers[0].new_empty(*spikes[0].shape[:2], rows, columns, channels)
-
-
-@torch.library.custom_op("ripe::pooled_rates_backward", mutates_args=())
-def _pooled_rates_backward(grad: Tensor, channels: list[int], heights: list[int], widths: list[int]) -> list[Tensor]:
-    return list(run("pooled_rates", "pooled_rates_backward", grad, channels, heights, widths))
-
-
-@_pooled_rates_backward.register_fake
-def _(grad: Tensor, channels: list[int], heights: list[int], widths: list[int]) -> list[Tensor]:
-    sizes = zip(heights, widths, channels, strict=True)
-    return [grad.new_empty(*grad.shape[:2], *size) for size in sizes]
+def empty_outputs(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
+    """All outputs, to be filled."""
+    like = i.grad_proxies[0]
+    shape = (*i.spikes[0].shape[:2], i.rows, i.columns)
+    rates = like.new_empty(*shape, 2 * sum(one.shape[-1] for one in i.spikes))
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    grid = (shape[0], i.rows, i.columns)
+    counts = [empty_if(True, like, (*grid, one.shape[-1]), dtype) for one in i.spikes]
+    return rates, counts if i.output_final_state else []
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -57,9 +108,18 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.sizes = [[shape[i] for shape in shapes] for i in (4, 2, 3)]
 
 
-def _gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     grads = torch.ops.ripe.pooled_rates_backward(grad.contiguous(), *ctx.sizes)
-    return [None] * len(grads), grads, None, None
+    return [None] * len(grads), grads, None, None, [], None, None
 
 
-_pooled_rates.register_autograd(_gradient, setup_context=_context)
+_operator = Operator("pooled_rates", PooledRatesInputs, ("rates", "counts[]"), empty_outputs)
+_operator.registered.register_autograd(_gradient, setup_context=_context)
+Operator(
+    "pooled_rates_backward",
+    PooledRatesBackwardInputs,
+    ("grads[]",),
+    lambda i: [
+        i.grad.new_empty(*i.grad.shape[:2], *size) for size in zip(i.heights, i.widths, i.channels, strict=True)
+    ],
+)

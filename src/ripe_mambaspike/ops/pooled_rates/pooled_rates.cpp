@@ -1,5 +1,7 @@
 // Spikes of one scale as pooled cumulative rates on a grid, and the gradient.
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "vector.h"
@@ -22,8 +24,37 @@ struct Pooled {
     int64_t batch, steps, channels;
     Cells rows, columns;
     int64_t wide, offset;  // channels of the pooled tensor, and where this scale's begin
+    const float* count;       // [B, cells, C]: spikes before the first step, averaged over the cell; or null
+    const int64_t* first;     // [B]: steps before the first one; null where there were none
+    float* final;             // [B, cells, C]: the count after the last step; or null
     int64_t position() const { return rows.size * columns.size * channels; }
 };
+
+// A state's counts of one row of cells and back. Inside, spikes are summed and not averaged: hard spikes then add up
+// exactly, and are whole numbers again when a state is read.
+template <bool HARD>
+void load_counts(const Pooled& task, int64_t sample, int64_t row, float* totals, float* rates) {
+    const int64_t channels = task.channels, columns = task.columns.cells, before = task.first[sample];
+    const float* from = task.count + (sample * task.rows.cells + row) * columns * channels;
+    for (int64_t column = 0; column < columns; ++column) {
+        const float area = static_cast<float>(task.rows.length(row) * task.columns.length(column));
+        const float share = before == 0 ? 0.0f : 1.0f / (area * static_cast<float>(before));
+        for (int64_t c = column * channels; c < (column + 1) * channels; ++c) {
+            const float total = from[c] * area;
+            totals[c] = HARD ? std::nearbyint(total) : total;
+            rates[c] = totals[c] * share;
+        }
+    }
+}
+
+void save_counts(const Pooled& task, int64_t sample, int64_t row, const float* totals) {
+    const int64_t channels = task.channels, columns = task.columns.cells;
+    float* to = task.final + (sample * task.rows.cells + row) * columns * channels;
+    for (int64_t column = 0; column < columns; ++column) {
+        const float area = static_cast<float>(task.rows.length(row) * task.columns.length(column));
+        for (int64_t c = column * channels; c < (column + 1) * channels; ++c) to[c] = totals[c] / area;
+    }
+}
 
 // One row of cells of one sample, step after step; `total` counts the spikes of every cell so far.
 template <typename S, typename X>
@@ -31,6 +62,8 @@ void pool_row(const Pooled& task, const S* spikes, int64_t sample, int64_t row, 
     const int64_t channels = task.channels, columns = task.columns.cells;
     work.assign(2 * columns * channels, 0.0f);
     float *totals = work.data(), *rates = totals + columns * channels;
+    const int64_t before = task.first == nullptr ? 0 : task.first[sample];
+    if (task.count != nullptr) load_counts<std::is_same<S, uint8_t>::value>(task, sample, row, totals, rates);
     for (int64_t t = 0; t < task.steps; ++t) {
         const S* plane = spikes + (sample * task.steps + t) * task.position();
         X* line = pooled + (((sample * task.steps + t) * task.rows.cells + row) * columns) * task.wide + task.offset;
@@ -43,7 +76,7 @@ void pool_row(const Pooled& task, const S* spikes, int64_t sample, int64_t row, 
 #pragma omp simd
                     for (int64_t c = 0; c < channels; ++c) total[c] += to_float(from[c]);
                 }
-            const float share = 1.0f / static_cast<float>(task.rows.length(row) * (last - first) * (t + 1));
+            const float share = 1.0f / static_cast<float>(task.rows.length(row) * (last - first) * (before + t + 1));
             X *__restrict now = line + column * task.wide, *__restrict change = now + channels;
 #pragma omp simd
             for (int64_t c = 0; c < channels; ++c) {
@@ -54,6 +87,7 @@ void pool_row(const Pooled& task, const S* spikes, int64_t sample, int64_t row, 
             }
         }
     }
+    if (task.final != nullptr) save_counts(task, sample, row, totals);
 }
 
 template <typename S, typename X>
@@ -129,18 +163,19 @@ void spread(const Pooled& task, const void* grad, void* out, int threads) {
 }  // namespace
 
 // kind: 0 for bytes, 1 for numbers in the output's precision.
-extern "C" void ripe_pooled_rates(int64_t brain, int64_t kind, int64_t batch, int64_t steps, int64_t height,
+extern "C" void ripe_pooled_rates(int64_t is_bfloat16, int64_t kind, int64_t batch, int64_t steps, int64_t height,
                                   int64_t width, int64_t channels, int64_t rows, int64_t columns, int64_t wide,
-                                  int64_t offset, const void* spikes, void* pooled, int64_t threads) {
-    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset};
-    auto run = brain ? (kind ? pool<bfloat16, bfloat16> : pool<uint8_t, bfloat16>)
+                                  int64_t offset, const void* spikes, const float* count, const int64_t* first,
+                                  void* pooled, float* final, int64_t threads) {
+    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset, count, first, final};
+    auto run = is_bfloat16 ? (kind ? pool<bfloat16, bfloat16> : pool<uint8_t, bfloat16>)
                      : (kind ? pool<float, float> : pool<uint8_t, float>);
     run(task, spikes, pooled, static_cast<int>(threads));
 }
 
-extern "C" void ripe_pooled_rates_backward(int64_t brain, int64_t batch, int64_t steps, int64_t height, int64_t width,
+extern "C" void ripe_pooled_rates_backward(int64_t is_bfloat16, int64_t batch, int64_t steps, int64_t height, int64_t width,
                                            int64_t channels, int64_t rows, int64_t columns, int64_t wide,
                                            int64_t offset, const void* grad, void* out, int64_t threads) {
-    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset};
-    (brain ? spread<bfloat16> : spread<float>)(task, grad, out, static_cast<int>(threads));
+    const Pooled task{batch, steps, channels, {height, rows}, {width, columns}, wide, offset, nullptr, nullptr, nullptr};
+    (is_bfloat16 ? spread<bfloat16> : spread<float>)(task, grad, out, static_cast<int>(threads));
 }

@@ -1,62 +1,85 @@
-"""How often a neuron has fired so far, and how that changes: the bridge's two-channel summary of spikes."""
-
-from typing import NamedTuple
+"""How often a neuron has fired so far, and how that changes, in plain PyTorch; and the pooled operator."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from ripe_mambaspike.ops.operator import differentiate, spikes_as
+from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, RateState
 from ripe_mambaspike.ops.shapes import at_least_float32, like_input
 
 
-class RateState(NamedTuple):
-    total: Tensor  # spikes so far [B, C, ...]
-    steps: int  # steps so far
+def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
+    """(rates [B, T, h, w, 2 ΣC_i], final counts)."""
+    first = 0 if i.first_step is None else i.first_step
+    states: list[Tensor | None] = [*i.counts] or [None] * len(i.spikes)
+    parts, counts = [], []
+    for spikes, proxy, count in zip(i.spikes, i.grad_proxies, states, strict=True):
+        numbers = spikes_as(spikes, proxy)
+        images = numbers.permute(0, 1, 4, 2, 3).flatten(0, 1)
+        pooled = F.adaptive_avg_pool2d(images, (i.rows, i.columns)).unflatten(0, spikes.shape[:2])
+        given = None if count is None else count.permute(0, 3, 1, 2)
+        rates, final = cumulative_rates(pooled, given, first_step=first)
+        parts.append(rates)
+        counts.append(final.permute(0, 2, 3, 1))
+    return torch.cat(parts, 2).permute(0, 1, 3, 4, 2), counts if i.output_final_state else []
 
 
-def cumulative_rates(spikes: Tensor, initial_state: RateState | None = None) -> tuple[Tensor, RateState]:
-    """`r_t = (s_1 + … + s_t)/t` and `δ_t = r_t − r_{t−1}`, stacked: [B, T, C, ...] → [B, T, 2C, ...]."""
+def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
+    sizes = zip(i.heights, i.widths, i.channels, strict=True)
+    spikes = [i.grad.new_zeros(*i.grad.shape[:2], *size) for size in sizes]
+    rows, columns = i.grad.shape[2:4]
+
+    def rates(*proxies: Tensor) -> Tensor:
+        return pooled_rates(PooledRatesInputs(spikes, [*proxies], rows, columns, [], None, False))[0]
+
+    return differentiate(rates, spikes, (i.grad,))
+
+
+def cumulative_rates(
+    spikes: Tensor, initial_state: Tensor | None = None, *, first_step: int | Tensor = 0
+) -> tuple[Tensor, Tensor]:
+    """`r_t = (s_1 + … + s_t)/t` and `δ_t = r_t − r_{t−1}`, stacked: [B, T, C, ...] → [B, T, 2C, ...].
+
+    The state is the count of the spikes so far [B, C, ...]; `first_step` steps came before, an int or one a sample [B].
+    """
     counts = at_least_float32(spikes).cumsum(1)
-    seen = 0
+    steps, trailing = spikes.shape[1], [1] * (spikes.ndim - 2)
+    before = torch.zeros_like(counts[:, :1])
+    first = torch.as_tensor(first_step, device=spikes.device, dtype=counts.dtype).reshape(-1, 1, *trailing)
     if initial_state is not None:
-        counts, seen = counts + initial_state.total.unsqueeze(1), initial_state.steps
-    steps = spikes.shape[1]
-    time = torch.arange(seen + 1, seen + steps + 1, device=spikes.device, dtype=counts.dtype)
-    rate = counts / time.reshape(-1, *([1] * (spikes.ndim - 2)))
-    if initial_state is None or seen == 0:
-        before = torch.zeros_like(rate[:, :1])
-    else:
-        before = (initial_state.total / seen).unsqueeze(1)
+        counts = counts + initial_state.unsqueeze(1)
+        before = initial_state.unsqueeze(1) / first.clamp(min=1)  # a count of zeros where nothing came before
+    time = first + torch.arange(1, steps + 1, device=spikes.device, dtype=counts.dtype).reshape(-1, *trailing)
+    rate = counts / time
     change = rate - torch.cat((before, rate[:, :-1]), 1)
-    return like_input(torch.cat((rate, change), 2), spikes.dtype), RateState(counts[:, -1], seen + steps)
-
-
-class LeakyState(NamedTuple):
-    """Of the same size however many steps there were."""
-
-    total: Tensor  # faded sum of the spikes so far [B, ...]
-    weight: float  # faded count of the steps so far
+    return like_input(torch.cat((rate, change), 2), spikes.dtype), counts[:, -1]
 
 
 def leaky_rates(
-    spikes: Tensor, keep: float, initial_state: LeakyState | None = None, *, dim: int = 2
-) -> tuple[Tensor, LeakyState]:
+    spikes: Tensor, keep: float, initial_state: RateState | None = None, *, dim: int = 2
+) -> tuple[Tensor, RateState]:
     """`r_t = Σ_k keep^(t−k) s_k / Σ_k keep^(t−k)` and `δ_t = r_t − r_{t−1}`, stacked in `dim`: [B, T, C, ...] → 2C.
 
     The mean of all steps so far, older ones counting less. The weights always sum to one, so nothing is underrated at
     the start; keep = 1 is `cumulative_rates`. Step by step, so that pieces equal the whole to the bit.
     """
     wide = at_least_float32(spikes)
-    total, weight = initial_state or LeakyState(torch.zeros_like(wide[:, 0]), 0.0)
-    rate = total / weight if weight else total
+    if initial_state is None:
+        total, weight = torch.zeros_like(wide[:, 0]), wide.new_zeros(len(wide), dtype=torch.float64)
+    else:
+        total, weight = initial_state.count, initial_state.weight
+    trailing = [1] * (total.ndim - 1)
+    rate = total / weight.to(total.dtype).clamp(min=1).reshape(-1, *trailing)  # after a step the weight is 1 or more
     rates, changes = [], []
     for now in wide.unbind(1):
         before = rate
         total, weight = torch.add(now, total, alpha=keep), keep * weight + 1
-        rate = total / weight
+        rate = total / weight.to(total.dtype).reshape(-1, *trailing)
         rates.append(rate)
         changes.append(rate - before)
     both = torch.cat((torch.stack(rates, 1), torch.stack(changes, 1)), dim)
-    return like_input(both, spikes.dtype), LeakyState(total, weight)
+    return like_input(both, spikes.dtype), RateState(total, weight)
 
 
 def windowed_rate(spikes: Tensor, window: int) -> Tensor:

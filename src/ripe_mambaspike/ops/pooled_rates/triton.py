@@ -5,14 +5,13 @@ Along an axis of `size` pixels, cell i of `cells` covers the pixels ⌊i·size/c
 that cover a pixel follow from the same formula with the roles exchanged.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
+from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_outputs
 
 TILE = 512  # numbers a program holds at once
 POOL_WARPS = 2
@@ -146,13 +145,14 @@ def spread_kernel(
         tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
-def pooled_rates(carrier: Tensor, spikes: Sequence[Tensor], rows: int, columns: int) -> Tensor:
-    """Spikes [B, T, H_i, W_i, C_i] of every scale → [B, T, rows, columns, 2 ΣC_i] in the carrier's precision."""
+def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
+    spikes, rows, columns = i.spikes, i.rows, i.columns
+    out, finals = empty_outputs(i)
     samples, steps = spikes[0].shape[:2]
-    channels = 2 * sum(one.shape[-1] for one in spikes)
-    out = torch.empty(samples, steps, rows, columns, channels, dtype=carrier.dtype, device=carrier.device)
+    channels = out.shape[-1]
     offset = 0
-    for one in spikes:
+    first_step = None if i.first_step is None else i.first_step.contiguous()
+    for index, one in enumerate(spikes):
         height, width, wide = one.shape[2:]
         span = most_covered(width, columns)
         covered = most_covered(height, rows) * span
@@ -166,20 +166,20 @@ def pooled_rates(carrier: Tensor, spikes: Sequence[Tensor], rows: int, columns: 
             given, packed = given.view(torch.int32), 4
         pool_kernel[grid](
             given, out, steps, height, width, wide, rows, columns, offset, channels,
-            span, covered, cells, together, block, packed, even, num_warps=POOL_WARPS, enable_fp_fusion=False,
+            span, covered, cells, together, block, packed, even,
+            i.counts[index].contiguous() if i.counts else None, first_step,
+            finals[index] if finals else None, num_warps=POOL_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
         offset += 2 * wide
-    return out
+    return out, finals
 
 
-def pooled_rates_backward(
-    grad: Tensor, channels: Sequence[int], heights: Sequence[int], widths: Sequence[int]
-) -> list[Tensor]:
+def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
     """The gradient [B, T, rows, columns, 2 ΣC_i] spread over the spikes of every scale, in its precision."""
-    grad = grad.contiguous()
+    grad = i.grad.contiguous()
     samples, steps, rows, columns, every = grad.shape
     out, offset = [], 0
-    for wide, height, width in zip(channels, heights, widths, strict=True):
+    for wide, height, width in zip(i.channels, i.heights, i.widths, strict=True):
         one = grad.new_empty(samples, steps, height, width, wide)
         block = min(64, triton.next_power_of_2(wide))
         pixels = min(triton.next_power_of_2(height * width), TILE // block)

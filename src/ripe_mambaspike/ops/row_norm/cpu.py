@@ -4,17 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.row_norm import EPSILON
+from ripe_mambaspike.ops.row_norm import EPSILON, RowNormInputs
 
 
-def row_norm(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
-    out = F.layer_norm(x.float(), weight.shape, weight, bias, EPSILON).to(dtype)
-    return out.clone() if out is x else out
+def row_norm(i: RowNormInputs) -> Tensor:
+    return F.layer_norm(i.x.float(), i.weight.shape, i.weight, i.bias, EPSILON).to(i.dtype)
 
 
-def row_norm_backward(x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    _, mean, spread = torch.native_layer_norm(x.float(), weight.shape, weight, None, EPSILON)
-    grads = torch.ops.aten.native_layer_norm_backward(
-        grad.float(), x.float(), weight.shape, mean, spread, weight, torch.zeros_like(weight), (True, True, True)
+def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight = i.x.float(), i.weight
+    _, mean, spread = torch.native_layer_norm(x, weight.shape, weight, None, EPSILON)
+    found = torch.ops.aten.native_layer_norm_backward(
+        grads[0].float().contiguous(), x, weight.shape, mean, spread, weight, i.bias, (True, True, True)
     )
-    return grads[0].to(x.dtype), grads[1], grads[2]
+    return found[0].to(i.x.dtype), found[1], found[2]

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.row_norm import EPSILON
+from ripe_mambaspike.ops.row_norm import EPSILON, RowNormInputs
 
 TILE = 2048  # numbers a program holds at a time
 MOST_PROGRAMS = 1024  # of the backward pass: each leaves a row of partial sums
@@ -75,7 +75,8 @@ def _row_norm_backward_kernel(
     tl.store(partials + (program * 2 + 1) * COLUMNS + column, grad_shift, mask=known)
 
 
-def row_norm(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+def row_norm(i: RowNormInputs) -> Tensor:
+    x, weight, bias, dtype = i
     out = torch.empty_like(x, dtype=dtype)
     rows, columns, width, tile = _sizes(x)
     _row_norm_kernel[(triton.cdiv(rows, tile),)](
@@ -84,7 +85,8 @@ def row_norm(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Ten
     return out
 
 
-def row_norm_backward(x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight = i.x, i.weight
     rows, columns, width, tile = _sizes(x)
     per_program = triton.cdiv(triton.cdiv(rows, MOST_PROGRAMS), tile) * tile
     programs = triton.cdiv(rows, per_program)
@@ -93,7 +95,7 @@ def row_norm_backward(x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, 
     _row_norm_backward_kernel[(programs,)](
         x,
         weight.contiguous(),
-        grad,
+        grads[0].contiguous(),
         grad_x,
         partials,
         rows,

@@ -36,7 +36,7 @@ def accumulate_conv(
     """
     _check(spikes, weight_now, weight_before, bias, stride, initial_state)
     if backend(spikes, torch.float32) == "native":
-        natively = implementation("native", "sparse_conv", "accumulate_conv")
+        natively = implementation("native", __name__, "accumulate_conv")
         made: tuple[Tensor, int] = natively(spikes, weight_now, weight_before, bias, stride, initial_state, table)
         return made
     return accumulate_conv_by_lists(spikes, weight_now, weight_before, bias, stride, initial_state)
@@ -46,7 +46,7 @@ def prepared(weight_now: Tensor, weight_before: Tensor | None) -> Tensor | None:
     """The weights as the C++ operator reads them; None where it is not used."""
     if backend(weight_now, torch.float32) != "native":
         return None
-    table: Tensor = implementation("native", "sparse_conv", "arranged")(weight_now, weight_before)
+    table: Tensor = implementation("native", __name__, "arranged")(weight_now, weight_before)
     return table
 
 

@@ -1,11 +1,15 @@
 """The norm's statistics: mean and variance of every step and channel."""
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.backend import run
+from ripe_mambaspike.ops.operator import Operator
+
+
+class StepMomentsInputs(NamedTuple):
+    x: Tensor  # [B, T, P, C]
 
 
 def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -14,38 +18,10 @@ def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
-def step_moments_reference(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.mean((0, 2)), x.var((0, 2), correction=0)
+def empty_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
+    shape = (i.x.shape[1], i.x.shape[3])
+    dtype = torch.float64 if i.x.dtype == torch.float64 else torch.float32
+    return i.x.new_empty(shape, dtype=dtype), i.x.new_empty(shape, dtype=dtype)
 
 
-@torch.library.custom_op("ripe::step_moments", mutates_args=())
-def _step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    return tuple(run("step_moments", "step_moments", x))
-
-
-@_step_moments.register_fake
-def _(x: Tensor) -> tuple[Tensor, Tensor]:
-    shape = (x.shape[1], x.shape[3])
-    return x.new_empty(shape, dtype=torch.float32), x.new_empty(shape, dtype=torch.float32)
-
-
-@torch.library.custom_op("ripe::step_moments_backward", mutates_args=())
-def _step_moments_backward(x: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
-    out: Tensor = run("step_moments", "step_moments_backward", x, mean, grad_mean, grad_variance)
-    return out
-
-
-@_step_moments_backward.register_fake
-def _(x: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _step_moments_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(inputs[0], output[0])
-
-
-def _step_moments_gradient(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-    return torch.ops.ripe.step_moments_backward(*ctx.saved_tensors, mean, variance)
-
-
-_step_moments.register_autograd(_step_moments_gradient, setup_context=_step_moments_context)
+Operator("step_moments", StepMomentsInputs, ("mean", "variance"), empty_moments, gradients=("x",), saved=("mean",))

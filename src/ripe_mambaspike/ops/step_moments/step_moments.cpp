@@ -122,21 +122,21 @@ void moments_back(const Shape& shape, const X* x, const float* mean, const float
 
 }  // namespace
 
-extern "C" void ripe_step_moments(int64_t brain, int64_t batch, int64_t steps, int64_t positions, int64_t channels,
+extern "C" void ripe_step_moments(int64_t is_bfloat16, int64_t batch, int64_t steps, int64_t positions, int64_t channels,
                                   const void* x, float* mean, float* variance, int64_t threads) {
     const Shape shape{batch, steps, positions, channels};
-    if (brain)
+    if (is_bfloat16)
         moments(shape, static_cast<const bfloat16*>(x), mean, variance, static_cast<int>(threads));
     else
         moments(shape, static_cast<const float*>(x), mean, variance, static_cast<int>(threads));
 }
 
-extern "C" void ripe_step_moments_backward(int64_t brain, int64_t batch, int64_t steps, int64_t positions,
+extern "C" void ripe_step_moments_backward(int64_t is_bfloat16, int64_t batch, int64_t steps, int64_t positions,
                                            int64_t channels, const void* x, const float* mean, const float* grad_mean,
                                            const float* grad_variance, void* grad_x, int64_t threads) {
     const Shape shape{batch, steps, positions, channels};
     const int team = static_cast<int>(threads);
-    if (brain)
+    if (is_bfloat16)
         moments_back(shape, static_cast<const bfloat16*>(x), mean, grad_mean, grad_variance,
                      static_cast<bfloat16*>(grad_x), team);
     else

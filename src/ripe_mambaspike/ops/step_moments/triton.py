@@ -4,6 +4,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ripe_mambaspike.ops.step_moments import StepMomentsInputs, empty_moments
 from ripe_mambaspike.ops.step_moments.triton_kernels import (
     join_moments_kernel,
     step_moments_backward_kernel,
@@ -14,7 +15,8 @@ from ripe_mambaspike.ops.triton_launch import FULL, contiguous, flat_block, tile
 MAX_SPLITS = 256  # of a step's rows: what one program joins at once
 
 
-def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
+    x = i.x.contiguous()
     samples, steps, positions, channels = x.shape
     count = samples * positions
     rows, columns, warps = tile_of(count, channels, 4096, 512)
@@ -34,7 +36,7 @@ def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
         COLUMNS=columns,
         num_warps=warps,
     )
-    mean, variance = (x.new_empty((steps, channels), dtype=torch.float32) for _ in range(2))
+    mean, variance = empty_moments(i)
     width = steps * channels
     join_moments_kernel[(triton.cdiv(width, 16),)](
         partials,
@@ -52,14 +54,16 @@ def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
-def step_moments_backward(x: Tensor, mean: Tensor, grad_mean: Tensor, grad_variance: Tensor) -> Tensor:
+def step_moments_backward(i: StepMomentsInputs, grads: tuple[Tensor | None, ...], mean: Tensor) -> tuple[Tensor]:
+    x = i.x.contiguous()
+    arriving = (torch.zeros_like(mean) if grad is None else grad for grad in grads)
     samples, steps, positions, channels = x.shape
     grad_x = torch.empty_like(x)
     size = positions * channels
     block, warps = flat_block(size, samples * steps, x.dtype)
     step_moments_backward_kernel[(triton.cdiv(size, block) * samples * steps,)](
         x,
-        *contiguous(mean, grad_mean, grad_variance),
+        *contiguous(mean, *arriving),
         grad_x,
         steps,
         size,
@@ -68,4 +72,4 @@ def step_moments_backward(x: Tensor, mean: Tensor, grad_mean: Tensor, grad_varia
         BLOCK=block,
         num_warps=warps,
     )
-    return grad_x
+    return (grad_x,)

@@ -5,26 +5,24 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense
+from ripe_mambaspike.ops.winograd import WinogradConvInputs, WinogradWeightsInputs
 
 
-def tile_weights(kernel: Tensor) -> Tensor:
-    """[C, C_in, 3, 3] → what `tile_conv` multiplies with, 24 C C_in numbers in its own order."""
-    outputs, inputs = kernel.shape[:2]
+def winograd_weights(i: WinogradWeightsInputs) -> Tensor:
+    """24 C C_in numbers in the order in which `winograd_conv` multiplies."""
+    outputs, inputs = i.kernel.shape[:2]
     weights = torch.empty(24, outputs * inputs)
-    call("winograd_weights", outputs, inputs, dense(kernel, torch.float32), weights)
+    call("winograd_weights", outputs, inputs, dense(i.kernel, torch.float32), weights)
     return weights
 
 
-def tile_conv(
-    x: Tensor, weights: Tensor, outputs: int, bias: Tensor | None = None, out: Tensor | None = None
-) -> Tensor:
-    """x [B, H, W, C_in] → [B, H, W, C], into `out` where it is given, which has to be contiguous."""
-    if x.dtype != torch.float32:
-        raise InputError(f"x is {str(x.dtype).removeprefix('torch.')}; float32 is wanted")
-    if weights.numel() != 24 * x.shape[-1] * outputs:
-        raise InputError(f"there are {weights.numel()} weights; {24 * x.shape[-1] * outputs} are wanted")
-    out = x.new_empty(*x.shape[:3], outputs) if out is None else out
-    if out.numel() == 0:
-        return out
-    call("winograd", *x.shape, outputs, dense(x), weights, dense(bias, torch.float32), out)
+def winograd_conv(i: WinogradConvInputs) -> Tensor:
+    if i.x.dtype != torch.float32:
+        raise InputError(f"x: expected float32, got {str(i.x.dtype).removeprefix('torch.')}", field="x")
+    wanted = 24 * i.x.shape[-1] * i.channels
+    if i.weights.numel() != wanted:
+        raise InputError(f"weights: expected {wanted} numbers, got {i.weights.numel()}", field="weights")
+    out = i.x.new_empty(*i.x.shape[:3], i.channels)
+    if out.numel():
+        call("winograd", *i.x.shape, i.channels, dense(i.x), i.weights, dense(i.bias, torch.float32), out)
     return out
