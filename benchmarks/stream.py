@@ -54,7 +54,7 @@ class Arguments:
     threads: int = 2
     device: Literal["cpu", "cuda"] = "cpu"
     checked: float = 2.5
-    """Seconds of the stream whose answers are compared first."""
+    """Seconds of the stream whose predictions are compared first."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Where to write the numbers as JSON."""
 

@@ -70,9 +70,9 @@ def test_a_state_of_another_size(model):
     model.eval()
     state = model.front_end(synthetic_clip(2, 18, 18)).state
     with pytest.raises(InputError, match="state"):
-        model.front_end(synthetic_clip(2, 20, 20), initial_state=state)
+        model.front_end(synthetic_clip(2, 20, 20), state=state)
     with pytest.raises(InputError, match="state"):
-        model.front_end(synthetic_clip(2, 18, 18, samples=2), initial_state=state)
+        model.front_end(synthetic_clip(2, 18, 18, samples=2), state=state)
 
 
 @pytest.mark.parametrize(

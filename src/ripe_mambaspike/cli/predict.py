@@ -97,7 +97,7 @@ class PredictCommand:
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.api import load
+        from ripe_mambaspike import load
 
         return load(
             self.checkpoint,

@@ -71,7 +71,7 @@ class StreamCommand:
     """Print one JSON line for every prediction, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike.api import load
+        from ripe_mambaspike import load
         from ripe_mambaspike.inference.stream.run import make_stream
         from ripe_mambaspike.inference.stream.summary import StreamLimits
         from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
