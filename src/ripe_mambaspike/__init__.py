@@ -17,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ripe_mambaspike.account.run import account as account
+    from ripe_mambaspike.account.run import account_sweep as account_sweep
     from ripe_mambaspike.api import load as load
     from ripe_mambaspike.data.calibration import calibrate_camera as calibrate_camera
     from ripe_mambaspike.data.datasets import list_datasets as list_datasets
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.data.fetch import download_dataset as download_dataset
     from ripe_mambaspike.data.loading import load_dataset as load_dataset
     from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
+    from ripe_mambaspike.deploy.export.pipeline import export as export
+    from ripe_mambaspike.deploy.fuse.checkpoint import fuse_checkpoint as fuse_checkpoint
     from ripe_mambaspike.deploy.fuse.convert import dual_kernel as dual_kernel
     from ripe_mambaspike.deploy.fuse.convert import fuse as fuse
     from ripe_mambaspike.errors import RipeError as RipeError
@@ -51,12 +55,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {  # module → the names it brings to the top level
+    "account.run": ("account", "account_sweep"),
     "api": ("load",),
     "data.calibration": ("calibrate_camera",),
     "data.datasets": ("list_datasets", "prepare_dataset", "verify_dataset"),
     "data.fetch": ("download_dataset",),
     "data.loading": ("load_dataset",),
     "data.simulated": ("simulate_dataset",),
+    "deploy.export.pipeline": ("export",),
+    "deploy.fuse.checkpoint": ("fuse_checkpoint",),
     "deploy.fuse.convert": ("dual_kernel", "fuse"),
     "errors": ("RipeError",),
     "events.binning": ("bin_events",),
