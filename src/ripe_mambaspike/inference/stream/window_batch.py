@@ -2,7 +2,8 @@
 
 `WindowBatch` keeps the network's state of each window and runs `model.front_end` on the next step of several windows at
 once, each at its own step. On the fused operators a window's logits are, to the last bit, those of its whole clip.
-`ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would round differently.
+`ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would
+round differently.
 """
 
 from typing import NamedTuple, Protocol
