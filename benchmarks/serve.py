@@ -64,13 +64,13 @@ async def watch(address: str, recording: int, seconds: float) -> Seen:
                 seen.longest, last = max(seen.longest, now - last), now
                 continue
             said = json.loads(message)
-            for answer in said.get("answers", ()):
-                if answer["step"] == answer["steps"]:
+            for answer in said.get("predictions", ()):
+                if answer["step"] == answer["time_steps"]:
                     seen.latencies.append(answer["ms"])
                 else:
                     seen.early += 1
             if said["kind"] == "status":
-                seen.behind.append(said["behind"])
+                seen.behind.append(said["lag"])
         seen.ended = now
     return seen
 

@@ -70,7 +70,7 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
             if isinstance(message, bytes):
                 soak.frames[number][int((now - soak.began) // WINDOW)] += 1
             elif (said := json.loads(message))["kind"] == "error":
-                soak.errors[said["sentence"][:60]] += 1
+                soak.errors[said["message"][:60]] += 1
                 changed = -CHANGE  # an upload that is not held any more
 
 

@@ -1,82 +1,97 @@
 """RIPE-MambaSpike: a compact classifier for event cameras.
 
-model = create_model("dvsgesture", classes=5)      # trains as a multi-branch network
-recording = read("gesture.aedat4")                 # any camera's file
-events = bin_events(recording, steps=16, grid=128) # (steps, 2, height, width)
-logits = model(events[None])                       # (batch, steps, 2, height, width) → (batch, steps, classes)
-small = fuse(model)                                # deploys as a fused one of 0.87 M parameters
-small.save_pretrained("gestures")                  # config.json + model.safetensors
-small = from_pretrained("gestures")
+    model = create_model("dvsgesture", num_classes=5)          # trains as a multi-branch network
+    recording = read("gesture.aedat4")                         # the file of any camera
+    events = bin_events(recording, steps=16, grid=128)         # [T, 2, H, W]
+    logits = model(events[None])                               # [B, T, 2, H, W] → [B, T, num_classes]
+    small = fuse(model)                                        # deploys as a fused network of 0.87 M parameters
+    small.save_pretrained("gestures")                          # config.json and model.safetensors
+
+    network = load("gestures")                                 # with the binning that it was trained on
+    print(predict(network, recording).label)
+
+Every command of `ripe` calls one of the functions below; docs/api.md describes them.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ripe_mambaspike.api import load
-    from ripe_mambaspike.data.loading import load_dataset
-    from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
-    from ripe_mambaspike.errors import RipeError
-    from ripe_mambaspike.events.binning import bin_events
-    from ripe_mambaspike.events.reading import read, read_chunks
-    from ripe_mambaspike.events.recording import Recording
-    from ripe_mambaspike.events.writing import write
-    from ripe_mambaspike.inference.capture import capture
-    from ripe_mambaspike.inference.classifier import Classifier
-    from ripe_mambaspike.inference.predict import Prediction, predict
-    from ripe_mambaspike.inference.streamer import Streamer
-    from ripe_mambaspike.models.pretrained import from_pretrained
-    from ripe_mambaspike.models.registry import create_model, list_models
-    from ripe_mambaspike.nn.calibrate import recalibrate
+    from ripe_mambaspike.account.run import account as account
+    from ripe_mambaspike.account.run import account_sweep as account_sweep
+    from ripe_mambaspike.api import load as load
+    from ripe_mambaspike.data.calibration import calibrate_camera as calibrate_camera
+    from ripe_mambaspike.data.datasets import list_datasets as list_datasets
+    from ripe_mambaspike.data.datasets import prepare_dataset as prepare_dataset
+    from ripe_mambaspike.data.datasets import verify_dataset as verify_dataset
+    from ripe_mambaspike.data.fetch import download_dataset as download_dataset
+    from ripe_mambaspike.data.loading import load_dataset as load_dataset
+    from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
+    from ripe_mambaspike.deploy.export.pipeline import export as export
+    from ripe_mambaspike.deploy.fuse.checkpoint import fuse_checkpoint as fuse_checkpoint
+    from ripe_mambaspike.deploy.fuse.convert import dual_kernel as dual_kernel
+    from ripe_mambaspike.deploy.fuse.convert import fuse as fuse
+    from ripe_mambaspike.errors import RipeError as RipeError
+    from ripe_mambaspike.events.binning import bin_events as bin_events
+    from ripe_mambaspike.events.convert import convert_recording as convert_recording
+    from ripe_mambaspike.events.convert import describe_recording as describe_recording
+    from ripe_mambaspike.events.reading import read as read
+    from ripe_mambaspike.events.reading import read_chunks as read_chunks
+    from ripe_mambaspike.events.recording import Recording as Recording
+    from ripe_mambaspike.events.view import view as view
+    from ripe_mambaspike.events.writing import write as write
+    from ripe_mambaspike.inference.capture import capture as capture
+    from ripe_mambaspike.inference.classifier import Classifier as Classifier
+    from ripe_mambaspike.inference.predict import Prediction as Prediction
+    from ripe_mambaspike.inference.predict import predict as predict
+    from ripe_mambaspike.inference.streamer import Streamer as Streamer
+    from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
+    from ripe_mambaspike.models.registry import create_model as create_model
+    from ripe_mambaspike.models.registry import list_models as list_models
+    from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
+    from ripe_mambaspike.report import write_report as write_report
+    from ripe_mambaspike.studies.claims import run_claims as run_claims
 
 __version__ = "0.1.0"
-__all__ = [
-    "Classifier",
-    "Prediction",
-    "Recording",
-    "RipeError",
-    "Streamer",
-    "bin_events",
-    "capture",
-    "create_model",
-    "dual_kernel",
-    "from_pretrained",
-    "fuse",
-    "list_models",
-    "load",
-    "load_dataset",
-    "predict",
-    "read",
-    "read_chunks",
-    "recalibrate",
-    "write",
-]
 
-_HOMES = {
-    "Classifier": "inference.classifier",
-    "Prediction": "inference.predict",
-    "Recording": "events.recording",
-    "RipeError": "errors",
-    "Streamer": "inference.streamer",
-    "bin_events": "events.binning",
-    "capture": "inference.capture",
-    "create_model": "models.registry",
-    "dual_kernel": "deploy.fuse.convert",
-    "from_pretrained": "models.pretrained",
-    "fuse": "deploy.fuse.convert",
-    "list_models": "models.registry",
-    "load": "api",
-    "load_dataset": "data.loading",
-    "predict": "inference.predict",
-    "read": "events.reading",
-    "read_chunks": "events.reading",
-    "recalibrate": "nn.calibrate",
-    "write": "events.writing",
+_MODULES = {  # module → the names it brings to the top level
+    "account.run": ("account", "account_sweep"),
+    "api": ("load",),
+    "data.calibration": ("calibrate_camera",),
+    "data.datasets": ("list_datasets", "prepare_dataset", "verify_dataset"),
+    "data.fetch": ("download_dataset",),
+    "data.loading": ("load_dataset",),
+    "data.simulated": ("simulate_dataset",),
+    "deploy.export.pipeline": ("export",),
+    "deploy.fuse.checkpoint": ("fuse_checkpoint",),
+    "deploy.fuse.convert": ("dual_kernel", "fuse"),
+    "errors": ("RipeError",),
+    "events.binning": ("bin_events",),
+    "events.convert": ("convert_recording", "describe_recording"),
+    "events.reading": ("read", "read_chunks"),
+    "events.recording": ("Recording",),
+    "events.view": ("view",),
+    "events.writing": ("write",),
+    "inference.capture": ("capture",),
+    "inference.classifier": ("Classifier",),
+    "inference.predict": ("Prediction", "predict"),
+    "inference.streamer": ("Streamer",),
+    "models.pretrained": ("from_pretrained",),
+    "models.registry": ("create_model", "list_models"),
+    "nn.calibrate": ("recalibrate",),
+    "report": ("write_report",),
+    "studies.claims": ("run_claims",),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Names are looked up when first used, so that `ripe --help` need not wait for torch."""
+    """Import a name when it is first used, so that `ripe --help` does not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

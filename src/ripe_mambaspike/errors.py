@@ -31,9 +31,10 @@ class RipeError(Exception):
     ) -> Self:
         """The error "field: expected X, got Y", with the file in front where known and the hint at the end.
 
-        `got` is shown as it is where it is a string (a description), and by its repr otherwise.
+        `got` is shown as it is where it is a string (a description), an OSError by its reason, all else by its repr.
         """
-        shown = got if isinstance(got, str) else short_repr(got)
+        reason = (got.strerror or str(got)) if isinstance(got, OSError) else got
+        shown = reason if isinstance(reason, str) else short_repr(reason)
         place = "" if path is None else f"{path}: "
         message = f"{place}{field}: expected {expected}, got {shown}" + (f"; {hint}" if hint else "")
         return cls(message, field=field, path=path)

@@ -67,13 +67,8 @@ def count_events(spikes, channels, stride):
 
 def operands(model, x):
     """The input of each of the six convolutions, with its stride."""
-    stages = model.front_end(x).stages
-    inputs = [x, *(stage.spikes for stage in stages[:2])]
-    return [
-        (operand, s)
-        for x_, stage in zip(inputs, stages, strict=True)
-        for operand, s in ((x_, 2), (stage.inner_spikes, 1))
-    ]
+    spikes = list(model.front_end(x, observe=("spikes",)).observed.values())
+    return list(zip([x, *spikes[:-1]], (2, 1) * 3, strict=True))
 
 
 def test_accumulates_event_by_event(network):

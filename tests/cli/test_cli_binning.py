@@ -29,10 +29,10 @@ from ripe_mambaspike.inference.stream.run import StreamRunner
 from ripe_mambaspike.inference.stream.sources import PipeSource
 from ripe_mambaspike.inference.stream.summary import StreamLimits
 from ripe_mambaspike.inference.streamer import Streamer, check_stream
-from ripe_mambaspike.live.engine import PredictionWorker
 from ripe_mambaspike.live.library import RecordingLibrary
 from ripe_mambaspike.live.limits import ServerLimits
 from ripe_mambaspike.live.network import make_served_network
+from ripe_mambaspike.live.watched import PredictionWorker
 from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.labels import Labels, read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained

@@ -29,7 +29,7 @@ pytest.importorskip("websockets", reason="websockets is not installed (the extra
                 "not a host",
             ),
         ),
-        (("--host", "no-such-host.invalid"), ("--host", "no-such-host.invalid", "127.0.0.1")),
+        (("--host", "no-such-host.invalid"), ("--host", "no-such-host.invalid")),
         (("--recordings", "nowhere"), ("--recordings", "nowhere")),
         (
             ("--window", "0"),

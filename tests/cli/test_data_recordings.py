@@ -164,19 +164,17 @@ def test_a_name_that_is_no_text(tmp_path):
         assert b".npz" in done.stdout or b".bin" in done.stdout
 
 
-@pytest.mark.parametrize("first", SUFFIXES)
-def test_there_and_back_again(ripe, tmp_path, first):
-    write(Recording(EVENTS, (40, 30)), tmp_path / f"clip{first}")
-    for second in SUFFIXES:
-        out, back = tmp_path / f"out{second}", tmp_path / f"back{first}"
-        said = ripe("data", "convert", tmp_path / f"clip{first}", out, "--sensor-size", "40", "30", "--force")
-        assert said.code == 0
-        lost = "this format does not keep the sensor's size; --sensor-size 40 30 gives it when read"
-        assert said.err == (f"ripe: note: {lost}\n" if second in (".bin", ".npy") else "")
-        assert said.out == f"{out}: 50 events, {out.stat().st_size:,} bytes, reads back the same\n"
-        np.testing.assert_array_equal(read(out).events, EVENTS)
-        assert ripe("data", "convert", out, back, "--sensor-size", "40", "30", "--force").code == 0
-        assert back.read_bytes() == (tmp_path / f"clip{first}").read_bytes()
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_there_and_back_again(ripe, tmp_path, suffix):
+    clip = write(Recording(EVENTS, (40, 30)), tmp_path / "clip.npz")
+    out, back = tmp_path / f"out{suffix}", tmp_path / "back.npz"
+    result = ripe("data", "convert", clip, out)
+    assert result.code == 0
+    assert ("--sensor-size 40 30" in result.err) == (suffix in (".bin", ".npy"))
+    assert result.out == f"{out}: 50 events, {out.stat().st_size:,} bytes, reads back the same\n"
+    np.testing.assert_array_equal(read(out).events, EVENTS)
+    assert ripe("data", "convert", out, back, "--sensor-size", "40", "30").code == 0
+    assert back.read_bytes() == clip.read_bytes()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
@@ -212,7 +210,7 @@ def test_convert_does_not_write_over_a_file(refused, ripe, clip, folder, tmp_pat
 @pytest.mark.parametrize("name", ["out.mp4", "out", "out.aedat4", "out.h5"])
 def test_a_suffix_that_is_not_written(refused, clip, folder, tmp_path, name):
     before = folder()
-    refused(("data", "convert", clip, tmp_path / name), tmp_path / name, ".bin, .npz, .npy, .raw, .aedat, .csv, .txt")
+    refused(("data", "convert", clip, tmp_path / name), tmp_path / name, ".bin", ".npz", ".raw", ".csv")
     assert folder() == before
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ripe_mambaspike import list_models
-from ripe_mambaspike.cli import models as command
+from ripe_mambaspike.account import registered
 
 TOTALS = {"dvsgesture": (1_521_586, 875_122), "dailydvs200": (13_823_895, 8_038_359)}
 
@@ -34,7 +34,7 @@ def test_the_list_for_people(ripe):
 
 @pytest.mark.parametrize("name", ["nmnist", "mamba-spike-nmnist"])
 def test_verifying(ripe, monkeypatch, name):
-    monkeypatch.setattr("ripe_mambaspike.models.registry.list_models", lambda: [name])
+    monkeypatch.setattr("ripe_mambaspike.account.registered.list_models", lambda: [name])
     said = ripe("models", "--verify", "--json")
     assert said.code == 0
     (row,) = json.loads(said.out)["models"]
@@ -54,7 +54,7 @@ def test_a_network_that_does_not_verify_is_an_error(refused, monkeypatch):
     def fail(name):
         raise VerificationError(f"the deployed form of '{name}' does not agree")
 
-    monkeypatch.setattr(command, "_verify", fail)
+    monkeypatch.setattr(registered, "_verify", fail)
     refused(("models", "--verify"), "dvsgesture")
 
 

@@ -64,7 +64,7 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     assert verified == {**{key: document[key] for key in store_document_keys}, "verified": True, "source": "simulated"}
     assert len(load_dataset("sim-nmnist", tmp_path / "out", "test")) == 10
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
-    assert said.out.endswith("every checksum is right; it is simulated, by its recipe\n")
+    assert "simulated" in said.out.splitlines()[-1]
     shard = next((tmp_path / "out" / ".ripe").rglob("shard-00000.npy"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")

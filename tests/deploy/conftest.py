@@ -61,13 +61,8 @@ def outputs(model, x):
     The pass is literal: a training network runs every branch and norm, not the kernels it will be deployed with.
     """
     model, mode = model.to(x.dtype).eval(), ForwardMode(literal=True)
-    front = model.front_end(x, mode)
-    seen = {"bridge": front.features, "logits": model.run(x, mode).logits}
-    for level, stage in enumerate(front.stages, 1):
-        seen[f"stage {level} attention"] = stage.attention
-        seen[f"stage {level} first spikes"] = stage.inner_spikes
-        seen[f"stage {level} spikes"] = stage.spikes
-    return seen
+    front = model.front_end(x, mode, observe=("spikes", "attention"))
+    return front.observed | {"bridge": front.features, "logits": model.run(x, mode).logits}
 
 
 @pytest.fixture

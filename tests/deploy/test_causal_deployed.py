@@ -46,17 +46,17 @@ def test_fusing_is_exact(trained):
     x = clips()
     with torch.no_grad():
         assert torch.equal(fused(x), trained(x))
-    assert torch.equal(fused.run_causal(x).logits, trained.run_causal(x).logits)
+    assert torch.equal(fused.run(x, state={}).logits, trained.run(x, state={}).logits)
     assert fused.config == trained.config.replace(form="deployed")
 
 
 def test_two_kernels_stream_the_same(trained):
     exact = copy.deepcopy(trained).double()
     dual, x = dual_kernel(exact, quiet=True), clips().double()
-    expected = fuse(exact, quiet=True).run_causal(x).logits
+    expected = fuse(exact, quiet=True).run(x, state={}).logits
     state, logits = None, []
     for piece in x.split((2, 1, 6), 1):
-        run = dual.run_causal(piece, state)
+        run = dual.run(piece, state=state or {})
         state = run.state
         logits.append(run.logits)
     torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=1e-11, atol=1e-11)
@@ -82,7 +82,7 @@ def test_small_weights(deployed, tmp_path):
     assert calibration.clips == 8
     small = apply_stored(deployed, stored)
     loaded = from_pretrained(save_stored(deployed, stored, tmp_path))
-    assert torch.equal(loaded.run_causal(x).logits, small.run_causal(x).logits)
+    assert torch.equal(loaded.run(x, state={}).logits, small.run(x, state={}).logits)
 
 
 @pytest.mark.parametrize("make", [clip_graph, step_graph, tail_graph], ids=lambda make: make.__name__)

@@ -61,7 +61,10 @@ def test_the_runtime_gives_pytorchs_logits(model, program):
     for seed in range(3):
         x = synthetic_clip(2, 10, 12, seed=seed)
         with torch.no_grad():
-            expected, spikes = model(x), model.front_end(x).stages[-1].spikes
+            expected, spikes = (
+                model(x),
+                model.front_end(x, observe=("spikes",)).observed["stages.2.second_neuron.spikes"],
+            )
         assert spikes.sum() > 0
         (logits,) = run(x)
         assert logits.shape == (1, 2, 10)

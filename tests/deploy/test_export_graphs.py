@@ -11,6 +11,7 @@ from ripe_mambaspike.deploy.export.trace import check_length
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.models.synthetic import synthetic_clip
+from ripe_mambaspike.nn.state import below
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 
@@ -75,11 +76,12 @@ def test_spikes_are_the_reference_s(loud):
     model = fuse(loud(time_steps=3).double(), quiet=True)
     x = synthetic_clip(3, 34, 27, samples=2, seed=3).double()
     states = clip_graph(model, 34, 27).module.front(x)[2]
-    for level, stage in enumerate(model.front_end(x).stages, 1):
-        assert torch.equal(states[f"stage{level}.inner_spikes"], stage.inner_spikes[:, -1])
-        assert stage.inner_spikes.mean() > 0.01
-        if level < 3:
-            assert torch.equal(states[f"stage{level + 1}.input"], stage.spikes[:, -1])
+    front = model.front_end(x, observe=("spikes",))
+    for level in (1, 2, 3):
+        own = below(front.state, f"stages.{level - 1}")
+        assert torch.equal(states[f"stage{level}.inner_spikes"], own["second_conv.input"])
+        assert torch.equal(states[f"stage{level}.input"], own["first_conv.input"])
+    assert min(spikes.mean() for spikes in front.observed.values()) > 0.01
 
 
 @pytest.mark.parametrize("length", [1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 3])

@@ -49,7 +49,7 @@ def network(*, same_steps=False, dtype=torch.float64, **overrides):
 
 def spikes_of(model, x):
     with torch.no_grad():
-        return [stage.spikes for stage in model.front_end(x).stages]
+        return list(model.front_end(x, observe=("spikes",)).observed.values())[1::2]
 
 
 @pytest.mark.parametrize("tdm", [True, False], ids=["filtered", "unfiltered"])

@@ -64,8 +64,8 @@ def test_moments_are_those_of_what_the_kernels_read(trained):
     x = bars(6, 2)[0]
     moments = input_moments(trained, x.split(4))
     with torch.no_grad(), kernels("off"):
-        front = trained.front_end(x)
-    spikes, inner = front.stages[0].spikes, front.stages[1].inner_spikes
+        front = trained.front_end(x, observe=("spikes",))
+    _, spikes, inner, *_ = front.observed.values()
     rate = trained.stages[1].first_conv.coefficient.detach()[None, :, None, None]
     patches = []
     for clip in spikes:
@@ -91,7 +91,7 @@ def test_moments_are_those_of_what_the_kernels_read(trained):
 def test_the_bridge_reads_rates(trained):
     x = bars(3, 3)[0]
     with torch.no_grad(), kernels("off"):
-        spikes = trained.front_end(x).stages[2].spikes
+        spikes = trained.front_end(x, observe=("spikes",)).observed["stages.2.second_neuron.spikes"]
     rates = spikes.cumsum(1) / torch.arange(1, 5).reshape(1, 4, 1, 1, 1)
     changes = rates - torch.cat((torch.zeros_like(rates[:, :1]), rates[:, :-1]), 1)
     read = F.unfold(torch.cat((rates, changes), 2).flatten(0, 1), 3, padding=1).transpose(1, 2).flatten(0, 1).double()

@@ -96,7 +96,8 @@ def test_a_wrong_layer_behind_silent_neurons(monkeypatch, pattern):
         for stage in model.stages:
             stage.first_norm.bias.fill_(-20)
     x = probe(model)
-    assert not any(s.inner_spikes.any() for s in model.double().eval().front_end(x).stages)
+    fired = model.double().eval().front_end(x, observe=("spikes",)).observed
+    assert not any(fired[f"stages.{level}.first_neuron.spikes"].any() for level in range(3))
     corrupt_tensor(monkeypatch, pattern, lambda t: t * (1 + 1e-8))
     with pytest.raises(VerificationError):
         fuse(model, quiet=True)
@@ -136,7 +137,8 @@ def test_the_comparison_counts_flips(loud):
     """Raising one channel's threshold of the last neuron takes its spikes away, and no other spike."""
     model, other = loud(), loud()
     x = probe(model)
-    lost, channel = model.double().eval().front_end(x).stages[2].spikes.sum((0, 1, 3, 4)).max(0)
+    fired = model.double().eval().front_end(x, observe=("spikes",)).observed["stages.2.second_neuron.spikes"]
+    lost, channel = fired.sum((0, 1, 3, 4)).max(0)
     assert lost > 0
     with torch.no_grad():
         other.stages[2].second_neuron.threshold[channel] = 1e6

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike.events import read, source
-from ripe_mambaspike.events.formats import aedat4, arrays, hdf5, text
+from ripe_mambaspike.events.formats import arrays, hdf5, text
+from ripe_mambaspike.events.registry import FORMATS
 
 BLOCKS = source.blocks
 
@@ -29,8 +31,8 @@ def saved(tmp_path):
 @pytest.fixture
 def in_process(monkeypatch):
     """Read AEDAT4 and HDF5 in the test's own process, where a test can change what they find."""
-    for module in (aedat4, hdf5):
-        monkeypatch.setattr(module, "open_source", module.open_here)
+    for name, one in FORMATS.items():
+        monkeypatch.setitem(FORMATS, name, replace(one, isolated=False))
 
 
 @pytest.fixture

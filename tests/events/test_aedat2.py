@@ -7,6 +7,7 @@ import pytest
 import slow
 from makers import AEDAT2, DAVIS, as_events, davis, dvs128
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -68,7 +69,7 @@ def test_the_camera_of_the_header_says_size_and_layout(read_bytes, chip, size):
 
 
 def test_an_unknown_camera_is_named(saved):
-    with pytest.raises(ReadError, match=r"of the camera 'x\.Cochlea'; one of DVS128.* is wanted"):
+    with raises(ReadError, field="AEChip"):
         read(saved(AEDAT2 + b"# AEChip: x.Cochlea\r\n" + dvs128(1, 1, 1, 1)))
 
 
@@ -90,10 +91,10 @@ def test_after_the_end_line_even_text_is_data(read_bytes):
 
 @pytest.mark.parametrize("base", ["x", "1.5", "9" * 40])
 def test_a_time_base_that_is_none(saved, base):
-    with pytest.raises(ReadError, match="TimeBase"):
+    with raises(ReadError, field="TimeBase"):
         read(saved(AEDAT2 + f"# TimeBase: {base}\r\n".encode() + dvs128(1, 1, 1, 1)))
 
 
 def test_a_sensor_size_that_is_none(saved):
-    with pytest.raises(ReadError, match="says its sensor has 0×128 pixels"):
+    with raises(ReadError, field="sensor_size"):
         read(saved(AEDAT2 + b"# SensorSize: 0x128\r\n" + dvs128(1, 1, 1, 1)))

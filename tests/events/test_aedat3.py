@@ -7,6 +7,7 @@ import pytest
 import slow
 from makers import AEDAT3, as_events, packet, polarity
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -68,38 +69,38 @@ def test_the_labels_beside_it(saved, first):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "field"),
     [
-        ("1,2", "line 2 is '1,2'"),
+        ("1,2", "line 2"),
         ("a,1,2", "line 2"),
-        ("1,5,5", "from 5 to 5"),
-        ("1,-4,5", "from -4"),
+        ("1,5,5", "line 2"),
+        ("1,-4,5", "line 2"),
         ("\xff", "labels"),
     ],
 )
-def test_labels_that_are_none(saved, line, message):
+def test_labels_that_are_none(saved, line, field):
     saved(b"1,100,200\n" + line.encode("latin-1"), "a_labels.csv")
-    with pytest.raises(ReadError, match=message):
+    with raises(ReadError, field=field):
         read(saved(AEDAT3 + ONE, "a.aedat"))
 
 
 def test_a_header_without_an_end(saved):
-    with pytest.raises(ReadError, match=r"no #!END-HEADER line: its header stops at byte 14"):
+    with raises(ReadError, field="header"):
         read(saved(AEDAT3[:14] + ONE))
 
 
 @pytest.mark.parametrize(
-    ("head", "message"),
+    ("head", "field"),
     [
-        ((1, 1, 8, 4, 0, 9, 9, 9), "is cut off at byte .* 9 events of 8 bytes"),
-        ((1, 1, 8, 4, 0, 1, 2**31 - 1, 1), f"damaged packet at byte {len(AEDAT3 + ONE)}: "),
-        ((1, 1, 8, 4, 0, -1, -1, -1), "damaged packet"),
-        ((1, 1, -8, 4, 0, 1, 1, 1), "damaged packet"),
-        ((1, 1, 4, 4, 0, 2, 2, 2), "polarity events of 4 bytes; 8 are wanted"),
-        ((2, 1, 2**31 - 1, 4, 0, 2**31 - 1, 2**31 - 1, 0), "is cut off at byte"),
+        ((1, 1, 8, 4, 0, 9, 9, 9), "size"),
+        ((1, 1, 8, 4, 0, 1, 2**31 - 1, 1), "packet"),
+        ((1, 1, 8, 4, 0, -1, -1, -1), "packet"),
+        ((1, 1, -8, 4, 0, 1, 1, 1), "packet"),
+        ((1, 1, 4, 4, 0, 2, 2, 2), "packet"),
+        ((2, 1, 2**31 - 1, 4, 0, 2**31 - 1, 2**31 - 1, 0), "size"),
     ],
 )
-def test_packets_that_lie(saved, head, message):
+def test_packets_that_lie(saved, head, field):
     damaged = struct.pack("<hhiiiiii", *head) + bytes(8)
-    with pytest.raises(ReadError, match=message):
+    with raises(ReadError, field=field):
         read(saved(AEDAT3 + ONE + damaged, "a.aedat"))

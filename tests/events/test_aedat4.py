@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from makers import EVENTS, aedat4, aedat4_events, read_or_not
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import formats, read, read_chunks
+from ripe_mambaspike.events import read, read_chunks
 
 EMPTY = aedat4()
 THEIRS = [("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")]
@@ -43,17 +44,20 @@ STREAMS = {0: {"type": "events", "width": 30, "height": 20}, 1: {"type": "imus"}
 PACKET = {"stream_id": 0, "events": np.array([(5, 1, 2, True), (9, 3, 4, False)], THEIRS)}
 
 
-def read_with(monkeypatch, path, packets, streams=STREAMS):
-    monkeypatch.setattr(formats.aedat4, "open_source", formats.aedat4.open_here)
-    monkeypatch.setitem(sys.modules, "aedat", package(packets, streams))
-    return read(path)
+@pytest.fixture
+def read_with(monkeypatch, in_process):
+    def read_packets(path, packets, streams=STREAMS):
+        monkeypatch.setitem(sys.modules, "aedat", package(packets, streams))
+        return read(path)
+
+    return read_packets
 
 
-def test_events_of_the_first_stream_and_counts_of_the_rest(saved, monkeypatch):
+def test_events_of_the_first_stream_and_counts_of_the_rest(saved, read_with):
     streams = {2: STREAMS[0], **STREAMS}
     packets = [PACKET, {"stream_id": 1, "imus": []}, {**PACKET, "stream_id": 2}, PACKET]
     with pytest.warns(UserWarning, match="times run backwards|another stream"):
-        recording = read_with(monkeypatch, saved(EMPTY), packets, streams)
+        recording = read_with(saved(EMPTY), packets, streams)
     assert recording.events.tolist() == [(1, 2, 5, 1), (3, 4, 9, 0)] * 2
     assert recording.sensor_size == (30, 20)
     assert recording.metadata["other_packets"] == 1
@@ -63,33 +67,33 @@ def test_events_of_the_first_stream_and_counts_of_the_rest(saved, monkeypatch):
 
 @pytest.mark.parametrize("error", [PanicException("range end index 9 out of range"), RuntimeError("range end index 9")])
 @pytest.mark.parametrize("when", ["opened", "read"])
-def test_errors_and_panics_of_the_package_name_the_file(saved, monkeypatch, error, when):
+def test_errors_and_panics_of_the_package_name_the_file(saved, read_with, error, when):
     path = saved(EMPTY, "a.aedat4")
-    with pytest.raises(ReadError, match=r"a\.aedat4 is damaged or cut off: range end index 9"):
-        read_with(monkeypatch, path, [PACKET, error], error if when == "opened" else STREAMS)
+    with raises(ReadError, field="packets", path=path):
+        read_with(path, [PACKET, error], error if when == "opened" else STREAMS)
 
 
-def test_a_user_may_still_interrupt(saved, monkeypatch):
+def test_a_user_may_still_interrupt(saved, read_with):
     with pytest.raises(KeyboardInterrupt):
-        read_with(monkeypatch, saved(EMPTY), [PACKET, KeyboardInterrupt()])
+        read_with(saved(EMPTY), [PACKET, KeyboardInterrupt()])
 
 
 @pytest.mark.parametrize(
-    ("packets", "streams", "message"),
+    ("packets", "streams", "field"),
     [
-        ([], {1: {"type": "imus"}}, "has no stream of events"),
-        ([], STREAMS, "holds no events"),
-        ([PACKET], {0: {"type": "events", "width": 0, "height": 9}}, "says its sensor has 0×9 pixels"),
+        ([], {1: {"type": "imus"}}, "streams"),
+        ([], STREAMS, "events"),
+        ([PACKET], {0: {"type": "events", "width": 0, "height": 9}}, "sensor_size"),
     ],
 )
-def test_a_file_without_events(saved, monkeypatch, packets, streams, message):
-    with pytest.raises(ReadError, match=message):
-        read_with(monkeypatch, saved(EMPTY), packets, streams)
+def test_a_file_without_events(saved, read_with, packets, streams, field):
+    with raises(ReadError, field=field):
+        read_with(saved(EMPTY), packets, streams)
 
 
 def test_without_the_package(saved, monkeypatch, in_process):
     monkeypatch.setitem(sys.modules, "aedat", None)
-    with pytest.raises(ReadError, match=r"needs the package aedat; install ripe-mambaspike\[data\]"):
+    with raises(ReadError, field="format"):
         read(saved(EMPTY))
 
 
@@ -104,19 +108,19 @@ def test_a_file_put_together_by_hand(saved):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "field"),
     [
-        (EMPTY[:14] + b"\xff\xff\xff\xff" + EMPTY[18:], "says its header has 4294967295 bytes"),
-        (EMPTY + b"\0\0\0\0\xff\xff\xff\xff", f"the packet at byte {len(EMPTY)} says it has 4294967295 bytes"),
-        (EMPTY + b"\0\0", f"is damaged or cut off at byte {len(EMPTY) + 2}"),
-        (aedat4(table=10**9), "is damaged or cut off"),
-        (aedat4((7, aedat4_events(EVENTS))), "is damaged or cut off: unknown stream id"),
+        (EMPTY[:14] + b"\xff\xff\xff\xff" + EMPTY[18:], "size"),
+        (EMPTY + b"\0\0\0\0\xff\xff\xff\xff", "size"),
+        (EMPTY + b"\0\0", "size"),
+        (aedat4(table=10**9), "packets"),
+        (aedat4((7, aedat4_events(EVENTS))), "packets"),
     ],
 )
-def test_lengths_that_lie(saved, data, message):
+def test_lengths_that_lie(saved, data, field):
     """The package would ask for that much memory, and end the program without it."""
     pytest.importorskip("aedat")
-    with pytest.raises(ReadError, match=message):
+    with raises(ReadError, field=field):
         read(saved(data))
 
 
@@ -147,7 +151,7 @@ def test_the_real_file_in_chunks(real):
 
 @pytest.mark.parametrize("length", [14, 15, 100, 2000, 2400, 30_000, 500_000])
 def test_the_real_file_cut_off(real, saved, length):
-    with pytest.raises(ReadError, match=r"a\.aedat4 (is damaged or cut off|holds no events)"):
+    with raises(ReadError, field="size"):
         read(saved(real.read_bytes()[:length], "a.aedat4"))
 
 

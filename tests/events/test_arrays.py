@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from makers import EVENTS, columns, npy, npz
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import RecordingWarning, read
 from ripe_mambaspike.events.formats import arrays
@@ -109,43 +110,43 @@ def header_that_lies(shape, descr="'<i8'"):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "field"),
     [
-        (header_that_lies("(1000000000000, 4)") + bytes(64), "has 64 bytes after its header .* which says"),
-        (header_that_lies("(9" + "0" * 80 + ", 4)") + bytes(64), "has 64 bytes after its header"),
-        (header_that_lies("(-2, 4)") + bytes(64), "shape"),
-        (header_that_lies("(2, 4)") + bytes(65), "has 65 bytes after its header"),
-        (header_that_lies("(2, 4)", "'|O'") + bytes(64), "Python objects|damaged array header"),
-        (header_that_lies("(2, 3)") + bytes(48), r"shape \(2, 3\); the fields x, y, t, p or four columns are wanted"),
-        (header_that_lies("(0, 4)"), "holds no events"),
-        (b"\x93NUMPY\x01\x00\xff\xff{'descr'", "damaged array header"),
-        (b"\x93NUMPY", "damaged array header"),
-        (npy(np.zeros(3, [("x", "u2"), ("y", "u2")])), "holds the fields x, y"),
-        (npy(np.zeros((3, 4), complex)), "complex128"),
-        (npy(np.full((3, 4), 9)), "whose order its values do not tell"),
-        (npy(np.zeros((3, 4))), "whose order its values do not tell"),
+        (header_that_lies("(1000000000000, 4)") + bytes(64), "size"),
+        (header_that_lies("(9" + "0" * 80 + ", 4)") + bytes(64), "size"),
+        (header_that_lies("(-2, 4)") + bytes(64), "dtype"),
+        (header_that_lies("(2, 4)") + bytes(65), "size"),
+        (header_that_lies("(2, 4)", "'|O'") + bytes(64), "dtype"),
+        (header_that_lies("(2, 3)") + bytes(48), "fields"),
+        (header_that_lies("(0, 4)"), "events"),
+        (b"\x93NUMPY\x01\x00\xff\xff{'descr'", "header"),
+        (b"\x93NUMPY", "header"),
+        (npy(np.zeros(3, [("x", "u2"), ("y", "u2")])), "fields"),
+        (npy(np.zeros((3, 4), complex)), "fields"),
+        (npy(np.full((3, 4), 9)), "columns"),
+        (npy(np.zeros((3, 4))), "columns"),
     ],
 )
-def test_an_array_that_is_none(saved, data, message):
-    with pytest.raises(ReadError, match=message):
+def test_an_array_that_is_none(saved, data, field):
+    with raises(ReadError, field=field):
         read(saved(data, "a.npy"))
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value"),
     [
-        ("x", 0.5, "has x = 0.5 in event 1; a whole number is wanted"),
-        ("x", np.inf, "has x = inf"),
-        ("y", np.nan, "has y = nan"),
-        ("p", 2, "has p = 2.0 in event 1; a whole number from -1 to 1 is wanted"),
-        ("t", np.nan, "has the time nan in event 1"),
-        ("t", 1e300, "has the time 1e.300 in event 1"),
+        ("x", 0.5),
+        ("x", np.inf),
+        ("y", np.nan),
+        ("p", 2),
+        ("t", np.nan),
+        ("t", 1e300),
     ],
 )
-def test_numbers_that_are_no_events(saved, field, value, message):
+def test_numbers_that_are_no_events(saved, field, value):
     array = np.zeros(3, [(name, "f8") for name in "xytp"])
     array[field][1] = value
-    with pytest.raises(ReadError, match=message):
+    with raises(ReadError, field=field):
         read(saved(npy(array), "a.npy"))
 
 
@@ -158,7 +159,7 @@ def test_coordinates_that_no_sensor_has_are_left_out_and_counted(saved, field, v
     with pytest.warns(RecordingWarning, match="1 event that had a coordinate below 0 or above 65535 left out"):
         recording = read(path)
     assert recording["t"].tolist() == [5, 7]
-    with pytest.raises(ReadError, match="coordinate below 0"):
+    with raises(ReadError, field="strict"):
         read(path, strict=True)
 
 
@@ -192,30 +193,30 @@ def with_member(name, data, method=zipfile.ZIP_STORED):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "field"),
     [
-        (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), "columns of different lengths"),
-        (with_member("x", npy(EVENTS["x"][:5])), "columns of (different lengths|the shapes)"),
-        (with_member("t", npy(np.eye(3))), r"t\.npy: expected a column"),
-        (with_member("t", b"nonsense"), "damaged array header"),
-        (with_member("t", npy(np.array(["a"] * 24))), r"t\.npy: expected a column"),
-        (with_member("x", npy(EVENTS["x"]), zipfile.ZIP_LZMA), "compressed in another way"),
-        (npz(x=EVENTS["x"]), "holds uint16 of shape .24,.; the fields x, y, t, p or four columns are wanted"),
-        (npz(x=EVENTS["x"], y=EVENTS["y"]), "holds the arrays x, y; the arrays x, y, t, p are wanted"),
-        (npz(sensor_size=np.array([0, 5]), **columns(EVENTS)), "sensor_size that is no width and height"),
-        (npz(sensor_size=np.eye(2), **columns(EVENTS)), "sensor_size that is no width and height"),
-        (npz(**columns(EVENTS))[:-30], "damaged archive"),
-        (b"PK\x03\x04nothing", "damaged archive"),
-        (b"PK\x05\x06" + bytes(18), "holds the arrays none"),
+        (with_member("x", header_that_lies("(1000000000000,)") + bytes(64)), "columns"),
+        (with_member("x", npy(EVENTS["x"][:5])), "columns"),
+        (with_member("t", npy(np.eye(3))), "t.npy"),
+        (with_member("t", b"nonsense"), "header"),
+        (with_member("t", npy(np.array(["a"] * 24))), "t.npy"),
+        (with_member("x", npy(EVENTS["x"]), zipfile.ZIP_LZMA), "x.npy"),
+        (npz(x=EVENTS["x"]), "fields"),
+        (npz(x=EVENTS["x"], y=EVENTS["y"]), "arrays"),
+        (npz(sensor_size=np.array([0, 5]), **columns(EVENTS)), "sensor_size"),
+        (npz(sensor_size=np.eye(2), **columns(EVENTS)), "sensor_size"),
+        (npz(**columns(EVENTS))[:-30], "archive"),
+        (b"PK\x03\x04nothing", "archive"),
+        (b"PK\x05\x06" + bytes(18), "arrays"),
     ],
 )
-def test_an_archive_that_is_none(saved, data, message):
-    with pytest.raises(ReadError, match=message):
+def test_an_archive_that_is_none(saved, data, field):
+    with raises(ReadError, field=field):
         read(saved(data, "a.npz"))
 
 
 def test_a_damaged_member_is_named(saved):
     data = bytearray(with_member("x", npy(EVENTS["x"])))
     data[data.index(b"t.npy") + 150] ^= 0xFF
-    with pytest.raises(ReadError, match=r"a\.npz .*Bad CRC-32 for file 't\.npy'"):
+    with raises(ReadError, field="header"):
         read(saved(bytes(data), "a.npz"))

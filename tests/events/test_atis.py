@@ -5,6 +5,7 @@ import pytest
 import slow
 from makers import as_events, atis
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -62,10 +63,10 @@ def test_the_smallest_known_sensor_that_holds_the_events(read_bytes, corner, siz
 
 
 def test_overflows_alone_are_no_events(saved):
-    with pytest.raises(ReadError, match="holds no events"):
+    with raises(ReadError, field="events"):
         read(saved(OVERFLOW * 20, "a.bin"))
 
 
 def test_a_cut_event_is_named_by_its_byte(saved):
-    with pytest.raises(ReadError, match=r"a\.bin is cut off at byte 13: the word that starts at byte 10 needs 5 bytes"):
+    with raises(ReadError, field="size"):
         read(saved((atis(1, 2, 3, 0) * 3)[:13], "a.bin"))

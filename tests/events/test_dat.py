@@ -5,6 +5,7 @@ import pytest
 import slow
 from makers import DAT, as_events, dat, words
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -46,16 +47,16 @@ def test_a_size_the_header_does_not_give(read_bytes, corner, size):
 
 
 @pytest.mark.parametrize(
-    ("pair", "message"),
+    ("pair", "field"),
     [
-        (b"", "is cut off at byte 51: two bytes of type and size are wanted"),
-        (b"\x00", "is cut off at byte 52"),
-        (b"\x01\x08", r"type 1 and 8 bytes \(byte 51\); type 0 or 12 and 8 bytes are wanted"),
-        (b"\x00\x10", "type 0 and 16 bytes"),
-        (b"\x00\x08", "holds no events"),
-        (b"\x00\x08\x01\x02\x03", "is cut off at byte 56: the word that starts at byte 53 needs 8 bytes"),
+        (b"", "size"),
+        (b"\x00", "size"),
+        (b"\x01\x08", "header"),
+        (b"\x00\x10", "header"),
+        (b"\x00\x08", "events"),
+        (b"\x00\x08\x01\x02\x03", "size"),
     ],
 )
-def test_what_is_wrong_with_the_two_bytes(saved, pair, message):
-    with pytest.raises(ReadError, match=message):
+def test_what_is_wrong_with_the_two_bytes(saved, pair, field):
+    with raises(ReadError, field=field):
         read(saved(WITHOUT_SIZE + pair))

@@ -5,6 +5,7 @@ import pytest
 import slow
 from makers import as_events, prophesee, words
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -158,5 +159,5 @@ def test_the_time_base_of_our_own_files(read_bytes, line, added):
 
 
 def test_only_events_without_a_time(saved):
-    with pytest.raises(ReadError, match=r"holds no events \(2 events that came before the first time word left out\)"):
+    with raises(ReadError, field="events"):
         read(saved(HEADER + words("H", row(1), EVENT, EVENT), "a.raw"))

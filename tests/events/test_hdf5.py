@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from makers import EVENTS, as_events, columns, hdf5, read_or_not
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -111,23 +112,23 @@ def table(data):
 
 
 @pytest.mark.parametrize(
-    ("fill", "message"),
+    ("fill", "field"),
     [
-        (never_written(), "of which not all was written"),
-        (never_written(chunks=(4096,)), "of which not all was written"),
-        (lambda file: None, "holds nothing; datasets x, y, t, p"),
-        (named(x=[1], y=[2]), "holds events; datasets x, y, t, p"),
-        (named(x=[1, 2], y=[2], t=[1], p=[0]), "columns of the shapes"),
-        (named(x=[[1]], y=[[1]], t=[[1]], p=[[1]]), "columns of the shapes"),
-        (named(x=[], y=[], t=[], p=[]), "holds no events"),
-        (named(x=["a"], y=[1], t=[1], p=[1]), "expected numbers"),
-        (named(x=[70000], y=[1], t=[1], p=[1]), "coordinate below 0 or above 65535"),
-        (table(np.full((3, 4), b"abc")), "holds events; datasets"),
-        (table(np.full((3, 4), 7)), "whose order its values do not tell"),
+        (never_written(), "/events/x"),
+        (never_written(chunks=(4096,)), "/events/x"),
+        (lambda file: None, "events"),
+        (named(x=[1], y=[2]), "events"),
+        (named(x=[1, 2], y=[2], t=[1], p=[0]), "columns"),
+        (named(x=[[1]], y=[[1]], t=[[1]], p=[[1]]), "columns"),
+        (named(x=[], y=[], t=[], p=[]), "events"),
+        (named(x=["a"], y=[1], t=[1], p=[1]), "/events/x"),
+        (named(x=[70000], y=[1], t=[1], p=[1]), "events"),
+        (table(np.full((3, 4), b"abc")), "events"),
+        (table(np.full((3, 4), 7)), "columns"),
     ],
 )
-def test_a_file_that_is_no_recording(saved, fill, message):
-    with pytest.raises(ReadError, match=message):
+def test_a_file_that_is_no_recording(saved, fill, field):
+    with raises(ReadError, field=field):
         read(saved(hdf5(fill), "a.h5"))
 
 
@@ -144,12 +145,12 @@ def test_a_resolution_that_is_none(saved, value):
 
 def test_a_cut_file(saved):
     data = hdf5(dsec)
-    with pytest.raises(ReadError, match=r"a\.h5 is damaged HDF5"):
+    with raises(ReadError, field="file"):
         read(saved(data[: len(data) // 2], "a.h5"))
 
 
 def test_without_the_package(saved, monkeypatch, in_process):
     path = saved(hdf5(dsec), "a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ReadError, match=r"needs the package h5py; install ripe-mambaspike\[data\]"):
+    with raises(ReadError, field="format"):
         read(path)

@@ -133,7 +133,7 @@ def test_more_in_a_member_than_its_header_says(saved):
 
 @pytest.mark.parametrize("line", ["34 x,y,t,p", "x y,t,p", "x,y,t p", "x;y t;p", "n x,n y,t,p"])
 def test_names_with_mixed_separators(saved, line):
-    assert refused(saved(f"{line}\n1,2,3,1\n".encode(), "a.txt")).field == "names"
+    assert refused(saved(f"{line}\n1,2,3,1\n".encode(), "a.txt")).field == "line 1"
 
 
 def test_a_line_without_an_end(saved):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.incremental import CellCounter, IncrementalBinner, RegularBins, edge_of
@@ -102,19 +103,19 @@ def test_many_events_are_counted_in_pieces():
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "field"),
     [
-        (make_events([13], [0], [0], [0]), r"reach to \(13, 0\); the 13×9 sensor"),
-        (np.zeros(3), "a one-dimensional array with the fields"),
+        (make_events([13], [0], [0], [0]), "events"),
+        (np.zeros(3), "events"),
     ],
     ids=["outside", "plain numbers"],
 )
-def test_what_is_no_event_of_this_sensor_is_refused(events, said):
+def test_what_is_no_event_of_this_sensor_is_refused(events, field):
     binner = IncrementalBinner(SENSOR, RegularBins(10, 1))
-    with pytest.raises(InputError, match=said):
+    with raises(InputError, field=field):
         list(binner.push(events))
 
 
 def test_bins_shorter_than_a_microsecond_are_refused():
-    with pytest.raises(InputError, match="5 µs are to make 6 bins; bins of at least 1 µs are wanted"):
+    with raises(InputError, field="steps"):
         RegularBins(5, 6)

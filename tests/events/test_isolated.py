@@ -135,7 +135,7 @@ def test_an_error_names_the_file_as_it_was_given(saved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ReadError) as caught:
         read("none.h5")
-    assert str(caught.value).startswith("none.h5 ")
+    assert str(caught.value).startswith("none.h5: ")
 
 
 def ends(code):

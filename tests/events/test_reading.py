@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from makers import BINARY_WORDS, EVENTS, NAMES, SMALL, as_events, atis, dvs128, evt3, npy, prophesee, read_or_not, small
 
+from raising import raises
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_chunks
 
@@ -59,7 +60,7 @@ def test_chunks_do_not_share_memory(saved):
 
 @pytest.mark.parametrize("events", [0, -1, 2.5, "all"])
 def test_chunks_of_no_size_are_refused_at_once(saved, events):
-    with pytest.raises(InputError, match=r"events is .*; a whole number of at least 1 is wanted"):
+    with raises(InputError, field="events"):
         read_chunks(saved(small("npy")[1]), events=events)
 
 
@@ -79,7 +80,7 @@ def test_times_that_run_back_are_counted_and_kept(saved, block_size, block):
         recording = read(path)
     assert recording["t"].tolist() == [5, 9, 7, 8, 6]
     assert recording.warnings == ("times run backwards at 2 events",)
-    with pytest.raises(ReadError, match=r"a\.bin: times run backwards at"):
+    with raises(ReadError, field="strict"):
         read(path, strict=True)
 
 
@@ -91,14 +92,14 @@ def test_events_outside_the_sensor_are_counted_and_left_out(saved, block_size, b
     with pytest.warns(RecordingWarning, match="3 events outside the 10×8 sensor left out"):
         recording = read(path)
     assert recording.events.tolist() == [(0, 0, 3, 0), (3, 7, 5, 0)]
-    with pytest.raises(ReadError, match="outside the 10×8 sensor left out, by event"):
+    with raises(ReadError, field="strict"):
         read(path, strict=True)
     assert len(read(path, sensor_size=(11, 10), strict=True)) == 5
 
 
 def test_all_events_outside_are_no_recording(saved):
     path = saved(small("npy")[1], "a.npy")
-    with pytest.raises(ReadError, match=r"holds no events \(23 events outside the 1×1 sensor left out\)"):
+    with raises(ReadError, field="events"):
         read(saved(npy(EVENTS[1:]), "a.npy"), sensor_size=(1, 1))
     assert path.exists()
 
@@ -111,12 +112,12 @@ def test_a_sensor_size_given_counts_for_more_than_one_guessed(saved):
 
 @pytest.mark.parametrize("size", [(0, 5), (5,), (5, 6, 7), (5, 70000), (1.5, 2), "big", 5])
 def test_a_sensor_size_that_is_none(saved, size):
-    with pytest.raises(InputError, match="sensor_size is"):
+    with raises(InputError, field="sensor_size"):
         read(saved(small("npy")[1]), sensor_size=size)
 
 
 def test_a_time_unit_that_is_none(saved):
-    with pytest.raises(InputError, match="time_unit is 'minutes'; one of s, ms, us, ns is wanted"):
+    with raises(InputError, field="time_unit"):
         read(saved(small("npy")[1]), time_unit="minutes")
 
 
@@ -130,33 +131,33 @@ def test_an_opened_recording_tells_what_it_is_before_it_is_read(saved):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "field"),
     [
-        (b"", "is empty"),
-        (b"\0", "no known format"),
-        (bytes(range(256)) * 9, "no known format .it starts with the bytes 00 01 02 03 04 05 06 07"),
-        (b"GIF89a" + bytes(50), "no known format"),
-        (b"#!AER-DAT9.9\r\n" + bytes(64), "no known format"),
-        (prophesee("4.0") + bytes(64), "no known format"),
-        (b"Hello, this is a letter.\n", "no known format"),
-        (b"{}", "no known format"),
+        (b"", "size"),
+        (b"\0", "format"),
+        (bytes(range(256)) * 9, "format"),
+        (b"GIF89a" + bytes(50), "format"),
+        (b"#!AER-DAT9.9\r\n" + bytes(64), "format"),
+        (prophesee("4.0") + bytes(64), "format"),
+        (b"Hello, this is a letter.\n", "format"),
+        (b"{}", "format"),
     ],
 )
-def test_no_known_format(saved, data, message):
+def test_no_known_format(saved, data, field):
     path = saved(data, "a.xyz")
-    with pytest.raises(ReadError, match=message) as caught:
+    with raises(ReadError, field=field) as caught:
         read(path)
     assert str(path) in str(caught.value)
 
 
 def test_garbage_by_the_name_of_a_recording(saved):
-    with pytest.raises(ReadError, match="no known format"):
+    with raises(ReadError, field="format"):
         read(saved(np.random.default_rng(0).bytes(5000), "a.bin"))
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if SMALL[name][1] and name not in ("npy", "npy-table")])
 def test_a_header_alone_holds_no_events(saved, name):
-    with pytest.raises(ReadError, match="holds no events"):
+    with raises(ReadError, field="events"):
         read(saved(SMALL[name][1], SMALL[name][0]))
 
 
@@ -184,24 +185,24 @@ def test_a_file_cut_off_anywhere(saved, name):
 
 
 def test_a_folder_and_what_is_not_there(tmp_path):
-    with pytest.raises(ReadError, match="is a folder; a recording is wanted"):
+    with raises(ReadError, field="file"):
         read(tmp_path)
-    with pytest.raises(ReadError, match=r"none\.bin cannot be read \(No such file or directory\)"):
+    with raises(ReadError, field="file"):
         read(tmp_path / "none.bin")
-    with pytest.raises(ReadError, match="cannot be read"):
+    with raises(ReadError, field="file"):
         read(tmp_path / ("n" * 5000))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
 def test_a_fifo_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.bin")
-    with pytest.raises(ReadError, match="is no plain file"):
+    with raises(ReadError, field="file"):
         read(tmp_path / "pipe.bin")
 
 
 def test_a_link_to_itself(tmp_path):
     (tmp_path / "loop.bin").symlink_to("loop.bin")
-    with pytest.raises(ReadError, match=r"loop\.bin cannot be read"):
+    with raises(ReadError, field="file"):
         read(tmp_path / "loop.bin")
 
 
@@ -209,7 +210,7 @@ def test_a_link_to_itself(tmp_path):
 def test_a_file_one_may_not_read(saved):
     path = saved(small("npy")[1])
     path.chmod(0)
-    with pytest.raises(ReadError, match="Permission denied"):
+    with raises(ReadError, field="file"):
         read(path)
 
 

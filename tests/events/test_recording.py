@@ -3,26 +3,27 @@
 import numpy as np
 import pytest
 
+from raising import raises
 from ripe_mambaspike import read
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import EVENT, Recording, make_events, write
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "field"),
     [
-        (([-1], [0], [0], [0]), "x goes from -1 to -1; 0 to 65535 is wanted"),
-        (([0], [70000], [0], [0]), "y goes from 70000 to 70000"),
-        (([0], [0], [0.5], [0]), "t has broken numbers; whole ones are wanted"),
-        (([0], [0], [np.nan], [0]), "t goes from nan to nan"),
-        (([0], [0], [0], [2]), "p goes from 2 to 2; 0 to 1 is wanted"),
-        (([0], [0], [0], ["a"]), "p is of the type <U1; whole numbers are wanted"),
-        (([0, 1], [0], [0], [0]), "one length is wanted"),
-        (([[0]], [[0]], [[0]], [[0]]), "one length is wanted"),
+        (([-1], [0], [0], [0]), "x"),
+        (([0], [70000], [0], [0]), "y"),
+        (([0], [0], [0.5], [0]), "t"),
+        (([0], [0], [np.nan], [0]), "t"),
+        (([0], [0], [0], [2]), "p"),
+        (([0], [0], [0], ["a"]), "p"),
+        (([0, 1], [0], [0], [0]), "events"),
+        (([[0]], [[0]], [[0]], [[0]]), "events"),
     ],
 )
-def test_columns_that_are_no_events(columns, message):
-    with pytest.raises(InputError, match=message):
+def test_columns_that_are_no_events(columns, field):
+    with raises(InputError, field=field):
         make_events(*columns)
 
 
@@ -56,5 +57,5 @@ def test_events_of_other_kinds_are_written_as_ours(tmp_path, ending):
 
 @pytest.mark.parametrize("path", [None, 3, "a\0b"])
 def test_what_is_no_path(path):
-    with pytest.raises(InputError, match="the name of a file is wanted"):
+    with raises(InputError, field="path"):
         read(path)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from makers import EVENTS, rows
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
@@ -87,7 +88,7 @@ def test_a_line_cut_off_at_the_end_is_counted(saved, cut):
     with pytest.warns(UserWarning, match="1 event that was cut off at the end of the file left out"):
         recording = read(path)
     np.testing.assert_array_equal(recording.events, EVENTS)
-    with pytest.raises(ReadError, match="1 event that was cut off"):
+    with raises(ReadError, field="strict"):
         read(path, strict=True)
 
 
@@ -98,28 +99,28 @@ def test_a_last_line_without_an_end_is_an_event(saved, end):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "field"),
     [
-        ("1 2 3 1\n1 2 3\n1 2 3 1\n", "line 2 is '1 2 3'; four numbers are wanted"),
-        ("# a\n\n1 2 3 1\n1 2 x 1\n", "line 4 is '1 2 x 1'"),
-        ("x,y,t,p\n1,2,3\n1,5,6,7,1\n", "line 2 is '1,2,3'"),
-        ("x y t p q\n1 2 3 1\n", "line 2 is '1 2 3 1'; 5 numbers are wanted"),
-        ("5 6 7 1\n", "whose order its values do not tell"),
-        ("x,y,t,p\n1,2,nan,1\n", "has the time nan in event 0"),
-        ("x,y,t,p\n1,70000,3,1\n", "coordinate below 0 or above 65535"),
-        ("x,y,t,p\n", "holds no events"),
-        ("# only a comment\n", "holds no events"),
-        ("9" * 5000 + " " + "9" * 5000 + "\n", "four numbers are wanted|order"),
-        ("99999 3\n1 2 3 1\n", "says its sensor has 99999×3 pixels"),
+        ("1 2 3 1\n1 2 3\n1 2 3 1\n", "line 2"),
+        ("# a\n\n1 2 3 1\n1 2 x 1\n", "line 4"),
+        ("x,y,t,p\n1,2,3\n1,5,6,7,1\n", "line 2"),
+        ("x y t p q\n1 2 3 1\n", "line 2"),
+        ("5 6 7 1\n", "columns"),
+        ("x,y,t,p\n1,2,nan,1\n", "t"),
+        ("x,y,t,p\n1,70000,3,1\n", "events"),
+        ("x,y,t,p\n", "events"),
+        ("# only a comment\n", "events"),
+        ("9" * 5000 + " " + "9" * 5000 + "\n", "line 1"),
+        ("99999 3\n1 2 3 1\n", "sensor_size"),
     ],
 )
-def test_text_that_is_no_recording(saved, text, message):
-    with pytest.raises(ReadError, match=message):
+def test_text_that_is_no_recording(saved, text, field):
+    with raises(ReadError, field=field):
         read(saved(text.encode(), "a.txt"))
 
 
 def test_text_that_stops_being_text(saved):
-    with pytest.raises(ReadError, match=r"a\.txt is no text"):
+    with raises(ReadError, field="text"):
         read(saved(b"x,y,t,p\n" + b"1,2,3,1\n" * 2000 + b"\xff\xfe\n", "a.txt"))
 
 

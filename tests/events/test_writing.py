@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from makers import EVENTS, as_events, rows
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, make_events, read, write, writing
 
@@ -106,30 +107,30 @@ def one(x=1, y=1, t=1, p=1):
 
 
 @pytest.mark.parametrize(
-    ("ending", "events", "size", "message"),
+    ("ending", "events", "size", "field"),
     [
-        (".bin", one(x=256), (300, 300), "x = 256, y = 1; the 40-bit format holds x up to 255 and y up to 239"),
-        (".bin", one(y=240), (300, 300), "holds x up to 255 and y up to 239"),
-        (".bin", one(t=-1), (10, 10), "times before 0, or far backwards"),
-        (".bin", one(t=2 * 10**7) + one(t=5), (10, 10), "times before 0, or far backwards"),
-        (".bin", one(t=1_605_537_493_718_345), (10, 10), "overflow events, and at most"),
-        (".raw", one(), (2049, 10), "EVT 3.0 holds at most 2048×2048"),
-        (".raw", one(t=-1), (10, 10), "the recording starts at -1 µs"),
-        (".raw", one(t=2**24) + one(t=0), (10, 10), "run back by more than 8 s"),
-        (".raw", one(t=0) + one(t=2**60), (10, 10), "would be all time words"),
-        (".aedat", one(), (1025, 10), "AEDAT 2.0 holds at most 1024×512"),
-        (".aedat", one(), (10, 513), "AEDAT 2.0 holds at most 1024×512"),
-        (".aedat", one(t=0) + one(t=2**31), (10, 10), "more than 35 minutes apart"),
-        (".aedat", one(t=2**31) + one(t=0), (10, 10), "more than 35 minutes apart"),
-        (".csv", one(t=2**53 + 1), (10, 10), "as text they are read back up to"),
-        (".npz", one(x=10), (10, 10), r"events reach to \(10, 1\); the 10×10 sensor ends before"),
-        (".npy", one(p=2), (10, 10), "polarities go from 2 to 2; 0 and 1 are wanted"),
-        (".npy", [], (10, 10), "no events to write"),
-        (".mp4", one(), (10, 10), "ends in '.mp4'; one of .bin"),
+        (".bin", one(x=256), (300, 300), "sensor_size"),
+        (".bin", one(y=240), (300, 300), "sensor_size"),
+        (".bin", one(t=-1), (10, 10), "t"),
+        (".bin", one(t=2 * 10**7) + one(t=5), (10, 10), "t"),
+        (".bin", one(t=1_605_537_493_718_345), (10, 10), "t"),
+        (".raw", one(), (2049, 10), "sensor_size"),
+        (".raw", one(t=-1), (10, 10), "t"),
+        (".raw", one(t=2**24) + one(t=0), (10, 10), "t"),
+        (".raw", one(t=0) + one(t=2**60), (10, 10), "t"),
+        (".aedat", one(), (1025, 10), "sensor_size"),
+        (".aedat", one(), (10, 513), "sensor_size"),
+        (".aedat", one(t=0) + one(t=2**31), (10, 10), "t"),
+        (".aedat", one(t=2**31) + one(t=0), (10, 10), "t"),
+        (".csv", one(t=2**53 + 1), (10, 10), "t"),
+        (".npz", one(x=10), (10, 10), "events"),
+        (".npy", one(p=2), (10, 10), "p"),
+        (".npy", [], (10, 10), "events"),
+        (".mp4", one(), (10, 10), "path"),
     ],
 )
-def test_what_a_format_cannot_hold(tmp_path, ending, events, size, message):
-    with pytest.raises(InputError, match=message):
+def test_what_a_format_cannot_hold(tmp_path, ending, events, size, field):
+    with raises(InputError, field=field):
         write(Recording(as_events(events), size), tmp_path / f"a{ending}")
     assert list(tmp_path.iterdir()) == []
 
@@ -139,7 +140,7 @@ def test_a_place_one_cannot_write_to(tmp_path, place):
     (tmp_path / "file.npy").write_bytes(b"")
     (tmp_path / "folder.npy").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match="cannot be written"):
+    with raises(InputError, field="path"):
         write(Recording(EVENTS, (50, 40)), tmp_path / place)
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -45,7 +45,7 @@ def test_answers_are_means_over_the_last_steps_of_one_long_run(classifier, strea
     answers = answers_of(Streamer(classifier, SENSOR, window_us=400), stream, [1, 900, 905])
     clip = bin_events(Recording(stream, SENSOR), 20, grid=(16, 16), start_us=0, stop_us=2000)
     with torch.no_grad():
-        logits = classifier.model.eval().run_causal(clip.unsqueeze(0)).logits
+        logits = classifier.model.eval().run(clip.unsqueeze(0), state={}).logits
     assert [(one.start_us, one.stop_us) for one in answers] == [(100 * k, 100 * k + 400) for k in range(17)]
     for index, answer in enumerate(answers):
         mean = torch.softmax(clip_logits(logits[:, index : index + 4])[0], -1)

@@ -17,9 +17,8 @@ from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.classifier import Classifier
-from ripe_mambaspike.live.connection_counter import ConnectionCounter
 from ripe_mambaspike.live.library import list_recordings
-from ripe_mambaspike.live.limits import ServerLimits
+from ripe_mambaspike.live.limits import ConnectionCounter, ServerLimits
 from ripe_mambaspike.live.network import make_served_network
 
 FIELDS = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 16}
@@ -121,8 +120,8 @@ class Watcher:
             return {"kind": "frame"}
         said = json.loads(message)
         self.said.append(said)
-        if said["kind"] == "answers":
-            self.answers += said["answers"]
+        if said["kind"] == "predictions":
+            self.answers += said["predictions"]
         return said
 
     def until(self, wanted):

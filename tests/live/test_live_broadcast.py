@@ -61,12 +61,12 @@ def test_answers_are_those_of_the_streamer(broadcast, wait_until, random_events,
     events = random_events(4000, 0.7, seed=3, start_us=5_000_000)
     live = broadcast(Given(split(events, 17)))
     live.start()
-    wait_until(lambda: sum(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]) == 3, "three windows")
-    finals = [told for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0] if told.final]
+    wait_until(lambda: sum(told.final for told in live.predictions(0, MAX_KEPT_PREDICTIONS)[0]) == 3, "three windows")
+    finals = [told for told in live.predictions(0, MAX_KEPT_PREDICTIONS)[0] if told.final]
     assert [told.at_us for told in finals] == [400_000, 500_000, 600_000]
     wanted = [answer for answer in network.for_stream(SENSOR)[0].push(events) if answer.final]
     for told, answer in zip(finals, wanted, strict=True):
-        assert json.loads(told.text)["p"] == pytest.approx(answer.probabilities, abs=1e-5)
+        assert json.loads(told.json)["p"] == pytest.approx(answer.probabilities, abs=1e-5)
 
 
 def test_all_viewers_see_one_computation(broadcast, serve, watch, wait_until, random_events):
@@ -114,10 +114,10 @@ def test_the_trouble_of_a_source_is_told_and_the_page_stays(broadcast, serve, wa
     running = serve(live=broadcast(source))
     with watch(running) as viewer:
         viewer.ask("live")
-        status = viewer.until(lambda said: said["kind"] == "status" and said["trouble"])
-        assert status["trouble"] == sentence
+        status = viewer.until(lambda said: said["kind"] == "status" and said["problem"])
+        assert status["problem"] == sentence
         viewer.ask("play", 1)
-        assert viewer.until("answers")["answers"]
+        assert viewer.until("predictions")["predictions"]
 
 
 def test_a_sensor_that_is_too_small_is_told(broadcast, wait_until, random_events):
@@ -128,8 +128,8 @@ def test_a_sensor_that_is_too_small_is_told(broadcast, wait_until, random_events
 
     live = broadcast(Small([random_events(100, 0.1, sensor=(8, 8))], size=None))
     live.start()
-    wait_until(lambda: live.status()["trouble"], "being told")
-    assert "grid: expected at most the 8×8 pixels" in live.status()["trouble"]
+    wait_until(lambda: live.status()["problem"], "being told")
+    assert "grid: expected at most the 8×8 pixels" in live.status()["problem"]
 
 
 def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, random_events):
@@ -142,9 +142,9 @@ def test_garbage_on_a_port_is_counted_and_the_rest_taken(broadcast, wait_until, 
             sender.sendto(data, source.address)
         for packet in split(events, 5):
             sender.sendto(write_packet(packet, SENSOR), source.address)
-    wait_until(lambda: any(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]), "an answer")
-    assert live.status()["trouble"].startswith("3 invalid packets (the last: a packet of 81 bytes came as 80)")
-    assert live.facts()["width"] == 24
+    wait_until(lambda: any(told.final for told in live.predictions(0, MAX_KEPT_PREDICTIONS)[0]), "an answer")
+    assert live.status()["problem"].startswith("3 invalid packets (the last: a packet of 81 bytes came as 80)")
+    assert live.describe()["width"] == 24
 
 
 def test_a_clock_that_begins_anew_goes_on(broadcast, wait_until, random_events):
@@ -152,30 +152,32 @@ def test_a_clock_that_begins_anew_goes_on(broadcast, wait_until, random_events):
     second = random_events(2000, 0.45, seed=7, start_us=0)
     live = broadcast(Given([*split(first, 5), *split(second, 5)]))
     live.start()
-    wait_until(lambda: sum(told.final for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]) == 2, "an answer of each")
-    dues = [told.at_us for told in live.answers(0, MAX_KEPT_PREDICTIONS)[0]]
+    wait_until(
+        lambda: sum(told.final for told in live.predictions(0, MAX_KEPT_PREDICTIONS)[0]) == 2, "an answer of each"
+    )
+    dues = [told.at_us for told in live.predictions(0, MAX_KEPT_PREDICTIONS)[0]]
     assert dues == sorted(dues)
     assert dues[-1] == 800_000
 
 
 def test_slow_viewers_are_told_the_last_answers(broadcast):
-    from ripe_mambaspike.live.answers import PredictionMessage
+    from ripe_mambaspike.live.messages import PredictionMessage
 
     live = broadcast(Given())
     for number in range(MAX_KEPT_PREDICTIONS + 100):
-        live._answers.append(PredictionMessage(number, True, 0.0, str(number), None))
-        live._told += 1
-    found, following = live.answers(0, 64)
+        live._predictions.append(PredictionMessage(number, True, str(number).encode(), b""))
+        live._count += 1
+    found, following = live.predictions(0, 64)
     assert (found[0].at_us, len(found), following) == (100, 64, 164)
-    assert live.answers(MAX_KEPT_PREDICTIONS + 100, 64) == ([], MAX_KEPT_PREDICTIONS + 100)
-    assert live.newest() == MAX_KEPT_PREDICTIONS + 100
+    assert live.predictions(MAX_KEPT_PREDICTIONS + 100, 64) == ([], MAX_KEPT_PREDICTIONS + 100)
+    assert live.next_number() == MAX_KEPT_PREDICTIONS + 100
 
 
 def test_one_frame_for_all_and_none_kept_for_no_one(broadcast):
     live = broadcast(Given())
     packet = make_events(np.zeros(60_000), np.zeros(60_000), np.arange(60_000), np.ones(60_000))
     for _ in range(20):
-        live._came(packet)
+        live._on_events(packet)
     assert sum(map(len, live._recent)) < MAX_DRAWN_EVENTS + len(packet)
     number, drawn, place, span = live.frame(100.0)
     assert (number, drawn.width, drawn.height, drawn.events) == (1, 24, 20, 20 * 60_000)
@@ -202,8 +204,8 @@ def test_a_causal_network_answers_whenever_a_bin_closes(random_events):
     assert network.hop_us == 100_000
     track = WatchedRecording(Recording(random_events(3000, 1.0), SENSOR), "clip", network.for_recording)
     track.viewers = 1
-    track.want(track.duration_us)
+    track.request(track.duration_us)
     while track.ready():
         track.step()
-    assert track.trouble is None
-    assert [told.at_us for told in track.answers(0, track.duration_us, 99)] == [100_000 * n for n in range(1, 11)]
+    assert track.problem is None
+    assert [told.at_us for told in track.predictions(0, track.duration_us, 99)] == [100_000 * n for n in range(1, 11)]

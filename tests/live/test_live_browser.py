@@ -28,7 +28,7 @@ LIT = """(() => { const one = document.getElementById('events');
   let lit = 0;
   for (let i = 0; i < data.length; i += 4) lit += data[i] + data[i + 1] + data[i + 2] > 100;
   return lit; })()"""
-UNNAMED = """(() => { const one = document.getElementById('answers');
+UNNAMED = """(() => { const one = document.getElementById('predictions');
   const { data } = one.getContext('2d').getImageData(one.width - 12, 8, 1, one.height - 28);
   const rows = {};
   for (let i = 0; i < data.length; i += 4) {

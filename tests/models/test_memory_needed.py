@@ -55,7 +55,7 @@ def test_the_estimate_grows_with_what_is_asked():
 
     least = estimate()
     assert estimate(batch=4) == 2 * least
-    assert estimate(time_steps=16) == 2 * least
+    assert estimate(steps=16) == 2 * least
     assert estimate(side=128) == 4 * least
     assert estimate(side=65) > least
     assert least < estimate(itemsize=4) < 2 * least  # spikes are bytes
@@ -81,8 +81,8 @@ def fail(monkeypatch):
         def failing(*_, **__):
             raise error
 
-        monkeypatch.setattr("ripe_mambaspike.models.ripe.run_plan", failing)
-        monkeypatch.setattr("ripe_mambaspike.inference.capture.run_plan", failing)
+        monkeypatch.setattr("ripe_mambaspike.models.ripe.run_fused", failing)
+        monkeypatch.setattr("ripe_mambaspike.inference.capture.run_fused", failing)
         monkeypatch.setattr("ripe_mambaspike.models.ripe.FrontEnd", failing)
 
     return replace

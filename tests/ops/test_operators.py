@@ -20,13 +20,19 @@ from tests.ops.operator_cases import (
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 
+SLOW_TRITON = pytest.param(Run("triton"), id="triton-f32", marks=pytest.mark.slow)
 TRITON_ALONE = ("pooled_spikes", "joined_tokens")
 NAMES = ("norm_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "mamba_inner", "row_norm",
          "step_moments", "patch_moments")  # fmt: skip
 
 
-def listed(names, pick=cases):
-    return [pytest.param(name, make, id=f"{name}-{n}") for name in names for n, make in enumerate(pick(name))]
+def listed(names, pick=cases, quick=1000):
+    """Cases as parameters; all but the first few of an operator are slow where the interpreter runs them."""
+    return [
+        pytest.param(name, make, id=f"{name}-{n}", marks=[] if n < quick else [pytest.mark.slow])
+        for name in names
+        for n, make in enumerate(pick(name))
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +63,7 @@ def test_outputs_and_gradients(name, make, run):
     check(name, i, run, 3e-2 if name == "enter_fire" and run.dtype == torch.bfloat16 else None)
 
 
-@pytest.mark.parametrize(("name", "make"), listed((*NAMES, *TRITON_ALONE)))
+@pytest.mark.parametrize(("name", "make"), listed((*NAMES, *TRITON_ALONE), quick=2))
 @pytest.mark.parametrize("run", [TRITON])
 def test_outputs_and_gradients_of_the_triton_kernels(name, make, run):
     check(name, make(), run)
@@ -69,7 +75,7 @@ def test_larger_sizes(name, make, run):
     check(name, make(), run)
 
 
-@pytest.mark.parametrize("run", [NATIVE_FLOAT32, TRITON])
+@pytest.mark.parametrize("run", [NATIVE_FLOAT32, SLOW_TRITON])
 @pytest.mark.parametrize(
     ("name", "only"), [(name, one) for name in ("norm_fire", "attend", "step_moments", "patch_moments")
                        for one in OPERATORS[name].outputs if one != "spikes" and not one.startswith("final")]
@@ -78,7 +84,7 @@ def test_a_gradient_that_comes_alone(name, only, run):
     check(name, cases(name)[0](), run, only=only)
 
 
-@pytest.mark.parametrize("run", [NATIVE_FLOAT32, NATIVE_BFLOAT16, TRITON])
+@pytest.mark.parametrize("run", [NATIVE_FLOAT32, NATIVE_BFLOAT16, SLOW_TRITON])
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_the_same_bits_whatever_memory_held(name, run, request):
     i = cases(name)[0]()

@@ -168,7 +168,7 @@ def test_what_is_observed_is_what_the_network_does(network, clips):
     observed = observe(network, events)
     x = torch.stack([clip for clip, _, _ in events])
     with torch.no_grad():
-        out, stages = network.run(x), network.front_end(x).stages
+        out = network.run(x, observe=("spikes",))
     assert [sample.predicted for sample in observed.samples] == network.predict(x).tolist()
     assert observed.samples[1].attention.std() > 1e-4
     np.testing.assert_allclose(
@@ -176,9 +176,8 @@ def test_what_is_observed_is_what_the_network_does(network, clips):
     )
     np.testing.assert_allclose(observed.samples[2].shares, out.logits[2].softmax(-1), rtol=1e-4)
     assert [name for name, _ in observed.rates][:2] == ["stage 1, first", "stage 1, second"]
-    for level, stage in enumerate(stages):
-        for offset, spikes in enumerate((stage.inner_spikes, stage.spikes)):
-            np.testing.assert_allclose(observed.rates[2 * level + offset][1], spikes.mean((0, 2, 3, 4)), rtol=1e-5)
+    for (_, rates), spikes in zip(observed.rates, out.observed.values(), strict=True):
+        np.testing.assert_allclose(rates, spikes.mean((0, 2, 3, 4)), rtol=1e-5)
     assert not network.training
 
 

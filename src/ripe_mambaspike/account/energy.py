@@ -16,6 +16,7 @@ from torch import Tensor
 from ripe_mambaspike.models.config import ModelConfig, RipeConfig
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.mamba_spike import MambaSpike
+from ripe_mambaspike.models.observe import run_in_pieces
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.tdm import shift
 
@@ -62,16 +63,14 @@ def measure_activity(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[Conv
         return _measure_baseline(model, x)
     widths = model.config.stage_channels
     tallies = [_Tally(f"stage{level}.{which}_conv") for level in (1, 2, 3) for which in ("first", "second")]
-    state = None
     # In pieces with carried state: a long or large clip need not fit into memory whole.
-    for piece in x.split(max(1, PIECE // x[:, 0].numel()), dim=1):
-        front = model.front_end(piece, initial_state=state)
-        state = front.state
-        operand = piece
-        for level, (stage, channels) in enumerate(zip(front.stages, widths, strict=True)):
-            tallies[2 * level].add(operand, channels, stride=2)
-            tallies[2 * level + 1].add(stage.inner_spikes, channels)
-            operand = stage.spikes
+    steps_at_once = max(1, PIECE // x[:, 0].numel())
+    events = x.split(steps_at_once, dim=1)
+    for piece, front in zip(events, run_in_pieces(model, x, steps_at_once, ("spikes",)), strict=True):
+        layers = list(front.observed.values())  # the first and the second neuron of each stage
+        operands = [piece, *layers[:-1]]
+        for index, (tally, operand) in enumerate(zip(tallies, operands, strict=True)):
+            tally.add(operand, widths[index // 2], stride=1 if index % 2 else 2)
     reads = 2 if model.config.tdm else 1  # now, and one step later through the filter
     return [tally.activity(binary=index > 0, reads=reads) for index, tally in enumerate(tallies)]
 
@@ -123,9 +122,8 @@ def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: 
 
 def _measure_baseline(model: MambaSpike, x: Tensor) -> list[ConvActivity]:
     layers = []
-    for index, layer in enumerate(model.encoder, 1):
+    for index, spikes in enumerate(model.run(x, observe=("spikes",)).observed.values(), 1):
         conv, recurrent = _Tally(f"encoder{index}.conv"), _Tally(f"encoder{index}.recurrent")
-        spikes = layer(x)
         conv.add(x, spikes.shape[2])
         recurrent.add(shift(spikes)[0], spikes.shape[2], side=1)
         layers += [conv.activity(binary=index > 1, reads=1), recurrent.activity(binary=True, reads=1)]

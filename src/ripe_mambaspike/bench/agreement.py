@@ -133,8 +133,7 @@ def _spikes(model: RipeMambaSpike, x: Tensor) -> list[Tensor]:
         model.run(x)
     if recorder.spikes:
         return recorder.spikes
-    stages = model.front_end(x).stages
-    layers = [spikes for stage in stages for spikes in (stage.inner_spikes, stage.spikes)]
+    layers = model.run(x, observe=("spikes",)).observed.values()
     return [spikes.flatten(3).transpose(2, 3) != 0 for spikes in layers]
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import tyro
 
 from ripe_mambaspike.bench.options import InferOptions, OperatorOptions, ScanOptions, TrainOptions
-from ripe_mambaspike.cli.output import console, number, print_json, print_table, progress, progress_done
+from ripe_mambaspike.cli.output import console, number, print_json, print_table
+from ripe_mambaspike.cli.progress import progress_bar
 
 
 @dataclass
@@ -81,8 +82,8 @@ def _run(bench: Callable[..., dict[str, Any]], options: Any, json: bool) -> int:
     """Measure and print; 1 when a result did not agree with the reference's, 0 otherwise."""
     from ripe_mambaspike.bench.tables import agrees, machine_line, tables_of
 
-    document = bench(options, progress)
-    progress_done()
+    with progress_bar() as update:
+        document = bench(options, update)
     if json:
         print_json(document)
     else:

@@ -1,13 +1,14 @@
-"""`ripe check`: every claim of the paper that needs no data, tried."""
+"""`ripe check`: test every claim of the paper that needs no data."""
 
 from dataclasses import dataclass
 
-from ripe_mambaspike.cli.output import console, print_json, print_table, progress, progress_done
+from ripe_mambaspike.cli.output import console, print_json, print_table
+from ripe_mambaspike.cli.progress import progress_bar
 
 
 @dataclass
 class CheckCommand:
-    """Try every claim of the paper that needs no data, and say which hold and which differ."""
+    """Test every claim of the paper that needs no data, and list which hold and which differ."""
 
     differing: bool = False
     """Show only the claims that differ."""
@@ -15,10 +16,10 @@ class CheckCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.studies.claims import run_claims
+        from ripe_mambaspike import run_claims
 
-        claims = run_claims(progress=lambda group: progress(f"checking {group} …"))
-        progress_done()
+        with progress_bar() as update:
+            claims = run_claims(progress=lambda group: update(f"checking {group} …"))
         holding = sum(claim.verdict == "holds" for claim in claims)
         shown = [claim for claim in claims if not self.differing or claim.verdict == "differs"]
         if self.json:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ripe_mambaspike.cli.output import console, number, print_json, print_table, progress, progress_done
-from ripe_mambaspike.cli.select import SEED
+from ripe_mambaspike.cli.output import console, number, print_json, print_table
+from ripe_mambaspike.cli.progress import progress_bar
 
 
 @dataclass
@@ -17,13 +17,10 @@ class ModelsCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.models.registry import list_models
+        from ripe_mambaspike.account.registered import describe_models
 
-        rows = []
-        for name in list_models():
-            progress(f"{'verifying' if self.verify else 'counting'} {name} …")
-            rows.append(_row(name, self.verify))
-        progress_done()
+        with progress_bar() as update:
+            rows = describe_models(verify=self.verify, progress=update)
         if self.json:
             print_json({"models": rows})
             return 0
@@ -41,47 +38,6 @@ class ModelsCommand:
             )
             out.print("Next: ripe account dvsgesture · ripe check")
         return 0
-
-
-def _row(name: str, verify: bool) -> dict[str, Any]:
-    from ripe_mambaspike.account.parameters import count_parameters
-    from ripe_mambaspike.models.flops import count_flops
-    from ripe_mambaspike.models.registry import model_config
-
-    config = model_config(name)
-    parameters, flops = count_parameters(config), count_flops(config)
-    row: dict[str, Any] = {
-        "model": name,
-        "time_steps": config.time_steps,
-        "in_size": list(config.in_size),
-        "num_classes": config.num_classes,
-        "training": parameters.training,
-        "deployed": parameters.deployed,
-        "fp16_bytes": parameters.weight_bytes["fp16"],
-        "flops": flops.total,
-    }
-    return {**row, "verified": _verify(name)} if verify else row
-
-
-def _verify(name: str) -> dict[str, Any] | None:
-    """Build, calibrate, fuse, compare; None for a network that has nothing to fuse."""
-    from ripe_mambaspike.deploy.fuse.convert import dual_kernel_with_report, fuse_with_report
-    from ripe_mambaspike.deploy.fuse.randomize import randomize
-    from ripe_mambaspike.models.registry import create_model
-    from ripe_mambaspike.models.ripe import RipeMambaSpike
-
-    model = create_model(name, seed=SEED)
-    if not isinstance(model, RipeMambaSpike):
-        return None
-    randomize(model, SEED)
-    fused, fusion = fuse_with_report(model, quiet=True)
-    _, dual = dual_kernel_with_report(fused, quiet=True)
-    return {
-        "fusion_error": fusion.error,
-        "dual_kernel_error": dual.error,
-        "spikes": fusion.spikes,
-        "spikes_flipped": fusion.flips + dual.flips,
-    }
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

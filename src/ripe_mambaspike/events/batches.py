@@ -26,14 +26,14 @@ def bin_batch(
     import torch
 
     if not recordings:
-        raise InputError("there are no recordings to bin; at least one is wanted")
+        raise InputError.expected("recordings", "at least one", "none")
     if by not in ("time", "count"):
-        raise InputError(f"by is {by!r}; time or count is wanted for a batch")
+        raise InputError.expected("by", "'time' or 'count' for a batch", repr(by))
     if not isinstance(steps, int | np.integer) or not 1 <= steps <= MAX_STEPS:
-        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MAX_STEPS} is wanted")
+        raise InputError.expected("steps", f"an int from 1 to {MAX_STEPS}", repr(steps))
     sizes = sorted({recording.sensor_size for recording in recordings})
     if grid is None and len(sizes) > 1:
-        raise InputError(f"the recordings are of sensors {sizes}; a grid is wanted for a batch of them")
+        raise InputError.expected("grid", f"a grid for recordings of sensors {sizes}", "none")
     height, width = as_grid(grid, sizes[0])
     where = torch.device("cpu" if device is None else device)
     if where.type == "cpu":
@@ -42,7 +42,7 @@ def bin_batch(
     if by == "count":  # who comes when must be known before they are numbered
         recordings = [recording.ordered() for recording in recordings]
     if not all(map(len, recordings)):
-        raise InputError("a recording has no events; at least one is wanted in each")
+        raise InputError.expected("events", "at least one in each recording", "none")
     counts = _count(recordings, int(steps), by, (height, width), where)
     return (counts > 0).to(counts.dtype) if binary else counts
 

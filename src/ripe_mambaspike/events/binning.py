@@ -67,25 +67,26 @@ def step_bounds(
     """Where in the ordered events each step begins, and where the last one ends: T + 1 numbers."""
     count = len(recording)
     if by not in ("time", "count", "window"):
-        raise InputError(f"by is {by!r}; time, count or window is wanted")
+        raise InputError.expected("by", "'time', 'count' or 'window'", repr(by))
     if steps is None and by != "window":
-        raise InputError("steps is not given; a whole number of at least 1 is wanted")
+        raise InputError.expected("steps", "an int of at least 1", steps)
     if steps is not None and (not isinstance(steps, int | np.integer) or not 1 <= steps <= MAX_STEPS):
-        raise InputError(f"steps is {steps!r}; a whole number from 1 to {MAX_STEPS} is wanted")
+        raise InputError.expected("steps", f"an int from 1 to {MAX_STEPS}", repr(steps))
     if window_us is not None and (not isinstance(window_us, int | np.integer) or window_us < 1):
-        raise InputError(f"window_us is {window_us!r}; a whole number of at least 1 is wanted")
+        raise InputError.expected("window_us", "an int of at least 1", repr(window_us))
     if (window_us is not None) != (by == "window"):
-        raise InputError(f"by is {by!r} and window_us is {window_us}; window_us goes with by='window' and nothing else")
+        wanted = "a length with by='window'" if by == "window" else f"none with by={by!r}"
+        raise InputError.expected("window_us", wanted, window_us)
     if by == "count":
         if start_us is not None or stop_us is not None:
-            raise InputError("start_us and stop_us divide time; by='count' takes neither")
+            raise InputError.expected("start_us", "no start_us and stop_us with by='count'", (start_us, stop_us))
         return [index * count // int(steps or 1) for index in range(int(steps or 1) + 1)]
     if not count and (start_us is None or (stop_us is None and by == "time")):
-        raise InputError("the recording has no events; at least one, or start_us and stop_us, is wanted")
+        raise InputError.expected("events", "at least one, or start_us and stop_us", "none")
     start = recording.first_us if start_us is None else int(start_us)
     stop = recording.last_us + 1 if stop_us is None else int(stop_us)
     if stop <= start:
-        raise InputError(f"the span is from {start} to {stop} µs; a stop after the start is wanted")
+        raise InputError.expected("stop_us", f"a time after start_us, {start}", stop)
     if window_us is not None:
         edges = _window_edges(start, stop, int(window_us), steps, stop_us)
     else:
@@ -94,9 +95,11 @@ def step_bounds(
     times = recording.events["t"]
     bounds = np.searchsorted(times, edges).tolist()
     if bounds[0] or bounds[-1] < count:
-        raise InputError(
-            f"{bounds[0]} events lie before and {count - bounds[-1]} after the span from {edges[0]} to {edges[-1]} µs; "
-            "crop the recording, or widen the span"
+        raise InputError.expected(
+            "start_us" if bounds[0] else "stop_us",
+            f"all events from {edges[0]} to {edges[-1]} µs",
+            f"{bounds[0]} before and {count - bounds[-1]} after",
+            hint="crop the recording, or widen the span",
         )
     return bounds
 
@@ -109,19 +112,17 @@ def as_grid(grid: int | tuple[int, int] | None, sensor_size: tuple[int, int]) ->
         or len(sides) != 2
         or not all(isinstance(side, int | np.integer) and 1 <= side <= 65536 for side in sides)
     ):
-        raise InputError(f"grid is {grid!r}; a side, or a height and a width, of at least 1 is wanted")
+        raise InputError.expected("grid", "one int or two from 1 to 65536", repr(grid))
     return int(sides[0]), int(sides[1])
 
 
 def _window_edges(start: int, stop: int, window: int, steps: int | None, stop_us: int | None) -> list[int]:
-    if window < 1:
-        raise InputError(f"window_us is {window}; at least 1 is wanted")
     needed = -(-(stop - start) // window)
     parts = needed if steps is None else int(steps)
     if parts > MAX_STEPS:
-        raise InputError(f"window_us is {window}, which makes {parts:,} steps; at most {MAX_STEPS:,} are wanted")
+        raise InputError.expected("window_us", f"at most {MAX_STEPS:,} steps", f"{window}, which makes {parts:,}")
     if stop_us is not None and parts < needed:
-        raise InputError(f"{parts} windows of {window} µs do not reach from {start} to {stop} µs")
+        raise InputError.expected("steps", f"at least {needed} of {window} µs from {start} to {stop} µs", parts)
     return [start + index * window for index in range(parts + 1)]
 
 
@@ -165,7 +166,7 @@ def as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | N
     """A recording whose events are all on its sensor."""
     if not isinstance(recording, Recording):
         if sensor_size is None:
-            raise InputError("sensor_size is not given; plain events need a width and a height")
+            raise InputError.expected("sensor_size", "a width and a height with plain events", sensor_size)
         recording = Recording(np.asarray(recording), sensor_size)
     elif sensor_size is not None:
         recording = replace(recording, sensor_size=sensor_size)

@@ -12,6 +12,7 @@ from ripe_mambaspike.events.recording import EVENT, Events
 from ripe_mambaspike.events.source import MAX_TIME, TIME_UNITS, EventSource
 
 MAX_COORDINATE = 65535
+ORDER_ROWS = 4096  # rows by which the order of unnamed columns is found
 OFF_ANY_SENSOR = "had a coordinate below 0 or above 65535"
 NAMES = {
     "x": ("x", "xs", "x_pos", "x_position", "col", "column"),
@@ -34,7 +35,7 @@ def find_columns(names: Sequence[str]) -> dict[str, str] | None:
 
 
 def guess_order(table: NDArray[Any]) -> str | None:
-    """The order of four unnamed columns [n, 4]: 'txyp', 'xytp' or 'xypt'; None when it cannot be told.
+    """The order of four unnamed columns [n, 4]: 'txyp', 'xytp' or 'xypt'; None when it is not clear.
 
     The polarity has two values, and the time is the column that never runs back and goes furthest.
     """
@@ -56,11 +57,18 @@ def guess_order(table: NDArray[Any]) -> str | None:
     return fits[0][1] if fits else None
 
 
+def column_order(table: NDArray[Any]) -> str:
+    """`guess_order` by the first rows, or an error."""
+    order = guess_order(table[:ORDER_ROWS])
+    if order is None:
+        raise ReadError.expected("columns", "columns with names x, y, t, p", "four without, of unclear order")
+    return order
+
+
 @dataclass
 class ColumnConverter:
-    """Turns columns into events; the unit of the times is settled by the first piece and then kept."""
+    """Turns columns into events; the unit of the times is decided by the first piece."""
 
-    origin: str
     source: EventSource
     time_unit: str | None = None
 
@@ -68,7 +76,7 @@ class ColumnConverter:
         """One piece; `start` is the number of its first event, for the error's sake."""
         lengths = {name: column.shape for name, column in columns.items()}
         if len(set(lengths.values())) != 1 or any(len(shape) != 1 for shape in lengths.values()):
-            raise ReadError(f"{self.origin} has columns of the shapes {lengths}; four of one length are wanted")
+            raise ReadError.expected("columns", "four of one length", lengths)
         x, y = (self._whole(name, columns[name], start) for name in "xy")
         p = self._whole("p", columns["p"], start, -1, 1)
         t = self._times(columns["t"], start)
@@ -84,7 +92,7 @@ class ColumnConverter:
         self, name: str, column: NDArray[Any], start: int, low: float = -np.inf, high: float = np.inf
     ) -> NDArray[Any]:
         if column.dtype.kind not in "iufb":
-            raise ReadError(f"{self.origin} has {name} of the type {column.dtype}; numbers are wanted")
+            raise ReadError.expected(name, "numbers", str(column.dtype))
         if column.dtype == np.float16:  # which has no 65535 to compare with
             column = column.astype(np.float32)
         bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
@@ -92,13 +100,13 @@ class ColumnConverter:
             bad |= (column != np.floor(column)) | np.isinf(column)
         if bad.any():
             at = int(np.argmax(bad))
-            wanted = "a whole number" if np.isinf(low) else f"a whole number from {low} to {high}"
-            raise ReadError(f"{self.origin} has {name} = {column[at]} in event {start + at}; {wanted} is wanted")
+            wanted = "integers" if np.isinf(low) else f"integers from {low} to {high}"
+            raise ReadError.expected(name, wanted, f"{column[at]} in event {start + at}")
         return column
 
     def _times(self, column: NDArray[Any], start: int) -> NDArray[np.int64]:
         if column.dtype.kind not in "iuf":
-            raise ReadError(f"{self.origin} has times of the type {column.dtype}; numbers are wanted")
+            raise ReadError.expected("t", "numbers", str(column.dtype))
         if self.time_unit is None:
             self.time_unit = _likely_unit(column)
         self.source.metadata["time_unit"] = self.time_unit
@@ -111,14 +119,11 @@ class ColumnConverter:
             bad = ~(np.abs(times) < MAX_TIME)
         if bad.any():
             at = int(np.argmax(bad))
-            raise ReadError(
-                f"{self.origin} has the time {column[at]} in event {start + at}; a number within ±2⁶² µs is wanted",
-                field="t",
-            )
+            raise ReadError.expected("t", "times within ±2⁶² µs", f"{column[at]} in event {start + at}")
         return times.astype(np.int64)
 
 
 def _likely_unit(column: NDArray[Any]) -> str:
-    """Whole numbers are µs, broken ones seconds."""
+    """Integers are µs, fractions are seconds."""
     finite = column[np.isfinite(column)] if column.dtype.kind == "f" else column
     return "us" if bool((finite == np.floor(finite)).all()) else "s"

@@ -46,7 +46,7 @@ class RegularBins:
 
     def __init__(self, span_us: int, steps: int) -> None:
         if not 1 <= steps <= span_us:
-            raise InputError(f"{span_us} µs are to make {steps} bins; bins of at least 1 µs are wanted")
+            raise InputError.expected("steps", f"from 1 to the span of {span_us} µs", steps)
         self.span_us, self.steps = span_us, steps
         self._start = self._index = 0
 
@@ -69,19 +69,19 @@ def edge_of(start_us: int, span_us: int, steps: int, index: int) -> int:
 def check_types(events: object) -> None:
     """Raise unless these are events: an array whose fields hold whole numbers."""
     if isinstance(events, Recording):
-        raise InputError("a Recording was pushed; its .events are wanted")
+        raise InputError.expected("events", "the .events of a Recording", "the Recording")
     if not isinstance(events, np.ndarray):
-        raise InputError(f"a {type(events).__name__} was pushed; an array with the fields x, y, t, p is wanted")
+        raise InputError.expected("events", "an array with the fields x, y, t, p", type(events).__name__)
     for name, (kind, *_) in (events.dtype.fields or {}).items():
         if kind.kind not in KINDS.get(name, kind.kind):
-            raise InputError(f"{name} is of the type {kind}; whole numbers are wanted")
+            raise InputError.expected(name, "integers", str(kind))
 
 
 def check_times(events: Events) -> None:
-    """Raise unless times, which are in order, can be reckoned with."""
+    """Raise unless the times, which are in order, fit into 62 bits."""
     (low, high), first, last = LIMITS["t"], int(events["t"][0]), int(events["t"][-1])
     if first < low or last > high:
-        raise InputError(f"t goes from {first} to {last}; {low} to {high} is wanted")
+        raise InputError.expected("t", f"values from {low} to {high}", f"{first} to {last}")
 
 
 class CellCounter:

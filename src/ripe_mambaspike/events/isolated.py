@@ -20,7 +20,7 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import EventSource, Options
+from ripe_mambaspike.events.source import EventSource, ReadOptions
 
 MAX_WAIT = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
 MAX_FACTS = 1 << 22  # bytes of one answer, without the events
@@ -52,39 +52,36 @@ class ReaderProcess:
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         self.process.stdin.flush()
 
-    def answer(self, path: Path) -> tuple[dict[str, Any], Events]:
+    def answer(self) -> tuple[dict[str, Any], Events]:
         """What it says next, and the events that come with it."""
         watch = threading.Timer(MAX_WAIT, self.process.kill)
         watch.daemon = True
         watch.start()
         try:
-            length = int.from_bytes(self._read(4, path), "little")
-            facts = json.loads(self._read(min(length, MAX_FACTS), path))
+            length = int.from_bytes(self._read(4), "little")
+            facts = json.loads(self._read(min(length, MAX_FACTS)))
             events = np.empty(min(facts.get("events", 0), MAX_EVENTS), EVENT)
             if len(events):
-                self._read_into(memoryview(events.view(np.uint8)), path)  # type: ignore[arg-type]
+                self._read_into(memoryview(events.view(np.uint8)))  # type: ignore[arg-type]
         finally:
             watch.cancel()
         if "error" in facts:
-            said = facts["error"].replace(os.path.abspath(path), str(path))  # noqa: PTH100
-            raise ReadError(said, field=facts["field"], path=path)
+            raise ReadError(facts["error"], field=facts["field"])
         return facts, events
 
-    def _read(self, count: int, path: Path) -> bytes:
+    def _read(self, count: int) -> bytes:
         data = bytearray(count)
-        self._read_into(memoryview(data), path)
+        self._read_into(memoryview(data))
         return bytes(data)
 
-    def _read_into(self, view: memoryview, path: Path) -> None:
+    def _read_into(self, view: memoryview) -> None:
         assert self.process.stdout is not None
         if self.process.stdout.readinto(view) != len(view):  # type: ignore[attr-defined]
             self.process.kill()
             code = self.process.wait()
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            raise ReadError(
-                f"{path}: expected a whole recording, got one that its decoder gave up on: it used too much time or "
-                f"memory, or is damaged (the process that reads it ended {how})",
-                path=path,
+            raise ReadError.expected(
+                "file", "data that its decoder can read within bounds of time and memory", f"an end {how}"
             )
 
     def usable(self) -> bool:
@@ -107,7 +104,7 @@ _idle: list[ReaderProcess] = []  # at most one; list.pop and list.append are ato
 
 
 @contextmanager
-def lease_reader(path: Path) -> Iterator[ReaderProcess]:
+def lease_reader() -> Iterator[ReaderProcess]:
     """A process to read one file with. It is kept for the next file, unless this one did not end well."""
     try:
         taken = _idle.pop()
@@ -119,7 +116,7 @@ def lease_reader(path: Path) -> Iterator[ReaderProcess]:
     try:
         taken = taken or ReaderProcess()
     except (OSError, TypeError) as error:
-        raise ReadError(f"{path} cannot be read: no process could be started for it ({error})", path=path) from error
+        raise ReadError.expected("process", "a process to read with", str(error)) from error
     kept = False
     try:
         yield taken
@@ -128,7 +125,7 @@ def lease_reader(path: Path) -> Iterator[ReaderProcess]:
         kept = True  # the decoder refused the file, in order
         raise
     except OSError as error:
-        raise ReadError(f"{path} cannot be read: the process for it ended ({error})", path=path) from error
+        raise ReadError.expected("process", "a process that reads the file", f"none any more ({error})") from error
     finally:
         if kept and taken.usable() and not _idle:
             _idle.append(taken)
@@ -136,8 +133,8 @@ def lease_reader(path: Path) -> Iterator[ReaderProcess]:
             taken.close()
 
 
-def open_source(name: str, path: Path, options: Options) -> EventSource:
-    """The source that `open_here` of the format's module gives, opened and read there."""
+def open_isolated(name: str, path: Path, options: ReadOptions) -> EventSource:
+    """Open a file by the format of that name, in the other process; its events are decoded there too."""
     request = {
         "format": name,
         "path": os.path.abspath(path),  # noqa: PTH100  (a link stays one)
@@ -145,25 +142,22 @@ def open_source(name: str, path: Path, options: Options) -> EventSource:
         "time_unit": options.time_unit,
         "read": False,
     }
-    with lease_reader(path) as process:
+    with lease_reader() as process:
         process.ask(request)
-        facts, _ = process.answer(path)
-    source = EventSource(name, lambda: iter(()))
-    source.sensor_size = facts["sensor_size"] and (facts["sensor_size"][0], facts["sensor_size"][1])
-    source.metadata = facts["metadata"]
+        facts, _ = process.answer()
 
-    def pieces() -> Iterator[Events]:
-        with lease_reader(path) as process:
+    def read_events(source: EventSource) -> Iterator[Events]:
+        with lease_reader() as process:
             process.ask({**request, "read": True})
             while True:
-                facts, events = process.answer(path)
+                facts, events = process.answer()
                 source.metadata, source.left_out = facts["metadata"], facts["left_out"]
                 if facts["ended"]:
                     return
                 yield events
 
-    source.pieces = pieces
-    return source
+    size = facts["sensor_size"]
+    return EventSource(name, read_events, size and (size[0], size[1]), facts["metadata"])
 
 
 @atexit.register

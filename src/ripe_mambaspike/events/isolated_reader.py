@@ -14,12 +14,12 @@ from typing import IO, Any
 
 import numpy as np
 
+import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import ReadError, RipeError
-from ripe_mambaspike.events.formats import aedat4, hdf5
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import BLOCK, EventSource, Options, empty_events
+from ripe_mambaspike.events.registry import FORMATS
+from ripe_mambaspike.events.source import BLOCK, EventSource, ReadOptions, empty_events
 
-FORMATS = {module.FORMAT: module for module in (aedat4, hdf5)}
 MAX_MEMORY = 3 << 28  # bytes of address space on top of what it has when a file is opened
 MAX_SILENCE = 5.0  # seconds, while there is something to say
 MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many more as it has megabytes
@@ -40,12 +40,12 @@ def serve(request: dict[str, Any], out: IO[bytes]) -> None:
     path = Path(request["path"])
     size = request["sensor_size"]
     try:
-        module = FORMATS[request["format"]]
-        module.load(path)
+        format_ = FORMATS[request["format"]]
+        format_.load_packages()
         bound_memory()
         until = time.process_time() + MAX_SECONDS + path.stat().st_size / 1e6
         bound_seconds(until)
-        source = module.open_here(path, Options(size and (size[0], size[1]), request["time_unit"]))
+        source = format_.open_here(path, ReadOptions(size and (size[0], size[1]), request["time_unit"]))
         if request["read"]:
             _say_pieces(out, source, until)
         _say(out, source, ended=True)
@@ -53,11 +53,11 @@ def serve(request: dict[str, Any], out: IO[bytes]) -> None:
     except RipeError as error:
         said, field = str(error), error.field
     except OSError as error:
-        said, field = f"{path} cannot be read ({error.strerror or error})", None
+        said, field = f"file: expected a readable one, got {error.strerror or error}", "file"
     except MemoryError:
-        said, field = f"{path} needs more than {MAX_MEMORY >> 20} MiB to be read", None
+        said, field = f"file: expected one that needs at most {MAX_MEMORY >> 20} MiB, got one that needs more", "file"
     except Exception as error:  # a decoder that stumbled over damage it did not foresee
-        said, field = f"{path} is damaged ({type(error).__name__}: {error})", None
+        said, field = f"file: expected a whole one, got damage ({type(error).__name__}: {error})", "file"
     _write(out, {"error": str(ReadError(said)), "field": field})
 
 

@@ -11,29 +11,26 @@ import stat
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import InputError, ReadError, one_line
-from ripe_mambaspike.events.formats import aedat2, aedat3, aedat4, arrays, atis, dat, evt2, evt3, evt21, hdf5, text
 from ripe_mambaspike.events.recording import Events, Recording, RecordingWarning
+from ripe_mambaspike.events.registry import FORMATS
 from ripe_mambaspike.events.sensors import SIZES, likely_size
 from ripe_mambaspike.events.source import (
     FREE_BYTES,
     MAX_EXPANSION,
     MAX_TIME,
     EventSource,
-    Options,
+    ReadOptions,
     check_expansion,
     empty_events,
 )
 
-# Those with a magic first, then those recognized by what they look like.
-FORMATS: tuple[ModuleType, ...] = (aedat2, aedat3, aedat4, evt2, evt21, evt3, dat, hdf5, arrays, text, atis)
 HEAD_BYTES = 1 << 13
-KNOWN_FORMATS = "AEDAT 2.0, 3.1 or 4, EVT 2.0, 2.1 or 3.0, DAT, HDF5, npy, npz, text or 40-bit ATIS is wanted"
 OUTSIDE = "outside"
 BACKWARDS = "backwards"
 NEGATIVE = "negative"
@@ -69,7 +66,7 @@ def read_chunks(
     has the warnings and the metadata of the whole.
     """
     if not isinstance(events, int | np.integer) or events < 1:
-        raise InputError(f"events is {events!r}; a whole number of at least 1 is wanted")
+        raise InputError.expected("events", "an int of at least 1", repr(events))
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
     return _chunks(opened, int(events))
 
@@ -97,28 +94,29 @@ def open_recording(
     strict: bool = False,
 ) -> "OpenRecording":
     """The recording, opened but not read."""
-    options = Options(sensor_size, time_unit)
+    options = ReadOptions(sensor_size, time_unit)
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
-        raise InputError(f"the path is {path!r}; the name of a file is wanted")
+        raise InputError.expected("path", "the name of a file", path)
     path = Path(path)
     try:
         head, size = _head(path)
-        for module in FORMATS:
-            if module.recognizes(head, path):
-                return OpenRecording(path, module.open_source(path, options), options, strict, size)
+        known = sorted(FORMATS.values(), key=lambda one: one.order)
+        for one in known:
+            if one.recognizes(head, path):
+                return OpenRecording(path, one.open(path, options), options, strict, size)
     except ReadError as error:
-        error.path = error.path or path
-        raise
+        raise error.in_file(path) from error.__cause__
     except OSError as error:
-        raise ReadError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise ReadError.expected("file", "a readable recording", error, path=path) from error
     start = " ".join(f"{byte:02x}" for byte in head[:8])
-    raise ReadError(f"{path} is of no known format (it starts with the bytes {start}); {KNOWN_FORMATS}")
+    titles = ", ".join(one.title for one in known)
+    raise ReadError.expected("format", f"one of {titles}", f"a file that starts with the bytes {start}", path=path)
 
 
 class OpenRecording:
     """A recording whose events are read once, piece by piece, and checked on the way."""
 
-    def __init__(self, path: Path, source: EventSource, options: Options, strict: bool, size: int) -> None:
+    def __init__(self, path: Path, source: EventSource, options: ReadOptions, strict: bool, size: int) -> None:
         self.path = path
         self.size = size  # bytes of the file
         self.format = source.format
@@ -131,7 +129,7 @@ class OpenRecording:
         self._last: int | None = None
         if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
             width, height = self.declared_size
-            raise ReadError(f"{path} says its sensor has {width}×{height} pixels; sides from 1 to 65536 are wanted")
+            raise ReadError.expected("sensor_size", "sides from 1 to 65536", f"{width}×{height}", path=path)
         self.corner = (0, 0)  # that the events reach to, where nobody says the sensor's size
 
     def pieces(self) -> Iterator[Events]:
@@ -142,19 +140,17 @@ class OpenRecording:
                 seen += len(piece)
                 kept = self._check(piece, seen - len(piece))
                 self.events += len(kept)
-                check_expansion(self.path, seen, self.size)
+                check_expansion(seen, self.size)
                 if len(kept):
                     yield kept
         except ReadError as error:
-            error.path = error.path or self.path
-            raise
+            raise error.in_file(self.path) from error.__cause__
         except OSError as error:
-            raise ReadError(f"{self.path} cannot be read ({error.strerror or error})") from error
-        if self.strict and self.warnings:
-            raise ReadError(f"{self.path}: {self.warnings[0]}")
+            raise ReadError.expected("file", "a readable recording", error, path=self.path) from error
+        self._check_strict()
         if not self.events:
-            why = f" ({self.warnings[0]})" if self.warnings else ""
-            raise ReadError(f"{self.path} holds no events{why}; at least one is wanted")
+            got = f"none ({self.warnings[0]})" if self.warnings else "none"
+            raise ReadError.expected("events", "at least one", got, path=self.path)
 
     def recording(self, events: Events) -> Recording:
         """The events as a recording of this sensor."""
@@ -200,11 +196,7 @@ class OpenRecording:
         back = int(np.count_nonzero(times[1:] < times[:-1]))
         low, high = (int(times.min()), int(times.max())) if back else (int(times[0]), int(times[-1]))
         if not -MAX_TIME < low <= high < MAX_TIME:
-            raise ReadError(
-                f"{self.path}: t: expected times between −2⁶² and 2⁶² µs, got {low if low <= -MAX_TIME else high}",
-                field="t",
-                path=self.path,
-            )
+            raise ReadError.expected("t", "times between −2⁶² and 2⁶² µs", low if low <= -MAX_TIME else high)
         if low < 0:
             self.trouble[NEGATIVE] += int(np.count_nonzero(times < 0))
         if self._last is not None and times[0] < self._last:
@@ -218,9 +210,13 @@ class OpenRecording:
             inside = (piece["x"] < self.declared_size[0]) & (piece["y"] < self.declared_size[1])
             self.trouble[OUTSIDE] += len(piece) - int(np.count_nonzero(inside))
             piece = piece[inside]
-        if self.strict and self.warnings:
-            raise ReadError(f"{self.path}: {self.warnings[0]}, by event {before + len(times)}")
+        self._check_strict(f" by event {before + len(times)}")
         return piece
+
+    def _check_strict(self, where: str = "") -> None:
+        if self.strict and self.warnings:
+            got = f"{self.warnings[0]}{where}"
+            raise ReadError.expected("strict", "a recording without warnings", got, path=self.path)
 
 
 def _events(count: int) -> str:
@@ -234,17 +230,17 @@ def _head(path: Path) -> tuple[bytes, int]:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             kind = "a folder" if stat.S_ISDIR(facts.st_mode) else "no plain file"
-            raise ReadError(f"{path} is {kind}; a recording is wanted")
+            raise ReadError.expected("file", "a recording", kind)
         head = os.read(descriptor, HEAD_BYTES)
-        _check_holes(descriptor, facts.st_size, path)
+        _check_holes(descriptor, facts.st_size)
     finally:
         os.close(descriptor)
     if not head:
-        raise ReadError(f"{path} is empty (0 bytes); a recording is wanted")
+        raise ReadError.expected("size", "a recording", "an empty file")
     return head, facts.st_size
 
 
-def _check_holes(descriptor: int, size: int, path: Path) -> None:
+def _check_holes(descriptor: int, size: int) -> None:
     """A file can have any size without a byte written: its holes would be read as zeros for hours."""
     if size <= FREE_BYTES or not hasattr(os, "SEEK_HOLE"):
         return
@@ -257,8 +253,6 @@ def _check_holes(descriptor: int, size: int, path: Path) -> None:
     except OSError as error:
         if error.errno != errno.ENXIO:  # which says that nothing but a hole comes
             return
-        raise ReadError(
-            f"{path}: size: expected bytes that were written, got {written:,} of {size:,} and holes for the rest",
-            field="size",
-            path=path,
+        raise ReadError.expected(
+            "size", f"{size:,} bytes that were written", f"{written:,} and holes for the rest"
         ) from error

@@ -23,17 +23,17 @@ def make_events(x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike) -> Event
     columns = [np.asarray(column) for column in (x, y, t, p)]
     lengths = {len(column) if column.ndim == 1 else column.shape for column in columns}
     if len(lengths) != 1 or columns[0].ndim != 1:
-        raise InputError(f"x, y, t and p have the shapes {[column.shape for column in columns]}; one length is wanted")
+        raise InputError.expected("events", "columns of one length", f"shapes {[column.shape for column in columns]}")
     events = np.empty(len(columns[0]), EVENT)
     for name, column in zip("xytp", columns, strict=True):
         if column.dtype.kind not in "iufb" and len(column):
-            raise InputError(f"{name} is of the type {column.dtype}; whole numbers are wanted")
+            raise InputError.expected(name, "integers", str(column.dtype))
         low, high = LIMITS[name]
-        # What is not a number compares as false, and is refused with the rest.
+        # NaN compares as false, and is refused with the rest.
         if len(column) and not (low <= column.min() and column.max() <= high):
-            raise InputError(f"{name} goes from {column.min()} to {column.max()}; {low} to {high} is wanted")
+            raise InputError.expected(name, f"values from {low} to {high}", f"{column.min()} to {column.max()}")
         if column.dtype.kind == "f" and (column != np.floor(column)).any():
-            raise InputError(f"{name} has broken numbers; whole ones are wanted")
+            raise InputError.expected(name, "integers", "fractions")
         events[name] = column
     return events
 
@@ -51,13 +51,11 @@ class Recording:
     def __post_init__(self) -> None:
         names = self.events.dtype.names or ()
         if self.events.ndim != 1 or not {"x", "y", "t", "p"} <= set(names):
-            raise InputError(
-                f"events have the shape {self.events.shape} and the fields {names}; "
-                "a one-dimensional array with the fields x, y, t, p is wanted"
-            )
+            got = f"shape {self.events.shape} with the fields {names}"
+            raise InputError.expected("events", "a one-dimensional array with the fields x, y, t, p", got)
         width, height = self.sensor_size
         if not (0 < width <= 65536 and 0 < height <= 65536):
-            raise InputError(f"sensor_size is {self.sensor_size}; a width and a height of at least one are wanted")
+            raise InputError.expected("sensor_size", "a width and a height from 1 to 65536", self.sensor_size)
 
     def __repr__(self) -> str:
         width, height = self.sensor_size
@@ -119,6 +117,8 @@ def check_inside(recording: Recording) -> None:
         return
     right, bottom = int(events["x"].max()), int(events["y"].max())
     if right >= width or bottom >= height or min(int(events["x"].min()), int(events["y"].min())) < 0:
-        raise InputError(f"events reach to ({right}, {bottom}); the {width}×{height} sensor ends before")
+        raise InputError.expected(
+            "events", f"events inside the {width}×{height} sensor", f"some at ({right}, {bottom})"
+        )
     if not np.isin((events["p"].min(), events["p"].max()), (0, 1)).all():
-        raise InputError(f"polarities go from {events['p'].min()} to {events['p'].max()}; 0 and 1 are wanted")
+        raise InputError.expected("p", "0 and 1", f"values from {events['p'].min()} to {events['p'].max()}")

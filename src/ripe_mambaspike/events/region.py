@@ -36,11 +36,9 @@ class SensorRegion:
     def check_size(self, size: Size) -> None:
         """Raise unless a source that names its sensor is of the size that the network was trained on, or asked for."""
         if self.size not in (None, size) and (self.size_given or not self.crop_given):
-            said = "as asked for" if self.size_given else "which the network was trained on"
-            raise InputError(
-                f"sensor_size: expected {format_size(self.size)}, {said}, got {format_size(size)}; {_overrides(size)}",
-                field="sensor_size",
-            )
+            reason = "as given" if self.size_given else "which the network was trained on"
+            wanted = f"{format_size(self.size)}, {reason}"
+            raise InputError.expected("sensor_size", wanted, format_size(size), hint=_overrides(size))
         if self.crop is not None:
             check_crop(self.crop, size)
 
@@ -55,11 +53,8 @@ class SensorRegion:
             self.check_size(size)
             return size, size_from
         if corner[0] >= self.size[0] or corner[1] >= self.size[1]:
-            raise InputError(
-                f"sensor_size: expected events on the {format_size(self.size)} sensor of the network's training set, "
-                f"got events up to ({corner[0]}, {corner[1]}); {_overrides(size)}",
-                field="sensor_size",
-            )
+            wanted = f"events on the {format_size(self.size)} sensor which the network was trained on"
+            raise InputError.expected("sensor_size", wanted, f"events up to {corner}", hint=_overrides(size))
         return self.size, "the network"
 
     def fit(self, recording: Recording) -> Recording:
@@ -73,7 +68,7 @@ class SensorRegion:
         if (done := metadata.get("crop")) is not None:
             if self.crop == tuple(done) and recording.sensor_size == self.binned_size:
                 return recording
-            raise InputError(f"crop: expected a whole recording, got one cropped to {_crop(done)}", field="crop")
+            raise InputError.expected("crop", "a whole recording", f"one cropped to {_crop(done)}")
         corner = int(recording["x"].max()), int(recording["y"].max())
         size, size_from = self.decide_size(recording.sensor_size, metadata.get("sensor_size_from"), corner)
         said = list(recording.warnings)
@@ -88,7 +83,7 @@ class SensorRegion:
         if not len(events):
             name = "crop" if self.crop else "sensor_size"
             where = f"in the crop {_crop(self.crop)}" if self.crop else f"on the {format_size(size)} sensor"
-            raise InputError(f"{name}: expected events {where}, got none", field=name)
+            raise InputError.expected(name, f"events {where}", "none")
         facts: dict[str, Any] = {**metadata, "sensor_size_from": size_from, "whole_size": size, FITTED: self}
         binned = size if self.crop is None else self.crop[2:]
         return replace(recording, events=events, sensor_size=binned, metadata=facts, warnings=tuple(said))
@@ -100,10 +95,10 @@ def check_crop(crop: Any, size: Size | None = None) -> Crop:
     whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in values)
     across, down = size or (MAX_SIDE, MAX_SIDE)
     if len(values) != 4 or not whole or min(values[:2]) < 0 or min(values[2:]) < 1:
-        raise InputError(f"crop: expected x, y, width and height in pixels, got {_crop(crop)}", field="crop")
+        raise InputError.expected("crop", "x, y, width and height in pixels", _crop(crop))
     left, top, width, height = map(int, values)
     if left + width > across or top + height > down:
-        raise InputError(f"crop: expected a part of the {across}×{down} sensor, got {_crop(crop)}", field="crop")
+        raise InputError.expected("crop", f"a part of the {across}×{down} sensor", _crop(crop))
     return left, top, width, height
 
 

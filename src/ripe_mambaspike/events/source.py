@@ -22,22 +22,22 @@ DecoderState = TypeVar("DecoderState")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a reader may be told when the file does not say it."""
+class ReadOptions:
+    """What the caller says where the file does not."""
 
     sensor_size: tuple[int, int] | None = None
     time_unit: str | None = None  # of formats that do not fix it: s, ms, us or ns
 
     def __post_init__(self) -> None:
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
-            raise InputError(f"time_unit is {self.time_unit!r}; one of {', '.join(TIME_UNITS)} is wanted")
+            raise InputError.expected("time_unit", f"one of {', '.join(TIME_UNITS)}", repr(self.time_unit))
         size: Any = self.sensor_size
         if size is not None and not (
             isinstance(size, tuple | list)
             and len(size) == 2
             and all(isinstance(side, int | np.integer) and 0 < side <= 65536 for side in size)
         ):
-            raise InputError(f"sensor_size is {size}; a width and a height from 1 to 65536 are wanted")
+            raise InputError.expected("sensor_size", "a width and a height from 1 to 65536", size)
 
 
 @dataclass
@@ -45,12 +45,15 @@ class EventSource:
     """An opened recording: what its header says, and its events piece by piece, in the order of the file."""
 
     format: str
-    pieces: Callable[[], Iterator[Events]]
+    reader: Callable[["EventSource"], Iterator[Events]]  # gets this source, to count what it leaves out
     sensor_size: tuple[int, int] | None = None  # None when the format does not say
     metadata: dict[str, Any] = field(default_factory=dict)
     likely_sizes: tuple[tuple[int, int], ...] = ()  # of sensors that write this format
     # Counted while the pieces are read: what was left out, and why. Never silently.
     left_out: dict[str, int] = field(default_factory=dict)
+
+    def pieces(self) -> Iterator[Events]:
+        return self.reader(self)
 
     def leave_out(self, count: int | np.integer[Any], why: str) -> None:
         if count:
@@ -66,10 +69,8 @@ def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> 
     """The words from a byte on, a block at a time. A block is overwritten by the next one."""
     size = path.stat().st_size
     if (size - start) % dtype.itemsize:
-        whole = (size - start) // dtype.itemsize
-        raise ReadError(
-            f"{path} is cut off at byte {size}: the word that starts at byte {start + whole * dtype.itemsize} "
-            f"needs {dtype.itemsize} bytes"
+        raise ReadError.expected(
+            "size", f"whole words of {dtype.itemsize} bytes from byte {start} on", f"a file cut off at byte {size}"
         )
     buffer = np.empty(count, dtype)
     view = memoryview(buffer.view(np.uint8))  # type: ignore[arg-type]
@@ -79,15 +80,11 @@ def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> 
             yield buffer[: got // dtype.itemsize]
 
 
-def check_expansion(path: Path, events: int, size: int) -> None:
+def check_expansion(events: int, size: int) -> None:
     """A file of so many bytes may hold so many events. One that is packed, or has holes, can claim any number."""
     most = max(FREE_BYTES, MAX_EXPANSION * size) // EVENT.itemsize
     if events > most:
-        raise ReadError(
-            f"{path}: events: expected at most {most:,} in a file of {size:,} bytes, got {events:,} or more",
-            field="events",
-            path=path,
-        )
+        raise ReadError.expected("events", f"at most {most:,} in a file of {size:,} bytes", f"{events:,} or more")
 
 
 def decode_blocks(

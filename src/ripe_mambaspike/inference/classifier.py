@@ -15,7 +15,7 @@ from ripe_mambaspike.events.binning import bin_events
 from ripe_mambaspike.events.reading import read
 from ripe_mambaspike.events.recording import Recording, RecordingWarning
 from ripe_mambaspike.events.region import Crop, SensorRegion, Size, check_crop, format_size
-from ripe_mambaspike.events.source import Options
+from ripe_mambaspike.events.source import ReadOptions
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, find_checkpoint
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def make_classifier(
     crop: Crop | None = None,
 ) -> Classifier:
     """A network with what its labels say, if it has any, except for a sensor and a crop that the caller gives."""
-    Options(sensor_size)  # which checks it
+    ReadOptions(sensor_size)  # which checks it
     own_size, own_crop = (labels.sensor_size, labels.crop) if labels else (None, None)
     size = own_size if sensor_size is None else (int(sensor_size[0]), int(sensor_size[1]))
     if crop is not None:

@@ -1,47 +1,47 @@
-"""Where a recording is being watched: a place that moves with the clock on the wall."""
+"""The position of playback, which moves with the wall clock."""
 
 from dataclasses import dataclass, replace
 
-END_PAUSE_SECONDS = 1.0  # s that the end is shown before the next round: the last answer is due there
+END_PAUSE_SECONDS = 1.0  # that the end is shown before the next round: the last prediction is due there
 
 
 @dataclass(frozen=True)
 class PlaybackClock:
-    """At `place_us` of the recording at wall time `since` (s), from where it goes on at `speed` unless held."""
+    """At `position_us` of the recording at wall time `since` (s), from where it goes on at `speed` unless paused."""
 
     duration_us: int
     since: float
-    place_us: float = 0.0
+    position_us: float = 0.0
     speed: float = 1.0
-    held: bool = False
+    paused: bool = False
     loop: bool = True
-    round: int = 0  # grows whenever the place jumps back or forth
+    round: int = 0  # grows whenever the position jumps
 
     def at(self, now: float) -> "PlaybackClock":
-        """The same clock, brought to this time: rounds begun, or held at the end."""
-        moved = 0.0 if self.held else max(0.0, now - self.since) * 1e6 * self.speed
-        place = self.place_us + moved
-        if not self.loop and place >= self.duration_us:
-            return replace(self, since=now, place_us=float(self.duration_us), held=True)
-        if place < self.duration_us + END_PAUSE_SECONDS * 1e6 * self.speed:
-            return replace(self, since=now, place_us=place)
-        return replace(self, since=now, place_us=0.0, round=self.round + 1)
+        """The clock at this time: in its next round, or paused at the end."""
+        moved = 0.0 if self.paused else max(0.0, now - self.since) * 1e6 * self.speed
+        position = self.position_us + moved
+        if not self.loop and position >= self.duration_us:
+            return replace(self, since=now, position_us=float(self.duration_us), paused=True)
+        if position < self.duration_us + END_PAUSE_SECONDS * 1e6 * self.speed:
+            return replace(self, since=now, position_us=position)
+        return replace(self, since=now, position_us=0.0, round=self.round + 1)
 
     @property
-    def watched_us(self) -> int:
-        """The place that is shown: the end while it rests there."""
-        return min(int(self.place_us), self.duration_us)
+    def shown_us(self) -> int:
+        """The position that is shown: the end during the pause there."""
+        return min(int(self.position_us), self.duration_us)
 
     def seek(self, now: float, share: float) -> "PlaybackClock":
-        return replace(self, since=now, place_us=share * self.duration_us, round=self.round + 1)
+        return replace(self, since=now, position_us=share * self.duration_us, round=self.round + 1)
 
-    def hold(self, now: float) -> "PlaybackClock":
-        return replace(self.at(now), held=True)
+    def pause(self, now: float) -> "PlaybackClock":
+        return replace(self.at(now), paused=True)
 
-    def go(self, now: float) -> "PlaybackClock":
-        """On from here; from the beginning where it had ended."""
-        again = self.held and self.place_us >= self.duration_us
-        return replace(self.seek(now, 0.0) if again else self.at(now), held=False, since=now)
+    def resume(self, now: float) -> "PlaybackClock":
+        """Continue from here, or from the beginning if it had ended."""
+        again = self.paused and self.position_us >= self.duration_us
+        return replace(self.seek(now, 0.0) if again else self.at(now), paused=False, since=now)
 
     def change(self, now: float, *, speed: float | None = None, loop: bool | None = None) -> "PlaybackClock":
         here = self.at(now)

@@ -1,7 +1,6 @@
-"""A connection to the service: let go when it asks for nothing or takes nothing, and closed so that a refusal can
-still be read.
+"""Connections to the server: closed when they send nothing or read nothing, and so that a refusal can still be read.
 
-Only the server loads this module; it needs uvicorn.
+Only the server imports this module; it needs uvicorn.
 """
 
 import asyncio
@@ -11,16 +10,21 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ripe_mambaspike.live.connection_counter import ConnectionCounter, address_key, refusing
-from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
+from ripe_mambaspike.live.limits import (
+    ConnectionCounter,
+    ServerLimits,
+    TokenBucket,
+    address_key,
+    make_refusing_app,
+)
 
-IDLE_SECONDS = 1.0  # that a connection has asked for nothing before another of its address may take its place
+IDLE_SECONDS = 1.0  # without a request, after which another connection of the same address may take its place
 CLOSING_SECONDS = 5.0  # that a viewer may take to answer a close
-MAX_UNSENT = 1 << 20  # bytes of answers to pings that a viewer does not take
+MAX_UNSENT_BYTES = 1 << 20  # of replies to pings that a viewer does not read
 FRAMES_PER_MESSAGE = 10  # pings and parts of messages, for each message that is allowed
 
 
-class Closer:
+class ResponseTransport:
     """What a response is written to: a transport whose end the connection decides on."""
 
     def __init__(self, connection: "HttpConnection") -> None:
@@ -29,17 +33,17 @@ class Closer:
 
 
 class TimedConnection(asyncio.Protocol):
-    """What both kinds of connection share: who takes nothing of what was written is cut off, and its place given up."""
+    """What both kinds of connection share: a client that reads nothing is cut off, and its place is free again."""
 
     limits = ServerLimits()
-    callers = ConnectionCounter(limits.per_address)  # each server has its own
+    counter = ConnectionCounter(limits.per_address)  # each server has its own
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     cutting: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.keep()
-        self.callers.leave(self.transport)
+        self.cancel_cut()
+        self.counter.remove(self.transport)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -47,61 +51,61 @@ class TimedConnection(asyncio.Protocol):
         self.cut_in(self.limits.stalled_seconds)
 
     def resume_writing(self) -> None:
-        self.keep()
+        self.cancel_cut()
         super().resume_writing()
 
     def cut_in(self, seconds: float) -> None:
-        """Cut it off after so long, whatever is still to be sent: closing it would wait for that to be taken."""
+        """Cut it off after this time, whatever is still to be sent: closing it would wait for that to be read."""
         if self.cutting is None:
             self.cutting = self.loop.call_later(seconds, self.transport.abort)
 
-    def keep(self) -> None:
+    def cancel_cut(self) -> None:
         if self.cutting is not None:
             self.cutting.cancel()
             self.cutting = None
 
 
 class HttpConnection(TimedConnection, H11Protocol):
-    """One connection. Between requests it waits; who waits too long, or is the oldest of too many, is let go."""
+    """One connection. Between requests it is idle; one that is idle too long, or the oldest of too many, is closed."""
 
     waiting: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}  # the oldest first; each server has its own
     refusing_socket: ClassVar[type["RefusingSocket"]]
     refuse: ClassVar[Callable[..., Any]]
     upgraded = False
-    left: int | None = None  # bytes that are still read and thrown away after a refusal, once there was one
+    left: int | None = None  # bytes that are still read and thrown away after a refusal
     key = ""  # of its address
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.key = address_key(self.client[0] if self.client else "")
         if self._admit():
-            self._note()
+            self._update_idle()
         if len(self.waiting) > self.limits.waiting:
-            next(iter(self.waiting))._let_go()
+            next(iter(self.waiting))._close_idle()
 
     def _admit(self) -> bool:
-        """Whether it stays: served, or refused with a sentence. An idle one of the same address gives up its place."""
-        if not self.callers.has_room(self.key):
+        """Whether it stays: served, or refused with a reason. An idle one of the same address makes room."""
+        if not self.counter.has_room(self.key):
             latest = self.loop.time() + self.limits.head_seconds - IDLE_SECONDS
             idle = (one for one, timer in self.waiting.items() if one.key == self.key and timer.when() <= latest)
             if (oldest := next(idle, None)) is not None:
-                oldest._let_go()
-        if self.callers.has_room(self.key):
-            return self.callers.enter(self.transport, self.key)
-        if not self.callers.turn_away(self.transport, self.key):
+                oldest._close_idle()
+        if self.counter.has_room(self.key):
+            return self.counter.accept(self.transport, self.key)
+        if not self.counter.refuse(self.transport, self.key):
             self.transport.abort()
             return False
         self.app, self.ws_protocol_class = self.refuse, self.refusing_socket
         return True
 
-    def _let_go(self) -> None:
-        self._forget()
+    def _close_idle(self) -> None:
+        self._stop_waiting()
         self.connections.discard(self)  # at once: many may come before it is gone
-        self.callers.leave(self.transport)
+        self.counter.remove(self.transport)
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -115,18 +119,18 @@ class HttpConnection(TimedConnection, H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_started:
-            self.cycle.transport = Closer(self)  # type: ignore[assignment]
-        self._note()
+            self.cycle.transport = ResponseTransport(self)  # type: ignore[assignment]
+        self._update_idle()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self.upgraded = True  # it is another protocol's from here on
-        self.keep()
+        self.cancel_cut()
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
         if self.left is None:
             super().on_response_complete()
-        self._note()
+        self._update_idle()
 
     def finish(self) -> None:
         """The response says that the connection closes. A body that is still coming is read on for a little while:
@@ -141,32 +145,32 @@ class HttpConnection(TimedConnection, H11Protocol):
             self.transport.abort()
         self.flow.resume_reading()
 
-    def _note(self) -> None:
-        """Whether it waits, or a request is being answered."""
+    def _update_idle(self) -> None:
+        """Note whether it is idle, or a request is being answered."""
         answered = self.cycle is None or self.cycle.response_complete
         if self.upgraded or not answered or self.transport.is_closing():
-            self._forget()
+            self._stop_waiting()
         elif self not in self.waiting:
             self.waiting[self] = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
         if self.transport.is_closing() and not self.upgraded:
             self.cut_in(self.limits.stalled_seconds)
 
-    def _forget(self) -> None:
+    def _stop_waiting(self) -> None:
         timer = self.waiting.pop(self, None)
         if timer is not None:
             timer.cancel()
 
 
 class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
-    """A viewer's websocket. It answers pings, or is cut off: what it does not read, the system's buffers hide long."""
+    """A viewer's websocket. It must answer pings: buffers of the system hide for long that it reads nothing."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         rate = FRAMES_PER_MESSAGE * self.limits.messages_a_second
-        self._allowance = TokenBucket(rate, 2 * rate)
+        self._bucket = TokenBucket(rate, 2 * rate)
 
     def keepalive_timeout(self) -> None:
-        if self.read_paused:  # its answer may be here, behind a message that is being seen to
+        if self.read_paused:  # its answer may wait behind a message that is being handled
             self.pong_timer = None
             self.schedule_ping()
             return
@@ -174,12 +178,12 @@ class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
 
     def on_task_complete(self, task: "asyncio.Task[None]") -> None:
         super().on_task_complete(task)
-        self.keep()
+        self.cancel_cut()
         if not self.disconnected:
             self.cut_in(CLOSING_SECONDS)
 
     def handle_ping(self) -> None:
-        if self._allowed() and self.transport.get_write_buffer_size() <= MAX_UNSENT:
+        if self._allowed() and self.transport.get_write_buffer_size() <= MAX_UNSENT_BYTES:
             super().handle_ping()
         else:
             self.transport.abort()
@@ -200,8 +204,8 @@ class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def _allowed(self) -> bool:
-        """Whether another frame may come that is no message of its own."""
-        return self._allowance.take(self.loop.time())
+        """Whether another frame that is no message of its own is allowed."""
+        return self._bucket.take(self.loop.time())
 
 
 def _is_text(data: bytes) -> bool:
@@ -222,9 +226,9 @@ class RefusingSocket(ViewerSocket):
         self.app = self.refuse
 
 
-def bounded(limits: ServerLimits, callers: ConnectionCounter) -> tuple[type[HttpConnection], type[ViewerSocket]]:
+def make_protocols(limits: ServerLimits, counter: ConnectionCounter) -> tuple[type[HttpConnection], type[ViewerSocket]]:
     """The connections of one server, and its websockets."""
-    refuse = staticmethod(refusing(limits.per_address))
-    shared: dict[str, Any] = {"limits": limits, "callers": callers, "refuse": refuse}
+    refuse = staticmethod(make_refusing_app(limits.per_address))
+    shared: dict[str, Any] = {"limits": limits, "counter": counter, "refuse": refuse}
     own = {"waiting": {}, "refusing_socket": type("RefusingSocket", (RefusingSocket,), shared)}
     return type("HttpConnection", (HttpConnection,), shared | own), type("ViewerSocket", (ViewerSocket,), shared)

@@ -1,29 +1,29 @@
-"""The recordings there are to watch: a folder's, by numbers given at the start, and those that viewers sent.
+"""The recordings that can be watched: those of a folder, by number, and uploads, by key.
 
-A number or a key is looked up in a table; nothing that comes from the network is ever part of a path.
+A number or a key is looked up in a table; nothing that a viewer sends ever becomes part of a path.
 """
 
 import asyncio
 import os
 import secrets
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import InputError, ReadError, RipeError
 from ripe_mambaspike.events.recording import Recording
-from ripe_mambaspike.live.engine import PredictionWorker
-from ripe_mambaspike.live.limits import ServerLimits
+from ripe_mambaspike.live.limits import MEGABYTE, ServerLimits
 from ripe_mambaspike.live.network import ServedNetwork
 from ripe_mambaspike.live.reading import read_in_subprocess
-from ripe_mambaspike.live.watched import WatchedRecording
+from ripe_mambaspike.live.watched import PredictionWorker, WatchedRecording
 
 SUFFIXES = (
     ".aedat", ".aedat4", ".bin", ".csv", ".dat", ".h5", ".hdf5", ".npy", ".npz", ".raw", ".tsv", ".txt",
 )  # fmt: skip
 MAX_NAME_LENGTH = 120
-Key = int | str  # a listed recording's number, or an upload's
+RecordingKey = int | str  # the number of a listed recording, or the key of an upload
 
 
 @dataclass(frozen=True)
@@ -35,122 +35,178 @@ class ListedRecording:
     size: int
 
 
-def list_recordings(folder: Path, most: int) -> tuple[list[ListedRecording], int]:
-    """The recordings under a folder by name, at most so many, and how many there are in all."""
+def list_recordings(folder: Path, count: int) -> tuple[list[ListedRecording], int]:
+    """The recordings under a folder by name, at most `count`, and how many there are in all."""
     try:
         if not folder.is_dir():
-            given = "is no folder" if folder.exists() else "is not there"
-            raise InputError(f"--recordings is {folder}, which {given}; a folder with recordings is wanted")
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+            given = "one that is no folder" if folder.exists() else "one that does not exist"
+            raise InputError(f"recordings: expected a folder, got {given}: {folder}", field="recordings", path=folder)
+        paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
         rows = [
             ListedRecording(path, display_name(str(path.relative_to(folder))), path.stat().st_size)
-            for path in found[:most]
+            for path in paths[:count]
         ]
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"--recordings is {str(folder)!r}, which cannot be listed ({error})") from error
-    return rows, len(found)
+        raise InputError(
+            f"recordings: expected a folder that can be listed, got {str(folder)!r} ({error})", field="recordings"
+        ) from error
+    return rows, len(paths)
 
 
 def display_name(name: str) -> str:
-    """A name to show: text without control signs, of a bounded length. It is never used as a path."""
+    """A name to show: text without control characters, of bounded length. It is never used as a path."""
     text = name.encode("utf-8", "replace").decode()
-    text = "".join(sign if sign.isprintable() else "�" for sign in text).strip()
+    text = "".join(character if character.isprintable() else "�" for character in text).strip()
     if len(text) > MAX_NAME_LENGTH:
         text = f"{text[: MAX_NAME_LENGTH - 20]}…{text[-19:]}"
     return text or "unnamed"
 
 
 def safe_suffix(name: str) -> str:
-    """The ending that a file of this name gets here: one of the known ones, else a neutral one."""
-    ending = os.path.splitext(name)[1].lower()  # noqa: PTH122 (a name, not a path)
-    return ending if ending in SUFFIXES else ".recording"
+    """The suffix that an upload of this name gets: a known one, else a neutral one."""
+    suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 (a name, not a path)
+    return suffix if suffix in SUFFIXES else ".recording"
 
 
 class RecordingLibrary:
-    """Opens recordings, keeps those that are watched and a few more, and forgets the rest."""
+    """Opens recordings, keeps those that are watched and a few more, and drops the rest."""
 
     def __init__(
         self,
         listed: list[ListedRecording],
         folder: Path,
         network: ServedNetwork,
-        engine: PredictionWorker,
+        worker: PredictionWorker,
         limits: ServerLimits,
     ) -> None:
         self.listed, self.folder, self.limits = listed, folder, limits
-        self._network, self._engine = network, engine
-        self._tracks: OrderedDict[Key, WatchedRecording] = OrderedDict()  # the one asked for last at the end
-        self._opening: dict[Key, asyncio.Task[WatchedRecording]] = {}
+        self._network, self._worker = network, worker
+        self._open: OrderedDict[RecordingKey, WatchedRecording] = OrderedDict()  # the one used last at the end
+        self._opening: dict[RecordingKey, asyncio.Task[WatchedRecording]] = {}
         self._readers = asyncio.Semaphore(limits.uploads)
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"name": one.name, "bytes": one.size} for one in self.listed]
 
-    async def open(self, key: Key) -> WatchedRecording:
-        """The track of a number or key, for a viewer, who calls `leave` in the end."""
-        if key not in self._tracks:
+    async def open(self, key: RecordingKey) -> WatchedRecording:
+        """The recording of a number or key, for a viewer, who calls `leave` in the end."""
+        if key not in self._open:
             if isinstance(key, str):
-                raise InputError("that upload is not held any more; upload the recording once more")
+                raise InputError(
+                    "upload: expected one that is still kept, got another; upload it again", field="upload"
+                )
             if not 0 <= key < len(self.listed):
-                raise InputError(f"there is no recording {key}; one of the {len(self.listed)} listed is wanted")
-            await self._load(key, self.listed[key])
-        track = self._tracks[key]
-        self._tracks.move_to_end(key)
-        track.viewers += 1
-        return track
+                raise InputError(
+                    f"recording: expected the number of one of the {len(self.listed)} listed, got {key}",
+                    field="recording",
+                )
+            await self._open_listed(key, self.listed[key])
+        recording = self._open[key]
+        self._open.move_to_end(key)
+        recording.viewers += 1
+        return recording
 
-    def leave(self, track: WatchedRecording) -> None:
-        track.viewers -= 1
+    def leave(self, recording: WatchedRecording) -> None:
+        recording.viewers -= 1
 
-    async def take(self, path: Path, name: str) -> tuple[str, WatchedRecording]:
-        """An uploaded file as a track, and its key. The file may go once this returns."""
-        async with self._readers:
-            recording = await self._read_apart(path, name)
-        track = await asyncio.to_thread(self._track, recording, name)
+    async def add_upload(self, path: Path, name: str) -> tuple[str, WatchedRecording]:
+        """Read an uploaded file; its key, and the recording. The file can be deleted afterwards."""
+        recording = await self._read(path, name)
         key = secrets.token_urlsafe(18)
-        self._hold(key, track)
-        return key, track
+        self._keep(key, recording)
+        return key, recording
 
-    async def _load(self, key: int, listed: ListedRecording) -> None:
+    async def _open_listed(self, key: int, listed: ListedRecording) -> None:
         """Read a listed recording, once for all who ask at the same time."""
         task = self._opening.get(key)
         if task is None:
-            task = self._opening[key] = asyncio.create_task(self._read(listed))
+            task = self._opening[key] = asyncio.create_task(self._read(listed.path, listed.name))
             task.add_done_callback(lambda _: self._opening.pop(key, None))
-        track = await asyncio.shield(task)
-        if key not in self._tracks:
-            self._hold(key, track)
+        recording = await asyncio.shield(task)
+        if key not in self._open:
+            self._keep(key, recording)
 
-    async def _read(self, listed: ListedRecording) -> WatchedRecording:
+    async def _read(self, path: Path, name: str) -> WatchedRecording:
         async with self._readers:
-            recording = await self._read_apart(listed.path, listed.name)
-        return await asyncio.to_thread(self._track, recording, listed.name)
+            found = await read_in_subprocess(path, name, self.folder, self.limits, self._network.given_size)
+        return await asyncio.to_thread(self._watched, found, name)
 
-    async def _read_apart(self, path: Path, name: str) -> Recording:
-        return await read_in_subprocess(path, name, self.folder, self.limits, self._network.asked_size)
-
-    def _track(self, recording: Recording, name: str) -> WatchedRecording:
-        """A track; an error always names the recording."""
+    def _watched(self, recording: Recording, name: str) -> WatchedRecording:
+        """Ready to be watched; an error always names the recording."""
         try:
             return WatchedRecording(self._network.fit(recording), name, self._network.for_recording)
         except RipeError as error:
-            raise error if name in str(error) else InputError(f"{name}: {error}") from error
+            raise error if name in str(error) else InputError(f"{name}: {error}", field=error.field) from error
 
-    def _hold(self, key: Key, track: WatchedRecording) -> None:
-        """Keep a track, in the place of some that no one watches."""
-        for old in [old for old, held in self._tracks.items() if held.viewers <= 0]:
-            if self._fits(track):
+    def _keep(self, key: RecordingKey, recording: WatchedRecording) -> None:
+        """Keep a recording, in the place of some that nobody watches."""
+        for old in [old for old, kept in self._open.items() if kept.viewers <= 0]:
+            if self._fits(recording):
                 break
-            self._engine.remove(self._tracks.pop(old))
-        if not self._fits(track):
+            self._worker.remove(self._open.pop(old))
+        if not self._fits(recording):
             raise ReadError(
-                f"{track.name} does not fit beside the {len(self._tracks)} recordings being watched; try again later"
+                f"{recording.name}: expected a recording that fits in memory beside the {len(self._open)} being "
+                "watched, got a larger one; try again later"
             )
-        self._tracks[key] = track
-        self._engine.add(track)
+        self._open[key] = recording
+        self._worker.add(recording)
 
-    def _fits(self, track: WatchedRecording) -> bool:
-        events = sum(len(held.recording) for held in self._tracks.values()) + len(track.recording)
-        return len(self._tracks) < self.limits.held and events <= self.limits.held_events
+    def _fits(self, recording: WatchedRecording) -> bool:
+        events = sum(len(kept.recording) for kept in self._open.values()) + len(recording.recording)
+        return len(self._open) < self.limits.held and events <= self.limits.held_events
+
+
+class UploadError(Exception):
+    """An upload that is refused: the HTTP status and the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+def check_announced_size(length: str | None, max_bytes: int) -> None:
+    """Refuse a body whose announced length is too large, or no number, before a byte of it is read."""
+    if length is None:
+        return
+    if not (length.isascii() and length.isdigit()):
+        raise UploadError(400, "content-length: expected a number of bytes, got something else")
+    if len(length) > 18 or int(length) > max_bytes:
+        raise _too_large(max_bytes)
+
+
+def _too_large(max_bytes: int) -> UploadError:
+    return UploadError(413, f"upload: expected at most {max_bytes / MEGABYTE:g} MB, got more")
+
+
+def private_path(folder: Path, name: str) -> Path:
+    """Where an upload is written: nothing of its name is used but a known suffix."""
+    return folder / f"{os.urandom(12).hex()}{safe_suffix(name)}"
+
+
+async def receive_upload(body: AsyncIterator[bytes], path: Path, max_bytes: int, seconds: int) -> int:
+    """Write a body to the path and return its size. A body that is too large, too slow or empty leaves no file."""
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                async for piece in body:
+                    size += len(piece)
+                    if size > max_bytes:
+                        raise _too_large(max_bytes)
+                    file.write(piece)
+        if not size:
+            raise UploadError(400, "upload: expected a recording, got nothing")
+    except TimeoutError:
+        path.unlink(missing_ok=True)
+        raise UploadError(408, f"upload: expected one that arrives within {seconds} s, got a slower one") from None
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise UploadError(507, f"upload: it cannot be written here ({error.strerror or error})") from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return size

@@ -1,15 +1,29 @@
-"""What viewers may ask for: how many, how much, how often."""
+"""How much viewers may use: bounds of the server, rates, and connections per address."""
 
+import ipaddress
+import logging
+import time
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
 
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.live.access import Receive, Scope, Send
+from ripe_mambaspike.live.messages import error_message
 
+LOG = logging.getLogger("ripe_mambaspike")
 MEGABYTE = 1 << 20
+MAX_ANSWERED = 8  # refused connections of one address that get a reason at the same time; further ones are closed
+TOO_BUSY = 1013  # the websocket's code for "try again later"
+RETRY_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Bounds of the service. All are whole numbers of at least one."""
+    """Bounds of the server. All are ints of at least one."""
 
     viewers: int = 32  # at once
     frames: int = 20  # event frames a second for each viewer
@@ -25,32 +39,104 @@ class ServerLimits:
     reading_seconds: int = 60  # for one recording to be read
     message_bytes: int = 4096  # of one message of a viewer
     messages_a_second: int = 20
-    stalled_seconds: int = 20  # that a viewer may take nothing before it is let go
-    head_seconds: int = 10  # that a connection may take to ask for something, whole
+    stalled_seconds: int = 20  # that a viewer may read nothing before it is disconnected
+    head_seconds: int = 10  # that a connection may take for a whole request head
     per_address: int = 16  # connections of one address at once, viewers and others
-    waiting: int = 64  # connections that ask for nothing, at once; one more and the oldest is let go
-    drained_bytes: int = 4 * MEGABYTE  # of a refused upload, read on so that its sender comes to the refusal
+    waiting: int = 64  # idle connections at once; beyond that the oldest is closed
+    drained_bytes: int = 4 * MEGABYTE  # of a refused upload that are still read, so that its sender sees the refusal
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{field.name} is {value!r}; a whole number of at least 1 is wanted")
+                raise InputError(f"{field.name}: expected an int of at least 1, got {value!r}", field=field.name)
 
 
 class TokenBucket:
-    """So many a second, a burst of as many at once; asked with the time, so that it holds no clock of its own."""
+    """`rate` tokens a second, with bursts of `burst`; it is given the time, so that it needs no clock of its own."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
-        self._left, self._since = float(burst), float("-inf")
+        self._tokens, self._since = float(burst), float("-inf")
 
     def take(self, now: float) -> bool:
         """Whether one more is allowed at this time, in seconds."""
         waited = 0.0 if self._since == float("-inf") else max(0.0, now - self._since)
-        self._left = min(float(self.burst), self._left + self.rate * waited)
+        self._tokens = min(float(self.burst), self._tokens + self.rate * waited)
         self._since = now
-        if self._left < 1:
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
+
+
+def address_key(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 network of an IPv6 one, which belongs to one client."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address if address.is_loopback else ipaddress.ip_network((address, 64), strict=False))
+
+
+class ConnectionCounter:
+    """The open connections by address: one client with many must not take the places of all others."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.refused = 0  # since the start
+        self._open: dict[Hashable, tuple[str, bool]] = {}  # by transport: address, and whether it is served
+        self._counts: Counter[tuple[str, bool]] = Counter()
+        self._warnings = TokenBucket(1 / 60, 1)
+
+    def has_room(self, key: str) -> bool:
+        return self._counts[key, True] < self.limit
+
+    def accept(self, transport: Hashable, key: str) -> bool:
+        """Count a connection that is served."""
+        return self._add(transport, key, True)
+
+    def refuse(self, transport: Hashable, key: str) -> bool:
+        """Count one that is refused; whether there is room to tell it the reason."""
+        self.refused += 1
+        if self._warnings.take(time.monotonic()):
+            LOG.warning("%s has %d connections, the maximum; %d refused so far", key, self.limit, self.refused)
+        return self._counts[key, False] < MAX_ANSWERED and self._add(transport, key, False)
+
+    def remove(self, transport: Hashable) -> None:
+        """A connection has ended; calling it again does no harm."""
+        found = self._open.pop(transport, None)
+        if found is not None:
+            self._counts[found] -= 1
+            if not self._counts[found]:
+                del self._counts[found]
+
+    def _add(self, transport: Hashable, key: str, served: bool) -> bool:
+        self._open[transport] = (key, served)
+        self._counts[key, served] += 1
+        return True
+
+
+def make_refusing_app(limit: int) -> Any:
+    """The application for connections beyond the limit: a reason, by HTTP 429 or by closing the websocket."""
+    reason = f"connections: expected at most {limit} from your address, got one more; close one or try later"
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": error_message(reason)})
+            await send({"type": "websocket.close", "code": TOO_BUSY, "reason": "too many connections"})
+            return
+        body = msgspec.json.encode({"error": reason})
+        headers = {"content-type": "application/json", "content-length": len(body), "retry-after": RETRY_SECONDS}
+        headers |= {"connection": "close", "x-content-type-options": "nosniff"}
+        head = [(name.encode(), str(value).encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 429, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse

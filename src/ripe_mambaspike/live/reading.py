@@ -1,75 +1,86 @@
-"""Reading a recording in a process of its own.
+"""Read a recording in a process of its own.
 
-A file that a viewer sent may be made to exhaust memory, to run for ever or to crash a decoder in C. The process that
-reads it has a bound on each and is given up without the service noticing; and while it decodes, frames go on.
+A file that a viewer uploaded may be made to exhaust memory, to run forever or to crash a decoder in C. The process that
+reads it has a bound on each and can be killed without harm to the server; and while it decodes, frames go on.
+
+The process is `python -m ripe_mambaspike.live.reading FILE OUT EVENTS SECONDS [WIDTH HEIGHT]`. It writes the events to
+OUT and one line of JSON to standard output: a `ReadReply`.
 """
 
 import asyncio
-import json
 import os
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.recording import EVENT, Recording
+from ripe_mambaspike.errors import ReadError, RipeError
+from ripe_mambaspike.events.reading import open_recording
+from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.live.limits import ServerLimits
 
-MAX_MEMORY_BYTES = 4 << 30  # bytes of address space the reading process may have
-MAX_REPLY_BYTES = 1 << 20  # bytes it may say
+MAX_MEMORY_BYTES = 4 << 30  # address space of the reading process
+MAX_REPLY_BYTES = 1 << 20
+
+
+class ReadReply(msgspec.Struct, frozen=True):
+    """What the reading process replies: why the recording cannot be read, or what it is."""
+
+    error: str | None = None
+    sensor_size: tuple[int, int] = (0, 0)
+    sensor_size_from: str = ""
+    format: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 async def read_in_subprocess(
     path: Path, name: str, folder: Path, limits: ServerLimits, sensor_size: tuple[int, int] | None = None
 ) -> Recording:
-    """The recording at the path, in order; an error speaks of it by `name`. `folder` is a private one for the way.
+    """The recording at the path, ordered by time; errors call it `name`. `folder` is a private one for the transfer.
 
-    `sensor_size` is the recording's, whatever the file says.
+    `sensor_size` overrides the size that the file names.
     """
-    made = folder / f"{os.urandom(12).hex()}.events"
-    words = [str(path), str(made), str(limits.events), str(limits.seconds), *map(str, sensor_size or ())]
+    out = folder / f"{os.urandom(12).hex()}.events"
+    arguments = [str(path), str(out), str(limits.events), str(limits.seconds), *map(str, sensor_size or ())]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "ripe_mambaspike.live.reader", *words,
+        sys.executable, "-P", "-m", "ripe_mambaspike.live.reading", *arguments,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
         try:
-            said, _ = await asyncio.wait_for(process.communicate(), limits.reading_seconds)
+            reply, _ = await asyncio.wait_for(process.communicate(), limits.reading_seconds)
         except TimeoutError:
             raise ReadError(
-                f"{name} was not read within {limits.reading_seconds} s; a smaller recording is wanted"
+                f"{name}: expected a recording that is read within {limits.reading_seconds} s, got a longer one",
+                path=name,
             ) from None
-        return await asyncio.to_thread(_taken, process.returncode, said[:MAX_REPLY_BYTES], made, path, name)
+        return await asyncio.to_thread(_recording, process.returncode, reply[:MAX_REPLY_BYTES], out, path, name)
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        made.unlink(missing_ok=True)
+        out.unlink(missing_ok=True)
 
 
-def _taken(code: int | None, said: bytes, made: Path, path: Path, name: str) -> Recording:
+def _recording(code: int | None, reply: bytes, out: Path, path: Path, name: str) -> Recording:
     try:
-        facts = json.loads(said)
-    except ValueError:
-        facts = None
-    if isinstance(facts, dict) and "error" in facts:
-        raise ReadError(str(facts["error"]).replace(str(path), name))
-    if code != 0 or not isinstance(facts, dict):
-        raise ReadError(
-            f"{name} cannot be read: the process that read it ended with {code}; a whole recording is wanted"
-        )
-    events = np.fromfile(made, EVENT)
-    width, height = facts["sensor_size"]
-    warnings = tuple(str(sentence) for sentence in facts["warnings"])
-    metadata = {"sensor_size_from": str(facts["sensor_size_from"])}
-    return Recording(events, (int(width), int(height)), str(facts["format"]), metadata, warnings)
+        found = msgspec.json.decode(reply, type=ReadReply)
+    except (msgspec.MsgspecError, ValueError):
+        found = None
+    if found is not None and found.error is not None:
+        raise ReadError(found.error.replace(str(path), name), path=name)
+    if code != 0 or found is None:
+        raise ReadError(f"{name}: expected a whole recording, got one whose reader ended with {code}", path=name)
+    metadata = {"sensor_size_from": found.sensor_size_from}
+    return Recording(np.fromfile(out, EVENT), found.sensor_size, found.format, metadata, found.warnings)
 
 
 def limit_memory(size: int = MAX_MEMORY_BYTES) -> None:
-    """Let this process have no more address space than that, where the system knows such bounds."""
+    """Limit the address space of this process, where the operating system can do that."""
     try:
         import resource
     except ImportError:  # not everywhere
@@ -77,3 +88,50 @@ def limit_memory(size: int = MAX_MEMORY_BYTES) -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def read_bounded(
+    path: Path, max_events: int, max_seconds: int, sensor_size: tuple[int, int] | None = None
+) -> Recording:
+    """The recording ordered by time, refused as soon as it is known to be larger or longer than allowed."""
+    opened = open_recording(path, sensor_size=sensor_size)
+    pieces: list[Events] = []
+    count = 0
+    for piece in opened.pieces():
+        pieces.append(piece.copy())
+        count += len(piece)
+        if count > max_events:
+            raise ReadError(f"{path}: events: expected at most {max_events:,}, got more", field="events", path=path)
+    recording = opened.recording(np.concatenate(pieces)).ordered()
+    if recording.duration_us > max_seconds * 1_000_000:
+        raise ReadError(
+            f"{path}: duration: expected at most {max_seconds:,} s, got {recording.duration_us / 1e6:,.0f} s",
+            field="duration",
+            path=path,
+        )
+    return recording
+
+
+def main(arguments: list[str]) -> int:
+    """The reading process."""
+    path, out = Path(arguments[0]), Path(arguments[1])
+    warnings.simplefilter("ignore")  # they are part of the reply
+    limit_memory()
+    try:
+        size = (int(arguments[4]), int(arguments[5])) if len(arguments) > 4 else None
+        recording = read_bounded(path, int(arguments[2]), int(arguments[3]), size)
+        recording.events.tofile(out)
+        size_from = recording.metadata["sensor_size_from"]
+        reply = ReadReply(None, recording.sensor_size, size_from, recording.format, tuple(recording.warnings))
+    except RipeError as error:
+        reply = ReadReply(str(error))
+    except MemoryError:
+        reply = ReadReply(f"{path}: expected a smaller recording, got one that needs too much memory")
+    except Exception as error:  # a decoder that met damage it does not know
+        reply = ReadReply(f"{path}: expected a whole recording, got one that cannot be read ({type(error).__name__})")
+    print(msgspec.json.encode(reply).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,7 +1,6 @@
-"""The service: the page, uploads and the websocket, behind checks of where a request goes and whence it comes."""
+"""The server: the page, uploads and the websocket, behind the checks of `access`."""
 
 import asyncio
-import json
 import os
 import shutil
 import socket as sockets
@@ -15,15 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.events.view.frames import PALETTE
-from ripe_mambaspike.live.addresses import known_names
-from ripe_mambaspike.live.connection_counter import TOO_BUSY, ConnectionCounter
-from ripe_mambaspike.live.engine import PredictionWorker
-from ripe_mambaspike.live.guard import OriginGuard
-from ripe_mambaspike.live.library import ListedRecording, RecordingLibrary, display_name
-from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
+from ripe_mambaspike.live.access import OriginGuard, known_names
+from ripe_mambaspike.live.library import (
+    ListedRecording,
+    RecordingLibrary,
+    UploadError,
+    check_announced_size,
+    display_name,
+    private_path,
+    receive_upload,
+)
+from ripe_mambaspike.live.limits import TOO_BUSY, ConnectionCounter, ServerLimits, TokenBucket
+from ripe_mambaspike.live.messages import error_message
 from ripe_mambaspike.live.network import ServedNetwork
-from ripe_mambaspike.live.uploads import UploadError, check_announced, private_path, receive
 from ripe_mambaspike.live.viewer import Viewer
+from ripe_mambaspike.live.watched import PredictionWorker
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -43,7 +48,7 @@ PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/favicon.ico": ("icon.svg", "image/svg+xml"),
 }
-SEND_BUFFER = 1 << 18  # bytes on the way to a viewer: a slow one is not to watch what was long ago
+SEND_BUFFER_BYTES = 1 << 18  # on the way to a viewer: a slow one should not watch the distant past
 
 
 @dataclass
@@ -55,9 +60,10 @@ class Service:
     live: "LiveStream | None" = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     names: frozenset[str] = field(default_factory=lambda: known_names("127.0.0.1", ""))
-    engine: PredictionWorker = field(default_factory=PredictionWorker)
+    worker: PredictionWorker = field(default_factory=PredictionWorker)
     library: RecordingLibrary | None = None  # while it runs
     folder: Path | None = None
+    found: int = 0  # recordings in the folder, of which some are listed
     viewers: int = 0
     arriving: int = 0  # uploads
 
@@ -71,13 +77,13 @@ class Service:
         }
 
     def _network(self) -> dict[str, Any]:
-        """What the page says about the network; names of classes are a file's, and text to show."""
-        facts = self.network.facts()
+        """What the page shows about the network; class names come from a file, so they are made safe to show."""
+        facts = self.network.describe()
         return {**facts, "name": display_name(str(facts["name"])), "classes": [*map(display_name, facts["classes"])]}
 
 
 def make_app(service: Service) -> "Starlette":
-    """The service as an ASGI application."""
+    """The ASGI application."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.responses import JSONResponse, Response
@@ -94,10 +100,12 @@ def make_app(service: Service) -> "Starlette":
     async def upload(request: "Request") -> "Response":
         try:
             if not uploads.take(asyncio.get_running_loop().time()):
-                raise UploadError(429, f"more than {service.limits.uploads_a_minute} uploads a minute; try again soon")
+                raise UploadError(
+                    429, f"uploads: expected at most {service.limits.uploads_a_minute} a minute, got more"
+                )
             return JSONResponse(await _take_upload(service, request))
         except UploadError as error:
-            return JSONResponse({"error": error.sentence}, error.status, headers={"connection": "close"})
+            return JSONResponse({"error": error.reason}, error.status, headers={"connection": "close"})
         except RipeError as error:
             return JSONResponse({"error": str(error)}, 422)
 
@@ -108,9 +116,9 @@ def make_app(service: Service) -> "Starlette":
     async def running(_: "Starlette") -> AsyncIterator[None]:
         service.folder = Path(tempfile.mkdtemp(prefix="ripe-serve-"))  # for this user alone
         service.library = RecordingLibrary(
-            service.listed, service.folder, service.network, service.engine, service.limits
+            service.listed, service.folder, service.network, service.worker, service.limits
         )
-        service.engine.start()
+        service.worker.start()
         if service.live is not None:
             service.live.start()
         try:
@@ -118,7 +126,7 @@ def make_app(service: Service) -> "Starlette":
         finally:
             if service.live is not None:
                 await asyncio.to_thread(service.live.stop)
-            await asyncio.to_thread(service.engine.stop)
+            await asyncio.to_thread(service.worker.stop)
             shutil.rmtree(service.folder, ignore_errors=True)
 
     routes = [
@@ -134,22 +142,22 @@ async def _take_upload(service: Service, request: "Request") -> dict[str, Any]:
 
     limits, folder, library = service.limits, service.folder, service.library
     if folder is None or library is None:
-        raise UploadError(503, "the service is starting; try again soon")
-    check_announced(request.headers.get("content-length"), limits.upload_bytes)
+        raise UploadError(503, "upload: the server is starting; try again soon")
+    check_announced_size(request.headers.get("content-length"), limits.upload_bytes)
     if service.arriving >= limits.uploads:
-        raise UploadError(503, f"{service.arriving} uploads are arriving already; try again soon")
+        raise UploadError(503, f"uploads: expected at most {limits.uploads} at once, got one more; try again soon")
     given = request.query_params.get("name", "")
     name, path = display_name(given), private_path(folder, given)
     service.arriving += 1
     try:
-        await receive(request.stream(), path, limits.upload_bytes, limits.upload_seconds)
-        key, track = await library.take(path, name)
+        await receive_upload(request.stream(), path, limits.upload_bytes, limits.upload_seconds)
+        key, recording = await library.add_upload(path, name)
     except ClientDisconnect:
-        raise UploadError(400, "the upload broke off") from None
+        raise UploadError(400, "upload: the connection broke off") from None
     finally:
         service.arriving -= 1
         path.unlink(missing_ok=True)
-    return {"upload": key, "name": track.name, "events": len(track.recording)}
+    return {"upload": key, "name": recording.name, "events": len(recording.recording)}
 
 
 async def _watch(service: Service, socket: "WebSocket") -> None:
@@ -163,55 +171,55 @@ async def _watch(service: Service, socket: "WebSocket") -> None:
         return
     service.viewers += 1
     try:
-        viewer = Viewer(socket, library, service.engine, service.live, service.limits)
+        viewer = Viewer(socket, library, service.worker, service.live, service.limits)
         code = await viewer.run(service.hello())
     finally:
         service.viewers -= 1
     if code is not None:
         with suppress(*gone, TimeoutError):
-            async with asyncio.timeout(1):  # who takes nothing does not take this either
+            async with asyncio.timeout(1):  # one that reads nothing does not read this either
                 await socket.close(code)
 
 
 async def _welcome(service: Service, socket: "WebSocket") -> RecordingLibrary | None:
-    """The library, for a viewer that may watch; another is told that there are too many."""
+    """The library, for a viewer that may watch; None if there are too many."""
     await socket.accept()
     if service.library is not None and service.viewers < service.limits.viewers:
         return service.library
-    sentence = f"{service.viewers} viewers are watching already, which is as many as may; try again later"
-    await socket.send_text(json.dumps({"kind": "error", "sentence": sentence}))
+    reason = f"viewers: expected at most {service.limits.viewers}, got one more; try again later"
+    await socket.send_text(error_message(reason))
     await socket.close(TOO_BUSY)
     return None
 
 
 def listen(host: str, port: int) -> sockets.socket:
-    """A socket that listens; an error names the option."""
+    """A listening socket."""
     if not 0 <= port <= 65535:
-        raise InputError(f"--port is {port}; from 0 (any that is free) to 65535 is wanted")
+        raise InputError(f"port: expected 0 (any free one) to 65535, got {port}", field="port")
     try:
         found = sockets.getaddrinfo(host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InputError(f"--host is '{host}', which is no address of this machine; 127.0.0.1 is usual") from error
+        raise InputError(f"host: expected an address of this machine, got '{host}'", field="host") from error
     family, _, _, _, address = found[0]
     try:
         made = sockets.create_server(address[:2], family=family)
-        made.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, SEND_BUFFER)  # those that are accepted take it over
+        made.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, SEND_BUFFER_BYTES)  # accepted ones inherit it
         return made
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error  # its own text names the address once more
-        raise InputError(f"--host {host} --port {port} cannot be listened on ({reason}); another is wanted") from error
+        raise InputError(f"port: expected one that is free, got {port} on {host} ({reason})", field="port") from error
 
 
-def make_server(app: "Starlette", limits: ServerLimits, callers: ConnectionCounter | None = None) -> Any:
-    """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is told to stop.
+def make_server(app: "Starlette", limits: ServerLimits, counter: ConnectionCounter | None = None) -> Any:
+    """A uvicorn server for the application; `server.run(sockets=[listen(…)])` serves until it is stopped.
 
-    `callers` counts the connections, and those refused, for who wants to know.
+    `counter` counts the connections, and those refused.
     """
     import uvicorn
 
-    from ripe_mambaspike.live.connection import bounded
+    from ripe_mambaspike.live.connection import make_protocols
 
-    connection, socket = bounded(limits, ConnectionCounter(limits.per_address) if callers is None else callers)
+    connection, socket = make_protocols(limits, ConnectionCounter(limits.per_address) if counter is None else counter)
     config = uvicorn.Config(
         app,
         http=connection,
@@ -219,9 +227,9 @@ def make_server(app: "Starlette", limits: ServerLimits, callers: ConnectionCount
         access_log=False,
         server_header=False,
         ws=socket,
-        ws_ping_interval=limits.stalled_seconds / 4,  # and the rest for the answer
+        ws_ping_interval=limits.stalled_seconds / 4,  # the rest is for the answer
         ws_ping_timeout=limits.stalled_seconds * 3 / 4,
-        proxy_headers=False,  # who calls is who connected, whatever a header says
+        proxy_headers=False,  # the client is who connected, whatever a header says
         ws_max_size=limits.message_bytes,
         ws_per_message_deflate=False,  # frames are many and small, and mostly stay on this machine
         limit_concurrency=2 * limits.viewers + 32 + limits.waiting,

@@ -1,33 +1,44 @@
-"""One viewer: what it asked for, and the loop that shows it.
+"""One viewer: what it watches, and the loop that sends it.
 
-The loop draws what the clock on the wall says, sends it and waits until it is taken. A viewer that takes long is shown
-the next frame that is due then, and told how many it missed; nothing is kept for it meanwhile.
+The loop draws what the wall clock says, sends it and waits until it is taken. A slow viewer gets the next frame that is
+due by then, and how many it missed; nothing is queued for it meanwhile.
 """
 
 import asyncio
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.live.answers import answers_message
 from ripe_mambaspike.live.clock import PlaybackClock
-from ripe_mambaspike.live.connection_counter import TOO_BUSY
-from ripe_mambaspike.live.frames import MIN_SPAN_US, pack
-from ripe_mambaspike.live.limits import ServerLimits, TokenBucket
-from ripe_mambaspike.live.messages import ViewerCommand, read_command
+from ripe_mambaspike.live.frames import MIN_SPAN_US, pack_frame
+from ripe_mambaspike.live.limits import TOO_BUSY, ServerLimits, TokenBucket
+from ripe_mambaspike.live.messages import (
+    Pause,
+    Play,
+    PlayUpload,
+    Resume,
+    Seek,
+    SetLoop,
+    SetSpeed,
+    ShowAttention,
+    ViewerCommand,
+    WatchLive,
+    encode,
+    error_message,
+    predictions_message,
+    read_command,
+)
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from ripe_mambaspike.live.broadcast import LiveStream
-    from ripe_mambaspike.live.engine import PredictionWorker
-    from ripe_mambaspike.live.library import Key, RecordingLibrary
-    from ripe_mambaspike.live.watched import WatchedRecording
+    from ripe_mambaspike.live.library import RecordingKey, RecordingLibrary
+    from ripe_mambaspike.live.watched import PredictionWorker, WatchedRecording
 
-MAX_PREDICTIONS_PER_MESSAGE = 64  # told in one message
-TOO_MANY = 1008  # a code that a connection is closed with
-STATUS_EVERY = 0.25  # s
+MAX_PREDICTIONS = 64  # of one message
+TOO_MANY_MESSAGES = 1008  # a code that a websocket is closed with
+STATUS_SECONDS = 0.25  # between two status messages
 
 
 class ViewerLeftError(Exception):
@@ -35,35 +46,35 @@ class ViewerLeftError(Exception):
 
 
 class Viewer:
-    """Plays a recording of its own choice, at its own pace, or watches the live source with all others."""
+    """Plays a recording at its own pace, or watches the live stream with all others."""
 
     def __init__(
         self,
         socket: "WebSocket",
         library: "RecordingLibrary",
-        engine: "PredictionWorker",
+        worker: "PredictionWorker",
         live: "LiveStream | None",
         limits: ServerLimits,
     ) -> None:
-        self._socket, self._library, self._engine, self._live, self._limits = socket, library, engine, live, limits
-        self._track: WatchedRecording | None = None
+        self._socket, self._library, self._worker, self._live, self._limits = socket, library, worker, live, limits
+        self._recording: WatchedRecording | None = None
         self._clock: PlaybackClock | None = None
         self._watching_live = False
-        self._round = 0  # of what was opened last; what is still on its way from before has a smaller one
+        self._round = 0  # of what was opened last; messages from before have a smaller one
         self._attention = False
-        self._told = 0  # answers so far of this round, or the live source's
+        self._sent = 0  # predictions of this round, or of the live stream
         self._last_frame = 0
         self._skipped = 0
-        self._troubled = False
-        self._heard = 0  # messages: a page that said more since knows that what it is told is of before
+        self._problem_sent = False
+        self._received = 0  # messages: a page that sent more since knows that a status is outdated
         self._status_at = 0.0
         self._changed = asyncio.Event()
 
     async def run(self, hello: dict[str, Any]) -> int | None:
-        """Until the viewer leaves, or is to be let go: then the code to close with."""
+        """Until the viewer leaves (None), or must be disconnected: then the code to close with."""
         tasks: list[asyncio.Task[int | None]] = []
         try:
-            await self._send(json.dumps({"kind": "hello", **hello}))
+            await self._send(encode("hello", **hello))
             tasks += [asyncio.create_task(self._listen()), asyncio.create_task(self._show())]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(task.result() for task in done)
@@ -78,181 +89,166 @@ class Viewer:
             self._leave()
 
     async def _listen(self) -> int | None:
-        allowance = TokenBucket(self._limits.messages_a_second, 2 * self._limits.messages_a_second)
+        rate = self._limits.messages_a_second
+        bucket = TokenBucket(rate, 2 * rate)
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return None
-            if not allowance.take(_now()):
-                await self._send(_error("too many messages in a short time; the connection is closed"))
-                return TOO_MANY
+            if not bucket.take(_now()):
+                await self._send(error_message(f"messages: expected at most {rate} a second, got more; disconnected"))
+                return TOO_MANY_MESSAGES
             try:
                 text = message.get("text")
                 if text is None:
-                    raise InputError("the message is of bytes; text is wanted")
-                await self._obey(read_command(text))
+                    raise InputError("message: expected text, got bytes", field="message")
+                await self._execute(read_command(text))
             except RipeError as error:
-                await self._send(_error(str(error)))
-            self._heard += 1
+                await self._send(error_message(str(error)))
+            self._received += 1
             self._changed.set()
 
-    async def _obey(self, command: ViewerCommand) -> None:
-        if command.do in ("play", "upload"):
-            await self._play(command.value)
-        elif command.do == "live":
-            if self._live is None:
-                raise InputError("there is no live source; ripe serve is given one with --source")
-            self._leave()
-            self._watching_live, self._told, self._last_frame, self._skipped = True, self._live.newest(), 0, 0
-            self._live.viewers += 1
-            self._begin_round()
-            await self._send(json.dumps({"kind": "opened", **self._live.facts(), "round": self._round}))
-        elif command.do == "attention":
-            self._attention = command.value
-            if command.value and self._track is not None:
-                self._told = 0  # what was told without it is told again
-        elif self._clock is None or self._track is None:
-            raise InputError(f"nothing is being played; '{command.do}' is wanted while something is")
-        else:
-            self._turn(self._clock, command)
+    async def _execute(self, command: ViewerCommand) -> None:
+        match command:
+            case Play() | PlayUpload():
+                await self._play(command.value)
+            case WatchLive():
+                await self._watch_live()
+            case ShowAttention():
+                self._attention = command.value
+                if command.value and self._recording is not None:
+                    self._sent = 0  # predictions that were sent without it are sent again
+            case _ if self._clock is None or self._recording is None:
+                raise InputError("recording: expected one that is being played, got none", field="recording")
+            case _:
+                self._set_clock(_change_clock(self._clock, command, _now()))
 
-    def _turn(self, clock: PlaybackClock, command: ViewerCommand) -> None:
-        now = _now()
-        if command.do == "pause":
-            clock = clock.hold(now)
-        elif command.do == "resume":
-            clock = clock.go(now)
-        elif command.do == "seek":
-            clock = clock.seek(now, command.value)
-        elif command.do == "speed":
-            clock = clock.change(now, speed=float(command.value))
-        else:
-            clock = clock.change(now, loop=command.value)
-        self._set_clock(clock)
-
-    async def _play(self, key: "Key") -> None:
-        self._leave()  # first, which may make room
-        await self._send(json.dumps({"kind": "opening"}))
-        track = await self._library.open(key)
+    async def _watch_live(self) -> None:
+        if self._live is None:
+            raise InputError("live: expected a server with a live source (ripe serve --source), got none", field="live")
+        self._leave()
+        self._watching_live, self._sent, self._last_frame, self._skipped = True, self._live.next_number(), 0, 0
+        self._live.viewers += 1
         self._begin_round()
-        clock = PlaybackClock(track.duration_us, _now(), round=self._round)
-        if self._clock is not None:  # the pace stays as it was
+        await self._send(encode("opened", **self._live.describe(), round=self._round))
+
+    async def _play(self, key: "RecordingKey") -> None:
+        self._leave()  # first, which may make room
+        await self._send(encode("opening"))
+        recording = await self._library.open(key)
+        self._begin_round()
+        clock = PlaybackClock(recording.duration_us, _now(), round=self._round)
+        if self._clock is not None:  # speed and loop stay as they were
             clock = replace(clock, speed=self._clock.speed, loop=self._clock.loop)
-        self._track, self._troubled, self._skipped = track, False, 0
+        self._recording, self._problem_sent, self._skipped = recording, False, 0
         self._set_clock(clock)
-        width, height = track.recording.sensor_size
-        facts = {
-            "kind": "opened",
-            "name": track.name,
-            "live": False,
-            "width": width,
-            "height": height,
-            "events": len(track.recording),
-            "seconds": track.duration_us / 1e6,
-            "format": track.recording.format,
-            "warnings": list(track.recording.warnings[:4]),
-            "round": clock.round,
-        }
-        await self._send(json.dumps(facts))
+        width, height = recording.recording.sensor_size
+        opened = encode(
+            "opened",
+            name=recording.name,
+            live=False,
+            width=width,
+            height=height,
+            events=len(recording.recording),
+            seconds=recording.duration_us / 1e6,
+            format=recording.recording.format,
+            warnings=recording.recording.warnings[:4],
+            round=clock.round,
+        )
+        await self._send(opened)
 
     def _begin_round(self) -> None:
         self._round = max(self._round, 0 if self._clock is None else self._clock.round) + 1
 
     def _set_clock(self, clock: PlaybackClock) -> None:
-        """Another place or pace; after a jump the answers are told anew."""
+        """Another position or speed; after a jump the predictions are sent again."""
         if self._clock is None or clock.round != self._clock.round:
-            self._told, self._last_frame = 0, -1
+            self._sent, self._last_frame = 0, -1
         self._clock = clock
 
     def _leave(self) -> None:
-        """Give back what was being watched."""
-        if self._track is not None:
-            self._library.leave(self._track)
+        """Stop watching."""
+        if self._recording is not None:
+            self._library.leave(self._recording)
         if self._watching_live and self._live is not None:
             self._live.viewers -= 1
-        self._track, self._watching_live = None, False
+        self._recording, self._watching_live = None, False
 
     async def _show(self) -> int | None:
         while True:
-            for message in self._tick():
+            for message in self._messages():
                 await self._send(message)
             await asyncio.sleep(self._wait())
 
     def _wait(self) -> float:
-        """Seconds until the next frame is due. What was missed meanwhile is skipped, not made up for."""
+        """Seconds until the next frame is due. Frames that were missed meanwhile are skipped."""
         period = 1 / self._limits.frames
-        if self._track is None or self._clock is None or self._clock.held:
+        if self._recording is None or self._clock is None or self._clock.paused:
             return period
         step = self._step(self._clock)
-        place = self._clock.at(_now()).place_us
-        return min(period, (step - place % step) / 1e6 / self._clock.speed + 0.0005)
+        position = self._clock.at(_now()).position_us
+        return min(period, (step - position % step) / 1e6 / self._clock.speed + 0.0005)
 
     def _step(self, clock: PlaybackClock) -> int:
         """How much of the recording passes from frame to frame, in µs."""
         return max(1, round(1e6 * clock.speed / self._limits.frames))
 
-    def _tick(self) -> list[str | bytes]:
-        """What there is to show now."""
+    def _messages(self) -> list[str | bytes]:
+        """What is to be sent now."""
         if self._watching_live and self._live is not None:
-            return self._live_tick(self._live)
-        if self._track is not None and self._clock is not None:
-            return self._recording_tick(self._track, self._clock.at(_now()))
+            return self._live_messages(self._live)
+        if self._recording is not None and self._clock is not None:
+            return self._recording_messages(self._recording, self._clock.at(_now()))
         return []
 
-    def _recording_tick(self, track: "WatchedRecording", clock: PlaybackClock) -> list[str | bytes]:
+    def _recording_messages(self, recording: "WatchedRecording", clock: PlaybackClock) -> list[str | bytes]:
         self._set_clock(clock)
         messages: list[str | bytes] = []
-        place = clock.watched_us
-        self._engine.want(track, place)
+        position = clock.shown_us
+        self._worker.request(recording, position)
         step = self._step(clock)
-        number = int(clock.place_us) // step
+        number = int(clock.position_us) // step
         if number != self._last_frame:
             if 0 <= self._last_frame < number:
                 self._skipped += number - self._last_frame - 1
             self._last_frame = number
-            span, stop = max(step, MIN_SPAN_US), min(number * step, track.duration_us)
-            drawn = track.frame(stop - span, stop)
-            messages.append(pack(drawn, clock.round, place / 1e6, span / 1e6, self._skipped))
-        told = track.answers(self._told, place, MAX_PREDICTIONS_PER_MESSAGE)
-        if told:
-            self._told += len(told)
-            messages.append(answers_message(told, clock.round, self._attention))
-        if track.trouble and not self._troubled:
-            self._troubled = True
-            messages.append(_error(f"{track.name}: {track.trouble}"))
-        status = {
-            "held": clock.held,
-            "place": place / 1e6,
-            "behind": track.lag_us(place) / 1e6,
-            "skipped": self._skipped,
-            "viewers": track.viewers,
-        }
+            span, stop = max(step, MIN_SPAN_US), min(number * step, recording.duration_us)
+            frame = recording.frame(stop - span, stop)
+            messages.append(pack_frame(frame, clock.round, position / 1e6, span / 1e6, self._skipped))
+        predictions = recording.predictions(self._sent, position, MAX_PREDICTIONS)
+        if predictions:
+            self._sent += len(predictions)
+            messages.append(predictions_message(predictions, clock.round, self._attention))
+        if recording.problem and not self._problem_sent:
+            self._problem_sent = True
+            messages.append(error_message(f"{recording.name}: {recording.problem}"))
+        lag = recording.lag_us(position) / 1e6
+        status = {"paused": clock.paused, "position": position / 1e6, "lag": lag, "viewers": recording.viewers}
         return messages + self._status(status)
 
-    def _live_tick(self, live: "LiveStream") -> list[str | bytes]:
+    def _live_messages(self, live: "LiveStream") -> list[str | bytes]:
         messages: list[str | bytes] = []
-        number, drawn, place, span = live.frame(_now())
-        if drawn is not None and number != self._last_frame:
+        number, frame, position, span = live.frame(_now())
+        if frame is not None and number != self._last_frame:
             if self._last_frame:
                 self._skipped += number - self._last_frame - 1
             self._last_frame = number
-            messages.append(pack(drawn, self._round, place, span, self._skipped))
-        told, self._told = live.answers(self._told, MAX_PREDICTIONS_PER_MESSAGE)
-        if told:
-            messages.append(answers_message(told, self._round, self._attention))
-        status = {"held": False, "place": place, "skipped": self._skipped, **live.status()}
-        return messages + self._status(status)
+            messages.append(pack_frame(frame, self._round, position, span, self._skipped))
+        predictions, self._sent = live.predictions(self._sent, MAX_PREDICTIONS)
+        if predictions:
+            messages.append(predictions_message(predictions, self._round, self._attention))
+        return messages + self._status({"paused": False, "position": position, **live.status()})
 
     def _status(self, status: dict[str, Any]) -> list[str | bytes]:
         now = _now()
-        if now - self._status_at < STATUS_EVERY and not self._changed.is_set():
+        if now - self._status_at < STATUS_SECONDS and not self._changed.is_set():
             return []
         self._status_at = now
         self._changed.clear()
-        return [json.dumps({"kind": "status", "heard": self._heard, **status})]
+        return [encode("status", received=self._received, skipped=self._skipped, **status)]
 
     async def _send(self, message: str | bytes) -> None:
-        """Wait until it is on its way; who takes nothing for long is let go."""
+        """Wait until it is on its way; a viewer that takes nothing for long raises TimeoutError."""
         from starlette.websockets import WebSocketDisconnect, WebSocketState
 
         if self._socket.application_state != WebSocketState.CONNECTED:
@@ -267,8 +263,19 @@ class Viewer:
             raise ViewerLeftError from None
 
 
-def _error(sentence: str) -> str:
-    return json.dumps({"kind": "error", "sentence": sentence})
+def _change_clock(clock: PlaybackClock, command: ViewerCommand, now: float) -> PlaybackClock:
+    match command:
+        case Pause():
+            return clock.pause(now)
+        case Resume():
+            return clock.resume(now)
+        case Seek():
+            return clock.seek(now, command.value)
+        case SetSpeed():
+            return clock.change(now, speed=command.value)
+        case SetLoop():
+            return clock.change(now, loop=command.value)
+    raise AssertionError(command)
 
 
 def _now() -> float:

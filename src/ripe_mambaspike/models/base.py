@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +11,53 @@ from torch import Tensor, nn
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.labels import Labels
+from ripe_mambaspike.nn.hierarchy import make_classifier
 from ripe_mambaspike.nn.modified import Modification, module_modification
+from ripe_mambaspike.nn.state import State
 
 
 class Output(NamedTuple):
     """Everything a pass gives."""
 
-    logits: Tensor  # per step [B, T, classes]
+    logits: Tensor  # per step [B, T, num_classes]
     rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
     attention: Tensor | None = None  # the last stage's map [B, T, C, h, w]
     token_indices: Tensor | None = None  # positions kept [B, k], None when all were
+    state: State | None = None  # of a causal network that was given one: what the next steps go on from
+    observed: Mapping[str, Tensor] = MappingProxyType({})  # what `observe` asked for, by the module's name
+
+
+class FrontEnd(NamedTuple):
+    """What the spiking part and the bridge give for some steps of a recording."""
+
+    features: Tensor  # the bridge's mixture [B, T, N, d]
+    attention: Tensor  # the last stage's map [B, T, C, h, w]
+    rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
+    token_scores: Tensor | None  # of every position so far [B, N], where tokens are selected
+    state: State  # what the next steps go on from
+    observed: dict[str, Tensor]  # what was asked for, by the module's name
+
+
+class PreparedWeights:
+    """What was made from the weights for the fused operators, by device, precision and kind of kernels.
+
+    An entry is used as long as every parameter and buffer is the same tensor, in the same version, at the same address
+    (see `models.fused.prepared`). Changes made through `tensor.data` have no version: after them call `model.eval()`,
+    which drops all entries, as `model.train()` and `model.to()` do.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, tuple[list[Tensor], list[int], Any]] = {}
+
+    def __deepcopy__(self, memo: Any) -> "PreparedWeights":
+        return PreparedWeights()
+
+    def __reduce__(self) -> Any:
+        return PreparedWeights, ()
 
 
 class Model(nn.Module):
-    """A network with its config; `model(x)` gives per-step logits [B, T, classes]."""
+    """A network with its config; `model(x)` gives per-step logits [B, T, num_classes]."""
 
     config: ModelConfig
     name: str
@@ -34,6 +68,36 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
         self.config, self.name = config, name
+        self.prepared_weights = PreparedWeights()
+
+    def train(self, mode: bool = True) -> Self:
+        self.prepared_weights.entries.clear()
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self.prepared_weights.entries.clear()
+        return super()._apply(fn, recurse)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Clips [B, T, 2, H, W] → the tokens that the head reads [B, T, k, d]."""
+        raise NotImplementedError
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Tokens of `forward_features` → logits [B, T, num_classes]; with `pre_logits` what the last Linear reads."""
+        raise NotImplementedError
+
+    @property
+    def num_classes(self) -> int:
+        return self.config.num_classes
+
+    @property
+    def num_features(self) -> int:
+        """The width that the last Linear reads, and so of the embeddings of a network with num_classes 0."""
+        raise NotImplementedError
+
+    def get_classifier(self) -> nn.Module:
+        """The last layer: a Linear, or an Identity where num_classes is 0."""
+        return self.last_layer
 
     @property
     def dtype(self) -> torch.dtype:
@@ -61,9 +125,9 @@ class Model(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def reset_classifier(self, num_classes: int, class_names: Sequence[str] | None = None) -> None:
-        """A head with fresh weights for other classes; the rest of the network stays.
+        """Replace the last layer by one with fresh weights; with num_classes 0 the network gives embeddings.
 
-        What the old classes and their data were called is forgotten, how recordings are binned is not.
+        Names of the earlier classes and their dataset are dropped; how recordings are binned is kept.
         """
         names = None if class_names is None else tuple(class_names)
         if names is not None and (len(set(names)) != num_classes or len(names) != num_classes):
@@ -73,13 +137,15 @@ class Model(nn.Module):
         labels = self.labels
         if labels is None and names is not None:
             labels = Labels(names, None, None, self.config.time_steps, self.config.in_size, "time", binary=False)
-        if labels is not None:
-            labels = labels.with_classes(num_classes, names)
         config = self.config.replace(num_classes=num_classes)
+        if labels is not None:
+            labels = labels.with_classes(num_classes, names) if num_classes else None
         last = self.last_layer
-        if not isinstance(last, nn.Linear):
+        if not isinstance(last, nn.Linear | nn.Identity):
             raise ConfigError(f"head: expected one that ends in a Linear, got a {type(last).__name__}", field="head")
-        fresh = nn.Linear(last.in_features, num_classes, device=last.weight.device, dtype=last.weight.dtype)
+        like = next(self.parameters())
+        width = last.in_features if isinstance(last, nn.Linear) else self.num_features
+        fresh = make_classifier(width, num_classes).to(like.device, self.dtype)
         if last is self.head:
             self.head = fresh
         else:
@@ -93,6 +159,8 @@ class Model(nn.Module):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Class of every clip [B]: argmax of the logits' mean over the steps, taken in float32."""
+        if self.num_classes == 0:
+            raise ConfigError("num_classes: expected at least 1 to predict a class, got 0", field="num_classes")
         logits = clip_logits(self(x))
         if not bool(logits.isfinite().all()):
             raise InputError("x: expected clips that the network has finite logits for, got some it has not", field="x")

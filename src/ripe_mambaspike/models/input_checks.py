@@ -1,13 +1,16 @@
 """What a network says about an input it cannot read."""
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.config import MIN_SIDE
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
+from ripe_mambaspike.nn.stage import OBSERVABLE
+from ripe_mambaspike.nn.state import State
 
 WANTED = "events binned to (batch, steps, 2, height, width)"
 
@@ -56,9 +59,28 @@ def nan_where_not_finite(logits: Tensor, x: Tensor) -> Tensor:
     """
     if x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_grad_enabled():
         return logits
-    total = x.detach().sum((1, 2, 3, 4), keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    return logits + (0 * total[:, :, 0, 0]).to(logits.dtype)  # 0 · NaN and 0 · Inf are NaN
+    total = x.detach().sum((1, 2, 3, 4), dtype=torch.promote_types(x.dtype, torch.float32))
+    return logits + (0 * total).to(logits.dtype).reshape(-1, *([1] * (logits.ndim - 1)))  # 0 · NaN and 0 · Inf are NaN
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def check_state(state: State | None, x: Tensor, config: RipeConfig) -> None:
+    """Raise unless a state can be what x [B, T, 2, H, W] goes on from."""
+    if not state:
+        return
+    name = "stages.0.first_neuron.membrane"
+    expected = (x.shape[0], config.stage_channels[0], *config.grids(x.shape[3], x.shape[4])[0])
+    got = tuple(state[name].shape) if name in state else None
+    if got != expected:
+        raise InputError(f"state: expected {name} of shape {expected}, got {got}", field="state")
+
+
+def check_observe(names: Collection[str]) -> None:
+    """Raise unless a run can hand all of these out."""
+    unknown = [name for name in names if name not in OBSERVABLE]
+    if isinstance(names, str) or unknown:
+        got = repr(names) if isinstance(names, str) else repr(unknown[0])
+        raise ConfigError(f"observe: expected some of {', '.join(OBSERVABLE)}, got {got}", field="observe")

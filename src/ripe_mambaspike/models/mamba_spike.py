@@ -1,15 +1,18 @@
 """Mamba-Spike, the baseline: a recurrent spiking encoder, a dense projection of its whole map, a Mamba stack."""
 
+from collections.abc import Collection
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, Output
 from ripe_mambaspike.models.config import MambaSpikeConfig
 from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
 from ripe_mambaspike.nn.fused.coverage import layer_norm
 from ripe_mambaspike.nn.fused.hierarchy import run_block
+from ripe_mambaspike.nn.hierarchy import make_classifier
 from ripe_mambaspike.nn.mamba import BlockPlan, CausalConv1d, Mamba, inner_weights
 from ripe_mambaspike.nn.modified import Modification, find_modification, known
 from ripe_mambaspike.ops.backend import backend, log_once, precision
@@ -85,35 +88,59 @@ class MambaSpike(Model):
         self.input_proj = nn.Linear(config.channels[-1] * height * width, config.embed_dim)
         self.blocks = nn.ModuleList(PreNormMamba(config.embed_dim, config.conv_bias) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.embed_dim)
-        self.head = nn.Linear(config.embed_dim, config.num_classes)
+        self.head = make_classifier(config.embed_dim, config.num_classes)
+
+    @property
+    def num_features(self) -> int:
+        return self.config.embed_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        """Events binned to [B, T, 2, H, W] → logits [B, 1, classes]."""
+        """Events binned to [B, T, 2, H, W] → logits [B, 1, num_classes]."""
         return self.run(x).logits
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Events [B, T, 2, H, W] → a token for every step [B, T, d]."""
+        return self._tokens(self._encode(x)[-1])
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Mean over the steps, LayerNorm and the head: [B, T, d] → [B, 1, num_classes]."""
+        pooled = self.norm(tokens.mean(1, keepdim=True))
+        return pooled if pre_logits else self.head(pooled)
 
     def check(self, x: Tensor) -> None:
         """Raise unless this network can read x; without pooling its projection fits one resolution alone."""
         check_input(x, self.config.time_steps, self.dtype, training=self.training)
         if self.config.pool_size is None and tuple(x.shape[3:]) != self.config.in_size:
             given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.in_size))
-            raise InputError(f"the input is {given}; this network's projection was made for {wanted}")
+            raise InputError(f"x: expected {wanted}, the size that the projection was made for, got {given}", field="x")
 
-    def run(self, x: Tensor) -> Output:
-        """A pass with all it gives."""
+    def run(self, x: Tensor, observe: Collection[str] = ()) -> Output:
+        """A pass with all it gives; "spikes" alone can be observed."""
+        if unknown := [name for name in observe if name != "spikes"]:
+            raise ConfigError(f"observe: expected 'spikes' for Mamba-Spike, got {unknown[0]!r}", field="observe")
+        spikes = self._encode(x)
+        rates = torch.stack([layer.float().mean() for layer in spikes])
+        logits = self.forward_head(self._tokens(spikes[-1]))
+        observed = {f"encoder.{index}.spikes": layer for index, layer in enumerate(spikes)} if observe else {}
+        return Output(nan_where_not_finite(logits, x), rates, observed=observed)
+
+    def _encode(self, x: Tensor) -> list[Tensor]:
+        """The spikes of every layer of the encoder."""
         self.check(x)
-        events = x
-        rates = []
+        spikes = []
         for layer in self.encoder:
             x = layer(x)
-            rates.append(x.float().mean())
-        x = windowed_rate(x, self.config.rate_window)
+            spikes.append(x)
+        return spikes
+
+    def _tokens(self, spikes: Tensor) -> Tensor:
+        x = windowed_rate(spikes, self.config.rate_window)
         if self.config.pool_size is not None:
             x = F.adaptive_avg_pool2d(x.flatten(0, 1), self.config.pool_size).unflatten(0, x.shape[:2])
         tokens = self.input_proj(x.flatten(2))
         for block in self.blocks:
             tokens = block(tokens)
-        logits = self.head(self.norm(tokens.mean(1, keepdim=True)))
-        return Output(nan_where_not_finite(logits, events), torch.stack(rates))
+        return tokens
 
     def modification(self) -> Modification | None:
         return find_modification(self, self.children(), _TABLE)
@@ -125,6 +152,16 @@ class MambaSpike(Model):
 
 MambaSpike.package_methods = {"forward": MambaSpike.forward}
 _TABLE = known(
-    (nn.ModuleList, nn.Conv2d, nn.Linear, nn.LayerNorm, CausalConv1d, Mamba, PreNormMamba, RecurrentSpikingConv),
+    (
+        nn.ModuleList,
+        nn.Conv2d,
+        nn.Linear,
+        nn.LayerNorm,
+        CausalConv1d,
+        Mamba,
+        PreNormMamba,
+        RecurrentSpikingConv,
+        nn.Identity,
+    ),
     {nn.LayerNorm: layer_norm},
 )

@@ -1,68 +1,41 @@
-"""RIPE-MambaSpike: entry norm → three spiking stages → bridge → hierarchy → mean over tokens → head."""
+"""RIPE-MambaSpike: entry norm → three spiking stages → bridge → hierarchy → mean over tokens → head.
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+One network runs whole clips, pieces of a recording with carried state, and endless streams of a causal network. It is
+written here over its modules (the reference path, which exports trace) and in `models.fused` over the fused operators;
+both give the same results, states and names.
+"""
+
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output, modified_error
+from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
-from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
+from ripe_mambaspike.models.fused import (
+    kernels_cover,
+    prepared,
+    run_front_end,
+    run_fused,
+    run_head,
+    run_tail,
+    steps_covered,
+)
+from ripe_mambaspike.models.input_checks import check_input, check_observe, check_state, nan_where_not_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.attention import ATTENTIONS
-from ripe_mambaspike.nn.bridge import Bridge, BridgeState, FoldedMixture, Mixture, ProjectedMixture
+from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, Mixture, ProjectedMixture
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.fused.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
-from ripe_mambaspike.nn.hierarchy import Hierarchy, HierarchyState, make_head
+from ripe_mambaspike.nn.hierarchy import Hierarchy, make_head
 from ripe_mambaspike.nn.modified import Modification, find_modification, overridden_method
 from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
-from ripe_mambaspike.nn.stage import SpikingStage, StageOutput, StageState
+from ripe_mambaspike.nn.stage import SpikingStage
+from ripe_mambaspike.nn.state import State, below, compact, prefixed
 from ripe_mambaspike.nn.tokens import TokenSelection
-
-
-class FrontEndState(NamedTuple):
-    """What the spiking part and the bridge remember between two pieces of one recording."""
-
-    step: int
-    stages: tuple[StageState, ...]
-    bridge: BridgeState
-
-
-class FrontEnd(NamedTuple):
-    """What the spiking part and the bridge give."""
-
-    features: Tensor  # the bridge's mixture [B, T, N, d]
-    stages: list[StageOutput]
-    state: FrontEndState
-
-    @property
-    def attention(self) -> Tensor:
-        """The last stage's map [B, T, C, h, w]."""
-        return self.stages[-1].attention
-
-
-class CausalState(NamedTuple):
-    """All that a causal network remembers of a stream; of one size, however long it has been."""
-
-    front: FrontEndState
-    hierarchy: HierarchyState
-
-    def compact(self) -> "CausalState":
-        """The same in memory of its own: a piece of many steps is not kept alive by its last."""
-        return CausalState(*_compact(tuple(self)))
-
-
-class CausalRun(NamedTuple):
-    """What a causal network says about the steps it was given."""
-
-    logits: Tensor  # [B, T', classes]
-    front: FrontEnd  # spikes, rates and attention of these steps
-    state: CausalState
 
 
 class RipeMambaSpike(Model):
@@ -75,40 +48,84 @@ class RipeMambaSpike(Model):
         self.stages = nn.ModuleList(_stage(config, level) for level in range(3))
         self.bridge = Bridge(_mixture(config), config.stage_channels[-1], widths[0], config.rate_decay)
         self.tokens = TokenSelection(config.num_tokens)
-        self.hierarchy = Hierarchy(
-            widths, config.pool_ratios, config.mixer, config.drop_path_rate, causal=config.causal
-        )
+        drop_rate, causal = config.drop_path_rate, config.causal
+        self.hierarchy = Hierarchy(widths, config.pool_ratios, config.mixer, drop_rate, causal=causal)
         self.head = make_head(widths[-1], config.num_classes, config.head_hidden_size)
 
+    @property
+    def num_features(self) -> int:
+        return self.config.head_hidden_size or self.config.embed_dims[-1]
+
     def forward(self, x: Tensor) -> Tensor:
-        """Events binned to [B, T, 2, H, W] → per-step logits [B, T, classes]."""
+        """Events binned to [B, T, 2, H, W] → per-step logits [B, T, num_classes]."""
         self._check_pass(x, None)
         if not kernels_cover(self, x):
             return self.run(x).logits
         with explain_model_memory(self, x):
-            return run_fused(plan(self, x), x, want_rates=False).logits
+            return run_fused(prepared(self, x), x, want_rates=False).logits
 
-    def run(self, x: Tensor, mode: ForwardMode = HARD, token_indices: Tensor | None = None) -> Output:
-        """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens."""
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
+        front = self.front_end(x)
+        tokens = self._tail(front.features, front.attention, self.select(front.token_scores))
+        return nan_where_not_finite(tokens, x)
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Mean over the tokens of a step, then the head: [B, T, k, d] → [B, T, num_classes]."""
+        if steps_covered(self, tokens, HARD):
+            return run_head(prepared(self, tokens), tokens, pre_logits)
+        pooled = tokens.mean(2)
+        if not pre_logits:
+            return self.head(pooled)
+        return self.head[:-1](pooled) if isinstance(self.head, nn.Sequential) else pooled
+
+    def run(
+        self,
+        x: Tensor,
+        mode: ForwardMode = HARD,
+        token_indices: Tensor | None = None,
+        state: State | None = None,
+        observe: Collection[str] = (),
+    ) -> Output:
+        """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens.
+
+        A causal network goes on from a `state` ({} at the start) and returns the next one: pieces of any length equal
+        one call on the whole. `observe` names what to hand out by layer (`nn.stage.OBSERVABLE`).
+        """
         self._check_pass(x, token_indices)
-        with explain_model_memory(self, x):
-            return self._run(x, mode, token_indices)
+        if state is not None:
+            self._check_causal()
+        with explain_model_memory(self, x), torch.set_grad_enabled(torch.is_grad_enabled() and state is None):
+            return self._run(x, mode, token_indices, state, observe)
 
-    def _run(self, x: Tensor, mode: ForwardMode, token_indices: Tensor | None) -> Output:
-        if kernels_cover(self, x, mode):
-            return run_fused(plan(self, x), x, mode, token_indices)
-        front = self.front_end(x, mode)
+    def _run(
+        self,
+        x: Tensor,
+        mode: ForwardMode,
+        token_indices: Tensor | None,
+        state: State | None = None,
+        observe: Collection[str] = (),
+    ) -> Output:
+        if steps_covered(self, x, mode, observe) or (state is None and not observe and kernels_cover(self, x, mode)):
+            return run_fused(prepared(self, x), x, mode, token_indices, state=state, observe=observe)
+        front = self.front_end(x, mode, state, observe=observe)
         if token_indices is None:
-            token_indices = self.select(front.stages[-1].spikes)
-        logits = self.classify(front.features, front.attention, token_indices)
-        rates = torch.cat([stage.rates() for stage in front.stages])
-        return Output(nan_where_not_finite(logits, x), rates, front.attention, token_indices)
+            token_indices = self.select(front.token_scores)
+        if state is None:
+            logits = self.classify(front.features, front.attention, token_indices)
+        else:
+            tokens = self.bridge(front.features, front.attention)
+            tokens, left = self.hierarchy.forward_with_state(tokens, below(state, "hierarchy"))
+            state = compact(front.state | prefixed("hierarchy", left))
+            logits = self.forward_head(tokens)
+        logits = nan_where_not_finite(logits, x)
+        return Output(logits, front.rates, front.attention, token_indices, state, front.observed)
 
     def run_passes(self, x: Tensor, modes: Sequence[ForwardMode]) -> list[Output]:
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
         with explain_model_memory(self, x, len(modes)):
-            planned = plan(self, x) if kernels_cover(self, x, modes[0]) else None
+            planned = prepared(self, x) if kernels_cover(self, x, modes[0]) else None
             outputs: list[Output] = []
             for mode in modes:
                 indices = outputs[0].token_indices if outputs else None
@@ -116,58 +133,87 @@ class RipeMambaSpike(Model):
                 outputs.append(one)
             return outputs
 
-    def front_end(self, x: Tensor, mode: ForwardMode = HARD, initial_state: FrontEndState | None = None) -> FrontEnd:
-        """The part that can run as events come in: pieces of a recording with carried state equal one call."""
-        step, states, bridge_state = initial_state or FrontEndState(0, (None,) * 3, None)  # type: ignore[arg-type]
-        check_input(x, self.config.max_time_steps, self.dtype, seen=step, training=self.training)
-        if initial_state is not None and states[0].first_input.shape != x[:, 0].shape:
-            given, wanted = tuple(x[:, 0].shape), tuple(states[0].first_input.shape)
-            raise InputError(f"the input's steps have shape {given}; the state it goes on from has {wanted}")
-        current = self.entry(x, mode, step)
-        stages = []
-        for stage, state in zip(self.stages, states, strict=True):
-            out = stage(current, mode, state, step)
-            current = out.spikes
-            stages.append(out)
-        read = stages if self.config.bridge == "mr-s3a" else stages[-1:]
-        grid = (current.shape[-2], current.shape[-1])
-        features, bridge_state = self.bridge.features([stage.spikes for stage in read], grid, mode, bridge_state)
-        final = FrontEndState(step + x.shape[1], tuple(stage.state for stage in stages), bridge_state)
-        return FrontEnd(features, stages, final)
+    def front_end(
+        self,
+        x: Tensor,
+        mode: ForwardMode = HARD,
+        state: State | None = None,
+        first_step: int | Tensor = 0,
+        observe: Collection[str] = (),
+    ) -> FrontEnd:
+        """The part that runs as events come in: pieces of a recording with carried state equal one call.
 
-    @torch.no_grad()
-    def run_causal(self, x: Tensor, state: CausalState | None = None) -> CausalRun:
-        """The next steps [B, T', 2, H, W] of a stream, in evaluation, after the state of those before them.
-
-        Pieces of any length equal one call on the whole, up to rounding; the state's size does not depend on how many
-        steps there were. Of a causal network alone.
+        `first_step` is the index of x's first step in the recording: an int, or [B] where rows are at different steps.
         """
-        if not self.config.causal:
-            raise ConfigError(f"'{self.name}' looks at whole clips; run_causal wants a network whose causal is true")
-        if (found := find_modification(self, (self.hierarchy,), TABLE)) is not None:
-            raise modified_error(found, "run_causal")
-        with explain_model_memory(self, x):
-            front = self.front_end(x, HARD, None if state is None else state.front)
-            tokens = self.bridge(front.features, front.attention)
-            mixed, hierarchy = self.hierarchy.advance(tokens, None if state is None else state.hierarchy)
-            return CausalRun(
-                nan_where_not_finite(self.head(mixed.mean(2)), x), front, CausalState(front.state, hierarchy).compact()
-            )
+        seen = first_step if isinstance(first_step, int) else 0
+        check_input(x, self.config.max_time_steps, self.dtype, seen=seen, training=self.training)
+        check_state(state, x, self.config)
+        check_observe(observe)
+        if steps_covered(self, x, mode, observe):
+            return run_front_end(prepared(self, x), x, mode, state, first_step, observe)
+        return self.reference_front_end(x, mode, state, first_step, observe)
+
+    def reference_front_end(
+        self,
+        x: Tensor,
+        mode: ForwardMode = HARD,
+        state: State | None = None,
+        first_step: int | Tensor = 0,
+        observe: Collection[str] = (),
+    ) -> FrontEnd:
+        """`front_end` over the modules, without checks: what exports trace."""
+        current = self.entry(x, mode, first_step)
+        final: State = {}
+        observed: dict[str, Tensor] = {}
+        stages = []
+        for level, stage in enumerate(self.stages):
+            name = f"stages.{level}"
+            out = stage(current, mode, below(state, name), first_step, observe)
+            current = out.spikes
+            final |= prefixed(name, out.state)
+            observed |= prefixed(name, out.observed)
+            stages.append(out)
+        read = [out.spikes for out in stages][0 if self.config.bridge == "mr-s3a" else -1 :]
+        grid = (current.shape[-2], current.shape[-1])
+        features, left = self.bridge.features(read, grid, mode, below(state, "bridge"), first_step)
+        final |= prefixed("bridge", left)
+        scores, left = self.tokens(current, below(state, "tokens"), first_step)
+        final |= prefixed("tokens", left)
+        rates = torch.cat([out.rates() for out in stages])
+        return FrontEnd(features, stages[-1].attention, rates, scores, final, observed)
 
     def classify(self, features: Tensor, attention: Tensor, token_indices: Tensor | None = None) -> Tensor:
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
         if token_indices is not None:
             self._check_indices(token_indices, features.shape[0], features.shape[2])
-        tokens = self.bridge(features, attention, token_indices)
-        return self.head(self.hierarchy(tokens).mean(2))
+        return self.forward_head(self._tail(features, attention, token_indices)).to(attention.dtype)
 
-    def select(self, spikes: Tensor) -> Tensor | None:
-        """Positions [B, k] that the last stage's spikes call for, None when all are kept."""
-        positions = spikes.shape[-2] * spikes.shape[-1]
-        keep = self.config.num_tokens
-        if keep is not None and keep > positions:
-            raise InputError(f"tokens is {keep}; this input's last grid has only {positions} positions")
-        return self.tokens(spikes)
+    def _tail(self, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
+        if steps_covered(self, attention, HARD):
+            return run_tail(prepared(self, attention), features, attention, token_indices)
+        return self.hierarchy(self.bridge(features, attention, token_indices))
+
+    def select(self, token_scores: Tensor | None) -> Tensor | None:
+        """The positions with the highest scores [B, k], None where all are kept."""
+        if token_scores is None or self.config.num_tokens is None:
+            return None
+        positions = token_scores.shape[-1]
+        if self.config.num_tokens > positions:
+            raise InputError(
+                f"num_tokens: expected at most {positions}, the positions of this input's last grid, "
+                f"got {self.config.num_tokens}",
+                field="num_tokens",
+            )
+        return self.tokens.select(token_scores)
+
+    def _check_causal(self) -> None:
+        if not self.config.causal:
+            raise ConfigError(
+                f"causal: expected a causal network to run with a state, got '{self.name}', which reads whole clips",
+                field="causal",
+            )
+        if (found := find_modification(self, (self.hierarchy,), TABLE)) is not None:
+            raise modified_error(found, "run with a state")
 
     def _check_pass(self, x: Tensor, indices: Tensor | None) -> None:
         check_input(x, self.config.max_time_steps, self.dtype, training=self.training)
@@ -176,11 +222,14 @@ class RipeMambaSpike(Model):
             self._check_indices(indices, x.shape[0], height * width)
 
     def _check_indices(self, indices: Tensor, samples: int, positions: int) -> None:
+        if torch.compiler.is_compiling():
+            return
         fits = indices.ndim == 2 and indices.shape[0] == samples and not indices.is_floating_point()
         if not fits or indices.numel() == 0 or int(indices.min()) < 0 or int(indices.max()) >= positions:
             raise InputError(
-                f"token_indices has shape {tuple(indices.shape)} and dtype {indices.dtype}; whole numbers "
-                f"(batch {samples}, k) below {positions} are wanted"
+                f"token_indices: expected ints below {positions} of shape (batch {samples}, k), got "
+                f"{indices.dtype} of shape {tuple(indices.shape)}",
+                field="token_indices",
             )
 
     def modification(self) -> Modification | None:
@@ -207,16 +256,6 @@ class RipeMambaSpike(Model):
 RipeMambaSpike.package_methods = {
     name: getattr(RipeMambaSpike, name) for name in ("forward", "front_end", "classify", "select")
 }
-
-
-def _compact(state: Any) -> Any:
-    """A state with its tensors copied out of larger ones."""
-    if isinstance(state, Tensor):
-        return state.clone(memory_format=torch.contiguous_format)
-    if isinstance(state, tuple):
-        parts = map(_compact, state)
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
 
 
 def _norm(config: RipeConfig, channels: int) -> nn.Module:

@@ -1,10 +1,17 @@
-"""DS-MPA and its variants. All map (potential, spikes, features) [B, T, C, H, W] to ((modulated, attention), state)."""
+"""DS-MPA and its variants: attention between a stage's second convolution and its second neuron.
 
-from collections.abc import Callable
+An attention is a module made for a number of channels. Its `forward` reads the first neuron's membrane potential and
+spikes and the features to modulate, all [B, T, C, H, W], and gives ((modulated features, attention map), final state).
+
+To add one, write such a class or a function of `channels` with `@register_attention("name")`. It runs on both paths:
+between the fused operators the module is called as it is. `exportable = True` says that torch.export can trace it.
+"""
 
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.registry import Registry
+from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.membrane_attention.reference import (
     Attention,
     Factors,
@@ -14,10 +21,13 @@ from ripe_mambaspike.ops.membrane_attention.reference import (
     sigmoid_gate,
 )
 
-Attended = tuple[tuple[Tensor, Tensor], Tensor | None]
+Attended = tuple[tuple[Tensor, Tensor], State]
 
 GROUPS = 4
 RANK_DIVISOR = 4
+
+ATTENTIONS = Registry("attention")
+register_attention = ATTENTIONS.register
 
 
 def _factor(*shape: int) -> nn.Parameter:
@@ -28,6 +38,8 @@ def _factor(*shape: int) -> nn.Parameter:
 
 class MembraneAttention(nn.Module):
     """DS-MPA with its three projections given as factors: one matrix, two thin ones, or one per group."""
+
+    exportable = True
 
     def __init__(
         self, channels: int, shapes: tuple[tuple[int, ...], ...], attend: Attention = convex_attention
@@ -43,9 +55,9 @@ class MembraneAttention(nn.Module):
         return tuple(self.query), tuple(self.key), tuple(self.value)
 
     def forward(
-        self, potential: Tensor, spikes: Tensor, features: Tensor, initial_state: Tensor | None = None
+        self, potential: Tensor, spikes: Tensor, features: Tensor, initial_state: State | None = None
     ) -> Attended:
-        state = None if initial_state is None else initial_state.flatten(2)
+        state = initial_state["spikes"].to(spikes.dtype).flatten(2) if initial_state else None
         (out, attention), _ = ds_mpa(
             potential.flatten(3),
             spikes.flatten(3),
@@ -55,11 +67,14 @@ class MembraneAttention(nn.Module):
             attend=self.attend,
             initial_state=state,
         )
-        return (out.view_as(features), attention.view_as(features)), spikes[:, -1]
+        return (out.view_as(features), attention.view_as(features)), {"spikes": spikes[:, -1]}
 
 
+@register_attention("gate")
 class SigmoidGate(nn.Module):
     """The study's cheap gate: a 1×1 convolution with bias and a sigmoid, multiplying the features."""
+
+    exportable = True
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -67,44 +82,44 @@ class SigmoidGate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(
-        self, potential: Tensor, spikes: Tensor, features: Tensor, initial_state: Tensor | None = None
+        self, potential: Tensor, spikes: Tensor, features: Tensor, initial_state: State | None = None
     ) -> Attended:
         out, gate = sigmoid_gate(potential.flatten(3), features.flatten(3), self.weight, self.bias)
-        return (out.view_as(features), gate.view_as(features)), None
+        return (out.view_as(features), gate.view_as(features)), {}
 
 
+@register_attention("none")
 class NoAttention(nn.Module):
     """Ablation A1: the features pass, A = 0."""
 
+    exportable = True
+
+    def __init__(self, channels: int = 0) -> None:
+        super().__init__()
+
     def forward(
-        self, potential: Tensor, spikes: Tensor, features: Tensor, initial_state: Tensor | None = None
+        self, potential: Tensor, spikes: Tensor, features: Tensor, initial_state: State | None = None
     ) -> Attended:
-        return (features, torch.zeros_like(features)), None
+        return (features, torch.zeros_like(features)), {}
 
 
-def _full(channels: int) -> nn.Module:
+@register_attention("ds-mpa")
+def full_attention(channels: int) -> nn.Module:
     return MembraneAttention(channels, ((channels, channels),))
 
 
-def _low_rank(channels: int) -> nn.Module:
+@register_attention("low-rank")
+def low_rank_attention(channels: int) -> nn.Module:
     rank = channels // RANK_DIVISOR
     return MembraneAttention(channels, ((rank, channels), (channels, rank)))
 
 
-def _grouped(channels: int) -> nn.Module:
+@register_attention("grouped")
+def grouped_attention(channels: int) -> nn.Module:
     width = channels // GROUPS
     return MembraneAttention(channels, ((GROUPS, width, width),))
 
 
-def _sigmoid(channels: int) -> nn.Module:
+@register_attention("sigmoid")
+def unnormalized_attention(channels: int) -> nn.Module:
     return MembraneAttention(channels, ((channels, channels),), sigmoid_attention)
-
-
-ATTENTIONS: dict[str, Callable[[int], nn.Module]] = {
-    "ds-mpa": _full,
-    "low-rank": _low_rank,
-    "grouped": _grouped,
-    "sigmoid": _sigmoid,
-    "gate": SigmoidGate,
-    "none": lambda channels: NoAttention(),
-}

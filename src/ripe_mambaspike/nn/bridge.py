@@ -5,7 +5,7 @@ It reads one list of spike tensors [B, T, C_i, H_i, W_i] and the last stage's at
 """
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,22 +15,22 @@ from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.modified import find_modification, known
 from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
+from ripe_mambaspike.nn.state import State, below, prefixed
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.pooled_rates import RateState
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates
-
-BridgeState = tuple[tuple[Tensor, int], ...] | tuple[RateState, ...]  # one a scale: (count, steps) or leaky
 
 
 def pooled_rates(
     spikes: Tensor,
     grid: tuple[int, int],
-    initial_state: Any = None,
-    keep: float | None = None,
-) -> tuple[Tensor, Any]:
+    initial_state: State | None = None,
+    decay: float | None = None,
+    first_step: int | Tensor = 0,
+) -> tuple[Tensor, State]:
     """Rates and their changes on the given grid: [B, T, C, H, W] → [B, T, 2C, h, w].
 
-    Pooling commutes with both, so it comes first. With `keep` the rates are leaky; the state is that of the rates.
+    Pooling commutes with both, so it comes first. With `decay` the rates are leaky; the state is that of the rates.
     """
     height, width = spikes.shape[-2:]
     flat = spikes.flatten(0, 1)
@@ -39,11 +39,13 @@ def pooled_rates(
     else:
         pooled = F.adaptive_avg_pool2d(flat, grid)
     pooled = pooled.unflatten(0, spikes.shape[:2])
-    if keep is not None:
-        return leaky_rates(pooled, keep, initial_state)
-    count, seen = initial_state or (None, 0)
-    rates, count = cumulative_rates(pooled, count, first_step=seen)
-    return rates, (count, seen + spikes.shape[1])
+    if decay is None:
+        count = initial_state["count"] if initial_state else None
+        rates, count = cumulative_rates(pooled, count, first_step=first_step)
+        return rates, {"count": count}
+    faded = RateState(initial_state["count"], initial_state["weight"]) if initial_state else None
+    rates, left = leaky_rates(pooled, decay, faded)
+    return rates, left._asdict()
 
 
 class Mixture(nn.Module):
@@ -159,10 +161,10 @@ class FoldedMixture(Mixture):
 class Bridge(nn.Module):
     """Pool to rates, mix the scales, normalize; then, for the positions kept, add the projected attention map."""
 
-    def __init__(self, mixture: Mixture, attention_channels: int, width: int, keep: float | None = None) -> None:
+    def __init__(self, mixture: Mixture, attention_channels: int, width: int, decay: float | None = None) -> None:
         super().__init__()
         self.mixture = mixture
-        self.keep = keep  # of the leaky rates of a causal network; None for cumulative ones
+        self.decay = decay  # of the leaky rates of a causal network; None for cumulative ones
         self.norm = nn.LayerNorm(width)
         self.attention = nn.Linear(attention_channels, width)
 
@@ -171,14 +173,18 @@ class Bridge(nn.Module):
         spikes: list[Tensor],
         grid: tuple[int, int],
         mode: ForwardMode = HARD,
-        initial_state: BridgeState | None = None,
-    ) -> tuple[Tensor, BridgeState]:
+        initial_state: State | None = None,
+        first_step: int | Tensor = 0,
+    ) -> tuple[Tensor, State]:
         """The normalized mixture on the last grid, [B, T, N, d] in raster order."""
-        states = initial_state or (None,) * len(spikes)
-        rated = [pooled_rates(s, grid, state, self.keep) for s, state in zip(spikes, states, strict=True)]
-        mixed = self.mixture([rates.flatten(0, 1) for rates, _ in rated], mode)
-        features = self.norm(mixed.flatten(2).transpose(1, 2))
-        return features.unflatten(0, spikes[0].shape[:2]), tuple(state for _, state in rated)
+        rates, final = [], {}
+        for scale, fired in enumerate(spikes):
+            name = f"rates.{scale}"
+            rate, left = pooled_rates(fired, grid, below(initial_state, name), self.decay, first_step)
+            rates.append(rate.flatten(0, 1))
+            final |= prefixed(name, left)
+        features = self.norm(self.mixture(rates, mode).flatten(2).transpose(1, 2))
+        return features.unflatten(0, spikes[0].shape[:2]), final
 
     def forward(self, features: Tensor, attention: Tensor, indices: Tensor | None = None) -> Tensor:
         """features [B, T, N, d], attention [B, T, C, h, w], positions kept [B, k] → tokens [B, T, k, d]."""

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.nn.mamba import CausalMamba
 from ripe_mambaspike.nn.mixers import make_blocks
-from ripe_mambaspike.ops.mamba_inner import MambaState
-
-HierarchyState = tuple[MambaState, ...]  # one a level
+from ripe_mambaspike.nn.state import State, below, prefixed
 
 
 def pool_tokens(tokens: Tensor, ratio: int) -> Tensor:
@@ -94,21 +92,20 @@ class Hierarchy(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         return self._climb(tokens, lambda level, sequence: self.blocks[level](sequence))
 
-    def advance(self, tokens: Tensor, initial_state: HierarchyState | None = None) -> tuple[Tensor, HierarchyState]:
+    def forward_with_state(self, tokens: Tensor, initial_state: State | None = None) -> tuple[Tensor, State]:
         """Of a causal network: the next steps, after the state of those before them. Pieces equal one call.
 
-        The tokens of a step lie together and steps in order, and all but the scan stays inside a step: no step hears
-        of a later one.
+        The tokens of a step lie together and steps are in order. Only the scan looks beyond a step, and only back.
         """
-        final: list[MambaState] = []
+        final: State = {}
 
         def mix(level: int, sequence: Tensor) -> Tensor:
-            block = cast("CausalMamba", self.blocks[level])
-            mixed, state = block.advance(sequence, initial_state[level] if initial_state else None)
-            final.append(state)
+            name, block = f"blocks.{level}", cast("CausalMamba", self.blocks[level])
+            mixed, left = block.forward_with_state(sequence, below(initial_state, name))
+            final.update(prefixed(name, left))
             return mixed
 
-        return self._climb(tokens, mix), tuple(final)
+        return self._climb(tokens, mix), final
 
     def _climb(self, tokens: Tensor, mix: Callable[[int, Tensor], Tensor]) -> Tensor:
         tokens = pool_tokens(self.norm(tokens), self.first_ratio)
@@ -121,8 +118,15 @@ class Hierarchy(nn.Module):
         return tokens
 
 
-def make_head(width: int, classes: int, hidden: int | None) -> nn.Module:
-    """A Linear, or with `hidden` a widening one: Linear → LayerNorm → GELU → Linear."""
+def make_classifier(width: int, num_classes: int) -> nn.Module:
+    """The last layer: a Linear, or an Identity for embeddings."""
+    return nn.Linear(width, num_classes) if num_classes else nn.Identity()
+
+
+def make_head(width: int, num_classes: int, hidden: int | None) -> nn.Module:
+    """A Linear, or with `hidden` Linear → LayerNorm → GELU → Linear."""
     if hidden is None:
-        return nn.Linear(width, classes)
-    return nn.Sequential(nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), nn.Linear(hidden, classes))
+        return make_classifier(width, num_classes)
+    return nn.Sequential(
+        nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), make_classifier(hidden, num_classes)
+    )

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaState
 from ripe_mambaspike.ops.mamba_inner.reference import causal_conv
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
@@ -145,10 +146,11 @@ class CausalMamba(nn.Module):
         projections = (self.forward_mamba.in_proj.weight.to(dtype), self.forward_mamba.out_proj.weight.to(dtype))
         return BlockPlan(norm, projections[0], inner_weights((self.forward_mamba,), dtype), projections[1], None)
 
-    def advance(self, x: Tensor, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
+    def forward_with_state(self, x: Tensor, initial_state: State | None = None) -> tuple[Tensor, State]:
         """A piece of a longer sequence, after the state of the piece before it."""
-        mixed: tuple[Tensor, MambaState] = self.forward_mamba(self.norm(x), initial_state)
-        return mixed
+        before = MambaState(initial_state["conv"], initial_state["ssm"]) if initial_state else None
+        mixed, (conv, ssm) = self.forward_mamba(self.norm(x), before)
+        return mixed, {"conv": conv, "ssm": ssm}
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.advance(x)[0]
+        return self.forward_with_state(x)[0]

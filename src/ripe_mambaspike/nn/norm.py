@@ -12,6 +12,7 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread, stats_sync
 from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
+from ripe_mambaspike.ops.operator import select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 EPSILON = 1e-5
@@ -147,11 +148,15 @@ class TimeBatchNorm(_Statistics):
     def __init__(self, steps: int, channels: int) -> None:
         super().__init__(steps, channels)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
-        steps = slice(first_step, first_step + x.shape[1])
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
         if not self.training and not mode.literal:
-            scale, shift = (value[steps].to(self.weight.dtype) for value in self.scale_and_shift())
-            return affine_over_time(x, scale, shift)
+            rows = (select_steps(value, first_step, x.shape[1]) for value in self.scale_and_shift())
+            return affine_over_time(x, *(value.to(self.weight.dtype) for value in rows))
+        if not isinstance(first_step, int):
+            raise InputError(
+                "first_step: expected an int in training or a literal pass, got a tensor", field="first_step"
+            )
+        steps = slice(first_step, first_step + x.shape[1])
         if self.training and stats_sync() is not None:
             return self.normalize_synced(x, mode, first_step)
         if self.training:
@@ -174,7 +179,7 @@ class SharedNorm(TimeBatchNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
         return as_one_step(super().forward, x, mode)
 
 
@@ -191,9 +196,9 @@ class TimeAffine(nn.Module):
         self.scale = nn.Parameter(torch.ones(steps, channels))
         self.shift = nn.Parameter(torch.zeros(steps, channels))
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
-        steps = slice(first_step, first_step + x.shape[1])
-        return affine_over_time(x, self.scale[steps], self.shift[steps])
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
+        scale, shift = (select_steps(value, first_step, x.shape[1]) for value in (self.scale, self.shift))
+        return affine_over_time(x, scale, shift)
 
 
 class SharedAffine(TimeAffine):
@@ -202,8 +207,8 @@ class SharedAffine(TimeAffine):
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int = 0) -> Tensor:
-        return as_one_step(super().forward, x, mode)
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
+        return affine_over_time(x, self.scale, self.shift)  # one row for all steps
 
 
 def as_one_step(norm: Callable[[Tensor, ForwardMode], Tensor], x: Tensor, mode: ForwardMode) -> Tensor:

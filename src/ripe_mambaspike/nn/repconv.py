@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.modified import find_modification, known
 from ripe_mambaspike.nn.norm import EPSILON, BatchNorm, standard_norm, track_all
+from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.tdm import shift, tdm
 
-Filtered = tuple[Tensor, Tensor]  # output, last input
+Filtered = tuple[Tensor, State]  # output, and the last input as state
 
 
 class Branch(nn.Module):
@@ -103,10 +104,11 @@ class _FilteredConv(nn.Module):
         self.in_channels, self.channels, self.stride = in_channels, channels, stride
         self.coefficient = nn.Parameter(torch.zeros(in_channels)) if tdm_enabled else None
 
-    def filter(self, x: Tensor, initial_state: Tensor | None) -> Filtered:
+    def filter(self, x: Tensor, initial_state: State | None) -> Filtered:
         if self.coefficient is None:
-            return x, x[:, -1]
-        return tdm(x, self.coefficient, initial_state)
+            return x, {}
+        out, last = tdm(x, self.coefficient, _last_input(initial_state, x))
+        return out, {"input": last}
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A 3×3 kernel over every step: [B, T, C_in, H, W] → [B, T, C, H', W']."""
@@ -136,7 +138,7 @@ class RepConv(_FilteredConv):
             modules.extend((Identity(channels), AveragePool(channels)))
         self.branches: Sequence[Branch] = modules  # type: ignore[assignment]
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
         if (
             not mode.literal
@@ -235,7 +237,7 @@ class FusedConv(_FilteredConv):
         self.bias = nn.Parameter(torch.zeros(channels))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None) -> Filtered:
         filtered, final_state = self.filter(x, initial_state)
         return self.convolve(filtered, self.weight, self.bias), final_state
 
@@ -256,7 +258,11 @@ class DualKernelConv(_FilteredConv):
         self.bias = nn.Parameter(torch.zeros(channels))
         nn.init.kaiming_uniform_(self.weight_now, a=5**0.5)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: Tensor | None = None) -> Filtered:
-        before, final_state = shift(x, initial_state)
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None) -> Filtered:
+        before, last = shift(x, _last_input(initial_state, x))
         now = self.convolve(x, self.weight_now, self.bias)
-        return now - self.convolve(before, self.weight_before, None), final_state
+        return now - self.convolve(before, self.weight_before, None), {"input": last}
+
+
+def _last_input(state: State | None, x: Tensor) -> Tensor | None:
+    return state["input"].to(x.dtype) if state else None

@@ -1,28 +1,23 @@
 """One spiking stage: two filtered convolutions, two neurons, and attention between them."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.state import State, below, prefixed
 
-
-class StageState(NamedTuple):
-    """Everything a stage remembers from one step to the next."""
-
-    first_input: Tensor
-    first_neuron: Any
-    second_input: Tensor
-    attention: Tensor | None
-    second_neuron: Any
+OBSERVABLE = ("spikes", "spike_counts", "membrane", "attention", "inputs")  # what a run can be asked to hand out
 
 
 class StageOutput(NamedTuple):
     spikes: Tensor  # of the second neuron [B, T, C, H, W]
     inner_spikes: Tensor  # of the first neuron, same shape
     attention: Tensor  # A, same shape
-    state: StageState
+    state: State
+    observed: dict[str, Tensor]  # what was asked for, by the module's name in the stage
 
     def rates(self) -> Tensor:
         """Mean firing rate of both neurons, first and second [2]."""
@@ -48,15 +43,41 @@ class SpikingStage(nn.Module):
         self.attention = attention
 
     def forward(
-        self, x: Tensor, mode: ForwardMode = HARD, initial_state: StageState | None = None, first_step: int = 0
+        self,
+        x: Tensor,
+        mode: ForwardMode = HARD,
+        initial_state: State | None = None,
+        first_step: int | Tensor = 0,
+        observe: Collection[str] = (),
     ) -> StageOutput:
-        state = initial_state or StageState(None, None, None, None, None)  # type: ignore[arg-type]
-        current, first_input = self.first_conv(x, mode, state.first_input)
-        current = self.first_norm(current, mode, first_step)
-        (inner, potential), first_neuron = self.first_neuron(current, mode, state.first_neuron)
-        current, second_input = self.second_conv(inner, mode, state.second_input)
-        current = self.second_norm(current, mode, first_step)
-        (current, attended), last_spikes = self.attention(potential, inner, current, state.attention)
-        (spikes, _), second_neuron = self.second_neuron(current, mode, state.second_neuron, keep_potential=False)
-        final = StageState(first_input, first_neuron, second_input, last_spikes, second_neuron)
-        return StageOutput(spikes, inner, attended, final)
+        """x [B, T, C_in, H, W], the steps of a recording from `first_step` on (an int, or one per row)."""
+        state = initial_state or {}
+        final: State = {}
+
+        def run(name: str, *inputs: Any, **options: Any) -> Any:
+            """A module with memory: its part of the state goes in, and what it leaves is kept."""
+            out, left = getattr(self, name)(*inputs, initial_state=below(state, name), **options)
+            final.update(prefixed(name, left))
+            return out
+
+        current = self.first_norm(run("first_conv", x, mode), mode, first_step)
+        inner, potential = run("first_neuron", current, mode)
+        current = self.second_norm(run("second_conv", inner, mode), mode, first_step)
+        current, attended = run("attention", potential, inner, current)
+        spikes, level = run("second_neuron", current, mode, keep_potential="membrane" in observe)
+        seen = {
+            "spikes": {"first_neuron.spikes": inner, "second_neuron.spikes": spikes},
+            "membrane": {"first_neuron.membrane": potential, "second_neuron.membrane": level},
+            "attention": {"attention": attended},
+            "inputs": {"first_conv.input": x, "second_conv.input": inner},
+        }
+        observed = {key: value for name in observe for key, value in seen.get(name, {}).items()}
+        if "spike_counts" in observe:
+            counted = {"first_neuron": inner, "second_neuron": spikes}
+            observed |= {f"{name}.spike_counts": count_spikes(value) for name, value in counted.items()}
+        return StageOutput(spikes, inner, attended, final, observed)
+
+
+def count_spikes(spikes: Tensor) -> Tensor:
+    """How many spikes each sample has [B], whole numbers."""
+    return spikes.flatten(1).sum(1, dtype=torch.float64 if spikes.is_floating_point() else None).round().long()

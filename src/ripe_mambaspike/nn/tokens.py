@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from ripe_mambaspike.nn.state import State
+
 
 class TokenSelection(nn.Module):
     """Score = a·(total spikes) + b·exp(−first spike time) of the last stage, a = b = 1 frozen but counted."""
@@ -13,15 +15,25 @@ class TokenSelection(nn.Module):
         self.activity = nn.Parameter(torch.ones(()), requires_grad=False)
         self.earliness = nn.Parameter(torch.ones(()), requires_grad=False)
 
-    def forward(self, spikes: Tensor) -> Tensor | None:
-        """The positions kept, in raster order and the same for every step: [B, T, C, H, W] → [B, k]."""
+    def forward(
+        self, spikes: Tensor, initial_state: State | None = None, first_step: int | Tensor = 0
+    ) -> tuple[Tensor | None, State]:
+        """Spikes [B, T, C, H, W] → the score of every position so far [B, N] (None where all are kept), state."""
         if self.keep is None:
-            return None
+            return None, {}
         counts = spikes.detach().float().sum(2).flatten(2)  # [B, T, N]
         fired = counts > 0
-        first = torch.where(fired.any(1), fired.float().argmax(1).float(), torch.inf)  # steps from 0
-        score = self.activity * counts.sum(1) + self.earliness * torch.exp(-first)
-        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
+        first = fired.float().argmax(1) + (first_step if isinstance(first_step, int) else first_step.unsqueeze(1))
+        earliness = torch.where(fired.any(1), torch.exp(-first.float()), torch.zeros_like(counts[:, 0]))
+        count = counts.sum(1)
+        if initial_state:
+            before = initial_state["earliness"]
+            count, earliness = initial_state["count"] + count, torch.where(before > 0, before, earliness)
+        return self.activity * count + self.earliness * earliness, {"count": count, "earliness": earliness}
+
+    def select(self, scores: Tensor) -> Tensor:
+        """The positions kept, in raster order and the same for every step: [B, N] → [B, k]."""
+        best = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
         return best.sort(1).values
 
 

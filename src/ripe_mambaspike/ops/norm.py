@@ -3,8 +3,6 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.ops.shapes import per_channel
-
 
 def batch_norm_over_time(
     x: Tensor,
@@ -29,8 +27,10 @@ def batch_norm_over_time(
 
 
 def affine_over_time(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`scale_t x_t + shift_t`, what the norm becomes once its statistics are fixed. Scale and shift [T, C]."""
-    trailing = x.ndim - 3
-    steps, channels = scale.shape
-    scale, shift = (per_channel(v.flatten(), trailing).unflatten(0, (steps, channels)) for v in (scale, shift))
+    """`scale_t x_t + shift_t`, what the norm becomes once its statistics are fixed.
+
+    x [B, T, C, ...]; scale and shift [T, C], or [B, T, C] where rows are at different steps.
+    """
+    trailing = [1] * (x.ndim - 3)
+    scale, shift = (value.reshape(*value.shape, *trailing) for value in (scale, shift))
     return shift.addcmul(x, scale).to(x.dtype)

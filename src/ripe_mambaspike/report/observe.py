@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.account.document import account
+from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import Model, clip_logits
-from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.evaluation import evaluation
@@ -83,9 +82,9 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
     config = model.config
     if clips:
         x = clips[0][0].detach().to("cpu", model.dtype)[None]
-        return account(model, x, "the first held-out clip shown, weights of this run")
+        return account_clip(model, x, "the first held-out clip shown, weights of this run")
     x = synthetic_clip(config.time_steps, *config.in_size).to(model.dtype)
-    return account(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
+    return account_clip(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
 
 
 def _sample(model: Model, x: Tensor, label: int, name: str) -> Sample:
@@ -99,15 +98,8 @@ def _sample(model: Model, x: Tensor, label: int, name: str) -> Sample:
 
 def _step_rates(model: Model, x: Tensor) -> list[Floats]:
     """Mean firing rate of every spiking layer at every step [T] each."""
-    layers: list[Tensor] = []
-    if isinstance(model, RipeMambaSpike):
-        for stage in model.front_end(x).stages:
-            layers += [stage.inner_spikes, stage.spikes]
-    elif isinstance(model, MambaSpike):
-        for layer in model.encoder:
-            x = layer(x)
-            layers.append(x)
-    return [spikes.float().mean((0, 2, 3, 4)).numpy() for spikes in layers]
+    observed = model.run(x, observe=("spikes",)).observed  # type: ignore[operator]
+    return [spikes.float().mean((0, 2, 3, 4)).numpy() for spikes in observed.values()]
 
 
 def _mean_rates(rates: list[list[Floats]]) -> list[tuple[str, list[float]]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.events.simulate import compare as c
@@ -293,16 +294,16 @@ def test_nothing_one_event_and_constant_images():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "field"),
     [
-        (([one()], [one(), one()], [0], SIZE, DURATION), "1 recordings, simulated 2"),
-        (([one()], [one()], [], SIZE, DURATION), "labels 0"),
-        (([], [], [], SIZE, DURATION), "at least 1"),
-        (([one()], [one()], [0], SIZE, 0), "duration_us is 0"),
-        (([one()], [one(x=9)], [0], SIZE, DURATION), r"simulated recording 0 reaches \(9, 0\)"),
+        (([one()], [one(), one()], [0], SIZE, DURATION), "real"),
+        (([one()], [one()], [], SIZE, DURATION), "real"),
+        (([], [], [], SIZE, DURATION), "real"),
+        (([one()], [one()], [0], SIZE, 0), "duration_us"),
+        (([one()], [one(x=9)], [0], SIZE, DURATION), "simulated recording 0"),
         (([one(), one(t=-1)], [one()] * 2, [0, 0], SIZE, DURATION), "real recording 1"),
     ],
 )
-def test_bad_input_is_named(arguments, words):
-    with pytest.raises(InputError, match=words):
+def test_bad_input_is_named(arguments, field):
+    with raises(InputError, field=field):
         c.compare_recordings(*arguments)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.calibrate import calibrate, count_events, find_rests, match_thresholds, retimed
 from ripe_mambaspike.events.simulate.fitted import (
@@ -119,15 +120,15 @@ def test_saved_and_loaded(tmp_path):
     shipped = load_calibration()
     assert shipped.saccades.inverted
     (tmp_path / "b.json").write_text('{"pixel": 3}')
-    for name, message in (("b.json", "is no calibration"), ("c.json", "cannot be read")):
-        with pytest.raises(InputError, match=message):
+    for name, field in (("b.json", "pixel"), ("c.json", None)):
+        with raises(InputError, field=field, path=tmp_path / name):
             load_calibration(tmp_path / name)
 
 
 def test_what_does_not_pair(pictures, recordings):
-    with pytest.raises(InputError, match="there are 48 recordings and 47 pictures"):
+    with raises(InputError, field="real"):
         calibrate(recordings, pictures[1:], SIZE)
-    with pytest.raises(InputError, match=r"events reach to \(\d+, \d+\); the 10×10 sensor ends before"):
+    with raises(InputError, field="events"):
         calibrate(recordings, pictures, (10, 10))
-    with pytest.raises(InputError, match="with 3 seeds"):
+    with raises(InputError, field="pictures"):
         simulate_pictures(pictures, TRUE, range(3), size=SIZE)

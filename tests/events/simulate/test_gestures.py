@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.data.sets import dvsgesture
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.gestures import (
@@ -248,38 +249,36 @@ def test_a_clip_is_plain_and_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "field"),
     [
-        ((11, 0, "train"), "label is 11; a whole number from 0 to 10 is wanted"),
-        ((-1, 0, "train"), "label is -1"),
-        ((True, 0, "train"), "label is True"),
-        ((1.0, 0, "train"), "label is 1.0"),
-        ((0, -1, "train"), "seed is -1; a whole number from 0"),
-        ((0, 0.5, "train"), "seed is 0.5"),
-        ((0, 2**63, "train"), "seed is 9223372036854775808"),
-        ((0, 0, "validation"), "part is 'validation'; one of train, val, test is wanted"),
-        ((0, 0, None), "part is None"),
+        ((11, 0, "train"), "label"),
+        ((-1, 0, "train"), "label"),
+        ((True, 0, "train"), "label"),
+        ((1.0, 0, "train"), "label"),
+        ((0, -1, "train"), "seed"),
+        ((0, 0.5, "train"), "seed"),
+        ((0, 2**63, "train"), "seed"),
+        ((0, 0, "validation"), "part"),
+        ((0, 0, None), "part"),
     ],
 )
-def test_bad_draws_are_refused(arguments, says):
-    with pytest.raises(InputError) as caught:
+def test_bad_draws_are_refused(arguments, field):
+    with raises(InputError, field=field):
         draw_clip(*arguments)
-    assert str(caught.value).startswith(says)
 
 
 @pytest.mark.parametrize(
-    ("clips", "times", "size", "says"),
+    ("clips", "times", "size", "field"),
     [
-        ([3], torch.arange(2), (8, 8), "clips hold 3; gesture clips are wanted"),
-        ([], [0, 1], (8, 8), "times_us is [0, 1]; a tensor of the shape [n] is wanted"),
-        ([], torch.zeros(2, 2), (8, 8), "times_us is of the shape (2, 2); a tensor of the shape [n] is wanted"),
-        ([], torch.tensor([0.0, float("nan")]), (8, 8), "times_us has values that are not finite"),
-        ([], torch.arange(2), (8, 0), "size is (8, 0); a width and a height from 1 to 4096 are wanted"),
-        ([], torch.arange(2), (8.0, 8), "size is (8.0, 8)"),
-        ([], torch.arange(2), 8, "size is 8;"),
+        ([3], torch.arange(2), (8, 8), "clips"),
+        ([], [0, 1], (8, 8), "times_us"),
+        ([], torch.zeros(2, 2), (8, 8), "times_us"),
+        ([], torch.tensor([0.0, float("nan")]), (8, 8), "times_us"),
+        ([], torch.arange(2), (8, 0), "size"),
+        ([], torch.arange(2), (8.0, 8), "size"),
+        ([], torch.arange(2), 8, "size"),
     ],
 )
-def test_bad_frames_are_refused(clips, times, size, says):
-    with pytest.raises(InputError) as caught:
+def test_bad_frames_are_refused(clips, times, size, field):
+    with raises(InputError, field=field):
         render(clips, times, size)
-    assert str(caught.value).startswith(says)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, bin_events
 from ripe_mambaspike.events.simulate.pixel import Pixel, simulate_bins, simulate_events
@@ -146,24 +147,24 @@ def test_pixels_differ_by_their_sensor():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "field"),
     [
-        ({"threshold_on": 0.0}, "threshold_on is 0.0; a number of at least 1e-06 is wanted"),
-        ({"threshold_off": float("nan")}, "threshold_off is nan"),
-        ({"mismatch": 0.7}, "mismatch is 0.7; at most 0.5 is wanted"),
-        ({"leak_hz": -1.0}, "leak_hz is -1.0; a number of at least 0 is wanted"),
-        ({"cutoff_hz": "fast"}, "cutoff_hz is 'fast'"),
+        ({"threshold_on": 0.0}, "threshold_on"),
+        ({"threshold_off": float("nan")}, "threshold_off"),
+        ({"mismatch": 0.7}, "mismatch"),
+        ({"leak_hz": -1.0}, "leak_hz"),
+        ({"cutoff_hz": "fast"}, "cutoff_hz"),
     ],
 )
-def test_pixels_there_cannot_be(fields, message):
-    with pytest.raises(InputError, match=message):
+def test_pixels_there_cannot_be(fields, field):
+    with raises(InputError, field=field):
         Pixel(**fields)
 
 
 def test_scenes_of_another_size():
-    with pytest.raises(InputError, match=r"the scene is \(2, 1, 5, 6\); \(2, 1, 6, 5\) is wanted"):
+    with raises(InputError, field="scene"):
         simulate_events(texture(), Pixel(), SIZE[::-1], SECOND, [0, 1])
-    with pytest.raises(InputError, match="duration_us is 0"):
+    with raises(InputError, field="duration_us"):
         simulate_events(texture(), Pixel(), SIZE, 0, [0, 1])
 
 

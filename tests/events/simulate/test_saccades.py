@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.saccades import (
     Saccades,
     SaccadeVariation,
-    as_dict,
-    from_dict,
     saccade_scene,
     scale_saccades,
 )
@@ -93,20 +92,15 @@ def test_scaled_looks_the_same_on_more_pixels():
     assert (blocks - one).abs().max() < 0.05
 
 
-def test_kept_as_numbers():
-    saccades = Saccades(PATH, 10_000, 20_000, (1.0, 0.9), rests_us=(5_000.0,))
-    assert from_dict(as_dict(saccades)) == saccades
-
-
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "field"),
     [
-        ({"path": ((0.0, 0.0),)}, "path has 1 points"),
-        ({"blur": 0.0}, "blur is 0.0; a number above 0 is wanted"),
-        ({"contrast": -1.0}, "contrast is -1.0"),
-        ({"scale": (1.0, float("nan"))}, "scale is nan"),
+        ({"path": ((0.0, 0.0),)}, "path"),
+        ({"blur": 0.0}, "blur"),
+        ({"contrast": -1.0}, "contrast"),
+        ({"scale": (1.0, float("nan"))}, "scale"),
     ],
 )
-def test_saccades_there_cannot_be(fields, message):
-    with pytest.raises(InputError, match=message):
+def test_saccades_there_cannot_be(fields, field):
+    with raises(InputError, field=field):
         Saccades(**{"path": PATH, "knot_us": 1000, "duration_us": 1000, **fields})

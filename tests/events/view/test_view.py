@@ -1,12 +1,12 @@
 """The one function: what it writes, what it refuses, and that a failure leaves no trace."""
 
-import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from raising import raises
 from ripe_mambaspike import files
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import EVENT, Recording, make_events
@@ -27,8 +27,7 @@ def test_the_ending_decides(make, tmp_path, ending):
 @pytest.mark.parametrize("name", ["x.bmp", "x", "x.htm"])
 def test_other_endings_are_refused(make, tmp_path, name):
     path = tmp_path / name
-    message = f"{path} ends in '{path.suffix}'; one of .png, .gif, .html is wanted"
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+    with raises(InputError, field="path", path=path):
         view(make(), path)
 
 
@@ -45,7 +44,7 @@ def test_events_out_of_order_look_the_same(make, tmp_path, ending):
 @pytest.mark.parametrize("option", ["frames", "window_us"])
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, "4"])
 def test_options_are_whole_numbers(make, tmp_path, option, value):
-    with pytest.raises(InputError, match=re.escape(f"{option} is {value!r}; a whole number of at least 1 is wanted")):
+    with raises(InputError, field=option):
         view(make(), tmp_path / "x.png", **{option: value})
 
 
@@ -57,22 +56,22 @@ def test_numbers_of_numpy_are_whole_numbers(make, tmp_path):
 
 
 def test_what_cannot_be_shown(make, tmp_path):
-    with pytest.raises(InputError, match=r"no events to show in .*x\.png; at least one is wanted"):
+    with raises(InputError, field="events"):
         view(Recording(make_events([], [], [], []), (4, 4)), tmp_path / "x.png")
-    with pytest.raises(InputError, match=r"events reach to \(9, 0\); the 4×4 sensor ends before"):
+    with raises(InputError, field="events"):
         view(Recording(make_events([9], [0], [0], [1]), (4, 4)), tmp_path / "x.html")
-    with pytest.raises(InputError, match="polarities go from 2 to 2"):
+    with raises(InputError, field="p"):
         view(Recording(np.array([(0, 0, 0, 2)], EVENT), (4, 4)), tmp_path / "x.gif")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_place_that_cannot_be_written(make, tmp_path):
     missing = tmp_path / "nowhere" / "x.html"
-    with pytest.raises(InputError, match=re.escape(f"{missing} cannot be written (No such file or directory)")):
+    with raises(InputError, field="path"):
         view(make(), missing)
     folder = tmp_path / "folder.html"
     folder.mkdir()
-    with pytest.raises(InputError, match=r"folder\.html cannot be written \("):
+    with raises(InputError, field="path"):
         view(make(), folder)
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -85,7 +84,7 @@ def test_a_failure_leaves_the_old_file(make, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(InputError, match=r"x\.html cannot be written \(No space left on device\)"):
+    with raises(InputError, field="path"):
         view(make(), path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.events.view import frames as f
@@ -92,7 +93,7 @@ def test_a_title_is_never_mathematics(make):
 
 
 def test_too_many_frames_are_refused(make):
-    with pytest.raises(InputError, match="frames is 201; at most 200 are wanted"):
+    with raises(InputError, field="frames"):
         picture(make(), 201, None, None)
-    with pytest.raises(InputError, match="window_us is 10, which makes 10,001 frames; at most 200 are wanted"):
+    with raises(InputError, field="window_us"):
         picture(make(duration=100_000), None, 10, None)

@@ -1,4 +1,4 @@
-"""`ripe data`: recordings and sets of them."""
+"""`ripe data`: recordings and datasets."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,13 +6,12 @@ from typing import Annotated
 import tyro
 
 from ripe_mambaspike.cli.data.recordings import ConvertCommand, InfoCommand, ViewCommand
-from ripe_mambaspike.cli.data.sets import DownloadCommand, PrepareCommand, SetsCommand, VerifyCommand
-from ripe_mambaspike.cli.data.stores import ListCommand
+from ripe_mambaspike.cli.data.sets import DownloadCommand, ListCommand, PrepareCommand, SetsCommand, VerifyCommand
 
 
 @dataclass
 class DataCommand:
-    """Look at recordings, convert them, and make sets of them ready for training."""
+    """Look at recordings, convert them, and prepare datasets for training."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
         Annotated[InfoCommand, tyro.conf.subcommand("info")]

@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, Output, require_unmodified
-from ripe_mambaspike.models.ripe import FrontEndState, RipeMambaSpike
+from ripe_mambaspike.models.observe import by_layer, run_in_pieces
+from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
+from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
 
 Sums = Literal["float64", "float32", "int8"]
@@ -35,20 +37,13 @@ MAX_INT8 = 127
 MIN_EXPONENT = -100  # of a grid: what is smaller counts as nothing
 
 
-class ConvState(NamedTuple):
-    """What an accumulating convolution remembers between two pieces of a recording."""
-
-    spikes: Tensor  # of the last step [B, H, W, Cin], bytes
-    additions: int  # made since the recording began, for all samples
-
-
 class Accumulated(NamedTuple):
     """What a pass gave and what it took."""
 
     output: Output
     spikes: dict[str, Tensor]  # by neuron layer, `stage1.first_neuron` on, [B, T, C, H, W]
     additions: dict[str, int]  # by eligible convolution, `stage1.second_conv` on, for all samples; empty when dense
-    state: FrontEndState
+    state: State
 
 
 class AccumulatingConv(nn.Module):
@@ -73,18 +68,21 @@ class AccumulatingConv(nn.Module):
             self.register_buffer(name, value, persistent=False)
         self.table = prepared(now, before)
 
-    def forward(
-        self, x: Tensor, mode: ForwardMode = HARD, initial_state: ConvState | None = None
-    ) -> tuple[Tensor, ConvState]:
-        """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision."""
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None) -> tuple[Tensor, State]:
+        """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision.
+
+        The state has the last input and the additions made since the recording began, for all samples.
+        """
         if mode.relaxed:
             raise InputError("mode: expected hard spikes to add up, got a relaxed pass", field="mode")
         spikes = x.to(torch.uint8).movedim(2, -1).contiguous()
-        earlier, before = initial_state or (None, 0)
+        earlier = initial_state["input"].movedim(1, -1).contiguous() if initial_state else None
+        before = initial_state["additions"] if initial_state else 0
         weights = (self.now, self.before, self.bias)
         out, additions = accumulate_conv(spikes, *weights, self.stride, earlier, self.table)
         out = out.to(x.dtype) if self.step is None else out.to(x.dtype) * self.step
-        return out.movedim(-1, 2).contiguous(), ConvState(spikes[:, -1], before + additions)
+        state = {"input": spikes[:, -1].movedim(-1, 1), "additions": torch.full((len(x),), additions) + before}
+        return out.movedim(-1, 2).contiguous(), state
 
 
 class Accumulator:
@@ -142,27 +140,23 @@ def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
 def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accumulated:
     if steps_at_once is not None and steps_at_once < 1:
         raise InputError(f"steps_at_once: expected an int of at least 1, got {steps_at_once}", field="steps_at_once")
-    state, fronts = None, []
-    for piece in x.to(network.dtype).split(steps_at_once or max(1, x.shape[1]), dim=1):
-        fronts.append(network.front_end(piece, initial_state=state))
-        state = fronts[-1].state
-    assert state is not None
-    spikes = {}
-    for level, pieces in enumerate(zip(*(front.stages for front in fronts), strict=True), 1):
-        spikes[f"stage{level}.first_neuron"] = torch.cat([piece.inner_spikes for piece in pieces], 1)
-        spikes[f"stage{level}.second_neuron"] = torch.cat([piece.spikes for piece in pieces], 1)
+    fronts = list(run_in_pieces(network, x.to(network.dtype), steps_at_once or max(1, x.shape[1]), ("spikes",)))
+    seen = [by_layer(front.observed, "spikes") for front in fronts]
+    spikes = {_stage_name(layer): torch.cat([one[layer] for one in seen], 1) for layer in seen[0]}
     features = torch.cat([front.features for front in fronts], 1)
     attention = torch.cat([front.attention for front in fronts], 1)
-    indices = network.select(spikes["stage3.second_neuron"])
+    state = fronts[-1].state
+    indices = network.select(fronts[-1].token_scores)
     logits = network.classify(features, attention, indices)
     rates = torch.stack([fired.float().mean() for fired in spikes.values()])
-    kept: dict[str, Any] = {
-        f"stage{level}.{which}_conv": memory
-        for level, stage in enumerate(state.stages, 1)
-        for which, memory in (("first", stage.first_input), ("second", stage.second_input))
-    }
-    additions = {layer: memory.additions for layer, memory in kept.items() if isinstance(memory, ConvState)}
+    additions = {_stage_name(layer): int(count[0]) for layer, count in by_layer(state, "additions").items()}
     return Accumulated(Output(logits, rates, attention, indices), spikes, additions, state)
+
+
+def _stage_name(layer: str) -> str:
+    """`stages.0.first_conv` as `stage1.first_conv`, the name in documents."""
+    _, level, rest = layer.split(".")
+    return f"stage{int(level) + 1}.{rest}"
 
 
 def _dense_twin(model: Model, dtype: torch.dtype) -> RipeMambaSpike:

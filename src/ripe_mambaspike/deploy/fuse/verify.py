@@ -95,14 +95,10 @@ def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
     The latter is looked at because a layer behind silent neurons would otherwise go unseen.
     """
     trace = _trace_layers(model)
-    front = model.front_end(x, LITERAL)
-    for level, stage in enumerate(front.stages, 1):
-        trace[f"stage {level} first spikes"] = stage.inner_spikes
-        trace[f"stage {level} attention"] = stage.attention
-        trace[f"stage {level} spikes"] = stage.spikes
-    trace["bridge"] = front.features
-    trace["logits"] = model.classify(front.features, front.attention, model.select(front.stages[-1].spikes))
-    return trace
+    front = model.front_end(x, LITERAL, observe=("spikes", "attention"))
+    indices = model.select(front.token_scores)
+    logits = model.classify(front.features, front.attention, indices)
+    return trace | front.observed | {"bridge": front.features, "logits": logits}
 
 
 def _trace_layers(model: RipeMambaSpike) -> dict[str, Tensor]:

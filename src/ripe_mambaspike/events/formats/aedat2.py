@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks
+from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
+from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
 
-FORMAT = "aedat2"
 MAGIC = b"#!AER-DAT2"
 WORD = np.dtype([("address", ">u4"), ("time", ">i4")])
 MAX_HEADER_BYTES = 1 << 24
@@ -51,29 +51,23 @@ DVS = AddressLayout(x=(1, 0x7F), y=(8, 0x7F), polarity=0, other=1 << 15)
 DAVIS = AddressLayout(x=(12, 0x3FF), y=(22, 0x1FF), polarity=11, other=1 << 31 | 1 << 10)
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return head.startswith(MAGIC)
-
-
-def open_source(path: Path, options: Options) -> EventSource:
+@register_format("aedat2", title="AEDAT 2.0", recognizes=starts_with(MAGIC))
+def open_aedat2(path: Path, options: ReadOptions) -> EventSource:
     lines, start = _read_header(path)
     chip = _value(lines, "AEChip") or ""
-    size, layout = _camera(path, chip)
+    size, layout = _camera(chip)
     base = _value(lines, "TimeBase") or "0"
     if not re.fullmatch(r"-?\d{1,18}", base):
-        raise ReadError(f"{path} has the TimeBase '{base[:40]}' in its header; a whole number is wanted")
+        raise ReadError.expected("TimeBase", "an int", repr(base[:40]))
     declared = re.fullmatch(r"(\d{1,9})x(\d{1,9})", _value(lines, "SensorSize") or "")
-    source = EventSource(FORMAT, pieces=lambda: iter(()))
-    source.sensor_size = (int(declared[1]), int(declared[2])) if declared else size
-    source.metadata = {"camera": chip.rsplit(".", 1)[-1] or "DVS128 (no AEChip in the header)"}
+    metadata = {"camera": chip.rsplit(".", 1)[-1] or "DVS128 (no AEChip in the header)"}
     if created := _value(lines, "created"):
-        source.metadata["created"] = created
+        metadata["created"] = created
 
-    def pieces() -> Iterator[Events]:
-        return decode_blocks(path, start, WORD, make_decoder(layout, source), WrappingClock(PERIOD, offset=int(base)))
+    def read_events(source: EventSource) -> Iterator[Events]:
+        return decode_blocks(path, start, WORD, _decoder(layout, source), WrappingClock(PERIOD, offset=int(base)))
 
-    source.pieces = pieces
-    return source
+    return EventSource("aedat2", read_events, (int(declared[1]), int(declared[2])) if declared else size, metadata)
 
 
 def _read_header(path: Path) -> tuple[list[str], int]:
@@ -90,18 +84,16 @@ def _read_header(path: Path) -> tuple[list[str], int]:
                 break
             start += len(line)
             if not line.endswith(b"\n") or start > MAX_HEADER_BYTES:
-                raise ReadError(f"{path} has a header without an end: no new line up to byte {start}")
+                raise ReadError.expected("header", "a new line", f"none up to byte {start}")
             lines.append(text)
             if text.startswith(END):
                 break
             if len(lines) > MAX_LINES:
-                raise ReadError(
-                    f"{path}: header: expected at most {MAX_LINES:,} lines, got more", field="header", path=path
-                )
+                raise ReadError.expected("header", f"at most {MAX_LINES:,} lines", "more")
     return lines, start
 
 
-def make_decoder(
+def _decoder(
     layout: AddressLayout, source: EventSource
 ) -> Callable[[NDArray[np.void], WrappingClock], tuple[Events, WrappingClock]]:
     """The decoder of one camera; what is no polarity event is counted in the source's metadata."""
@@ -123,7 +115,8 @@ def make_decoder(
     return decode
 
 
-def encode(recording: Recording) -> Iterator[bytes]:
+@register_writer(".aedat")
+def encode_aedat2(recording: Recording) -> Iterator[bytes]:
     """Times are written modulo 2³²; what they leave out is in a header line of ours that other readers pass over."""
     events = recording.events
     width, height = recording.sensor_size
@@ -132,10 +125,10 @@ def encode(recording: Recording) -> Iterator[bytes]:
     elif width <= 1024 and height <= 512:
         chip, layout = f"eu.seebetter.ini.chips.davis.{_davis(width, height)}", DAVIS
     else:
-        raise InputError(f"the sensor is {width}×{height}; AEDAT 2.0 holds at most 1024×512")
+        raise InputError.expected("sensor_size", "at most 1024×512 for AEDAT 2.0", f"{width}×{height}")
     times = events["t"].astype(np.int64)
     if len(times) and np.abs(np.diff(times)).max(initial=0) >= PERIOD // 2:
-        raise InputError("two events are more than 35 minutes apart; the 32-bit times of AEDAT 2.0 cannot tell")
+        raise InputError.expected("t", "events less than 35 minutes apart for AEDAT 2.0 (32-bit times)", "a longer gap")
     low = (times + PERIOD // 2) % PERIOD - PERIOD // 2
     base = int(times[0] - low[0]) if len(times) else 0
     created = datetime.fromtimestamp(0, UTC).strftime("%a %b %d %H:%M:%S %Z %Y")
@@ -167,7 +160,7 @@ def _value(lines: list[str], name: str) -> str | None:
     return None
 
 
-def _camera(path: Path, chip: str) -> tuple[tuple[int, int], AddressLayout]:
+def _camera(chip: str) -> tuple[tuple[int, int], AddressLayout]:
     """(sensor size, layout) of the AEChip named; without one a DVS128."""
     name = chip.rsplit(".", 1)[-1].upper().replace("_", "")
     for known, size in CHIPS.items():
@@ -175,4 +168,4 @@ def _camera(path: Path, chip: str) -> tuple[tuple[int, int], AddressLayout]:
             return size, DVS if known == "DVS128" else DAVIS
     if not name:
         return CHIPS["DVS128"], DVS
-    raise ReadError(f"{path} is of the camera '{chip}'; one of {', '.join(CHIPS)} is wanted")
+    raise ReadError.expected("AEChip", f"one of {', '.join(CHIPS)}", repr(chip[:60]))

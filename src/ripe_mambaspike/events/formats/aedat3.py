@@ -17,10 +17,10 @@ import numpy as np
 
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import MAX_TIME, EventSource, Options
+from ripe_mambaspike.events.registry import register_format, starts_with
+from ripe_mambaspike.events.source import MAX_TIME, EventSource, ReadOptions
 from ripe_mambaspike.files import read_regular
 
-FORMAT = "aedat3"
 MAGIC = b"#!AER-DAT3.1"
 END = b"#!END-HEADER"
 MAX_HEADER_BYTES = 1 << 20
@@ -41,13 +41,10 @@ class LabelSpan:
     stop_us: int
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return head.startswith(MAGIC)
-
-
-def open_source(path: Path, options: Options) -> EventSource:
+@register_format("aedat3", title="AEDAT 3.1", recognizes=starts_with(MAGIC))
+def open_aedat3(path: Path, options: ReadOptions) -> EventSource:
     lines, start = _read_header(path)
-    source = EventSource(FORMAT, pieces=lambda: iter(()))
+    source = EventSource("aedat3", lambda source: _packets(path, start, source))
     for line in lines:
         if match := re.match(r"#\s*Source \d+: *(\S+)", line):
             source.metadata["camera"] = match[1]
@@ -58,11 +55,6 @@ def open_source(path: Path, options: Options) -> EventSource:
     beside = path.with_name(f"{path.stem}_labels.csv")
     if beside.is_file():
         source.metadata["labels"] = [vars(label) for label in read_label_spans(beside)]
-
-    def pieces() -> Iterator[Events]:
-        return _packets(path, start, source)
-
-    source.pieces = pieces
     return source
 
 
@@ -77,14 +69,14 @@ def read_label_spans(path: Path) -> list[LabelSpan]:
             try:
                 label, start, stop = (int(cell) for cell in row)
             except ValueError as error:
-                raise ReadError(
-                    f"{path} line {number} is '{','.join(row)[:60]}'; class,start,end in whole numbers is wanted"
+                raise ReadError.expected(
+                    f"line {number}", "class,start,end in integers", repr(",".join(row)[:60]), path=path
                 ) from error
             if not 0 <= start < stop < MAX_TIME:
-                raise ReadError(f"{path} line {number} goes from {start} to {stop} µs; a span is wanted")
+                raise ReadError.expected(f"line {number}", "a start before the end", f"{start} to {stop} µs", path=path)
             labels.append(LabelSpan(label, start, stop))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ReadError(f"{path} cannot be read as a csv of labels ({error})") from error
+        raise ReadError.expected("labels", "a readable csv of class, start and end", str(error), path=path) from error
     return labels
 
 
@@ -97,9 +89,9 @@ def _read_header(path: Path) -> tuple[list[str], int]:
             if line.startswith(END):
                 return lines, file.tell()
             if not line.startswith(b"#") or not line.endswith(b"\n"):
-                raise ReadError(f"{path} has no {END.decode()} line: its header stops at byte {at}")
+                raise ReadError.expected("header", f"a line {END.decode()}", f"an end at byte {at}")
             lines.append(line.decode("latin-1").strip())
-    raise ReadError(f"{path} has no {END.decode()} line in its first {MAX_HEADER_BYTES} bytes")
+    raise ReadError.expected("header", f"a line {END.decode()}", f"none in the first {MAX_HEADER_BYTES} bytes")
 
 
 def _packets(path: Path, start: int, source: EventSource) -> Iterator[Events]:
@@ -110,22 +102,23 @@ def _packets(path: Path, start: int, source: EventSource) -> Iterator[Events]:
             file.seek(at)
             head = file.read(PACKET.size)
             if len(head) < PACKET.size:
-                raise ReadError(f"{path} is cut off at byte {size}: a packet starts at byte {at} and needs 28 bytes")
+                raise ReadError.expected("size", f"28 bytes of a packet at byte {at}", f"a file cut off at byte {size}")
             kind, _, width, _, overflow, capacity, number, _ = PACKET.unpack(head)
             length = width * number
             if width < 0 or not 0 <= number <= capacity:
-                raise ReadError(f"{path} has a damaged packet at byte {at}: {number} events of {width} B")
+                raise ReadError.expected(
+                    "packet", f"at most {capacity} events at byte {at}", f"{number} events of {width} bytes"
+                )
             if at + PACKET.size + length > size:
-                raise ReadError(
-                    f"{path} is cut off at byte {size}: the packet at byte {at} says it has "
-                    f"{number} events of {width} bytes"
+                raise ReadError.expected(
+                    "size", f"{number} events of {width} bytes at byte {at}", f"a file cut off at byte {size}"
                 )
             at += PACKET.size + length
             if kind != POLARITY_TYPE:
                 source.count("other_events", number)
                 continue
             if width != POLARITY.itemsize:
-                raise ReadError(f"{path} byte {at - length}: polarity events of {width} bytes; 8 are wanted")
+                raise ReadError.expected("packet", f"events of 8 bytes at byte {at - length}", f"{width} bytes")
             yield _polarity(np.frombuffer(file.read(length), POLARITY), overflow, source)
 
 

@@ -9,56 +9,35 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import isolated as isolated
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import EventSource, Options, empty_events
+from ripe_mambaspike.events.registry import register_format, starts_with
+from ripe_mambaspike.events.source import EventSource, ReadOptions, empty_events
 
-FORMAT = "aedat4"
 MAGIC = b"#!AER-DAT4.0"
 START = len(MAGIC) + 2  # the byte after the line
 MAX_HEADER_BYTES = 1 << 24  # bytes
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return head.startswith(MAGIC)
+@register_format("aedat4", title="AEDAT 4", recognizes=starts_with(MAGIC), isolated=True, packages=("aedat",))
+def open_aedat4(path: Path, options: ReadOptions) -> EventSource:
+    import aedat
 
-
-def open_source(path: Path, options: Options) -> EventSource:
-    return isolated.open_source(FORMAT, path, options)
-
-
-def load(path: Path) -> Any:
-    """The package."""
-    try:
-        import aedat
-    except ImportError as error:
-        raise ReadError(f"{path} is AEDAT4, which needs the package aedat; install ripe-mambaspike[data]") from error
-    return aedat
-
-
-def open_here(path: Path, options: Options) -> EventSource:
-    """The source, in this very process, which the package may end."""
-    aedat = load(path)
     check_lengths(path)
-    with _blaming(path):
+    with _damaged_file():
         decoder = aedat.Decoder(path)
         streams = {number: stream for number, stream in decoder.id_to_stream().items() if stream["type"] == "events"}
     if not streams:
-        raise ReadError(f"{path} has no stream of events")
+        raise ReadError.expected("streams", "a stream of events", "none")
     number = min(streams)
-    source = EventSource(FORMAT, lambda: iter(()), (int(streams[number]["width"]), int(streams[number]["height"])))
-    if len(streams) > 1:
-        source.metadata["streams_of_events"] = len(streams)
 
-    def pieces() -> Iterator[Events]:
+    def read_events(source: EventSource) -> Iterator[Events]:
         packets = iter(decoder)
         while True:
-            with _blaming(path):
+            with _damaged_file():
                 packet = next(packets, None)
             if packet is None:
                 return
@@ -71,8 +50,8 @@ def open_here(path: Path, options: Options) -> EventSource:
             else:
                 yield _events(packet["events"])
 
-    source.pieces = pieces
-    return source
+    size = int(streams[number]["width"]), int(streams[number]["height"])
+    return EventSource("aedat4", read_events, size, {"streams_of_events": len(streams)} if len(streams) > 1 else {})
 
 
 def check_lengths(path: Path) -> None:
@@ -82,24 +61,22 @@ def check_lengths(path: Path) -> None:
         file.seek(START)
         length = int.from_bytes(file.read(4), "little")
         if START + 4 + length > size:
-            raise ReadError(f"{path} is damaged or cut off at byte {size}: it says its header has {length} bytes")
+            raise ReadError.expected("size", f"a header of {length} bytes", f"a file cut off at byte {size}")
         if length > MAX_HEADER_BYTES:
-            raise ReadError(
-                f"{path}: header: expected at most {MAX_HEADER_BYTES} bytes, got {length}", field="header", path=path
-            )
-        table = check_header(file.read(length), path)
+            raise ReadError.expected("header", f"at most {MAX_HEADER_BYTES} bytes", length)
+        table = check_header(file.read(length))
         at = START + 4 + length
         while at < size and at != table:
             file.seek(at + 4)
             length = int.from_bytes(file.read(4), "little")
             if at + 8 + length > size:
-                raise ReadError(
-                    f"{path} is damaged or cut off at byte {size}: the packet at byte {at} says it has {length} bytes"
+                raise ReadError.expected(
+                    "size", f"a packet of {length} bytes at byte {at}", f"a file cut off at byte {size}"
                 )
             at += 8 + length
 
 
-def check_header(header: bytes, path: Path) -> int:
+def check_header(header: bytes) -> int:
     """Where the table after the packets begins, −1 when there is none. The description of the streams has to be text.
 
     The header is a flatbuffer: the first field says how packets are compressed, the second where the table is, the
@@ -121,24 +98,19 @@ def check_header(header: bytes, path: Path) -> int:
             raise struct.error("the description is not in it")
         text.decode("utf-8")
     except (struct.error, UnicodeDecodeError) as error:
-        raise ReadError(
-            f"{path} is damaged or cut off: header: expected a description of the streams as text, got one that "
-            f"cannot be read ({error})",
-            field="header",
-            path=path,
-        ) from error
+        raise ReadError.expected("header", "a description of the streams as text", f"damage ({error})") from error
     return table
 
 
 @contextmanager
-def _blaming(path: Path) -> Iterator[None]:
-    """Whatever the package raises is the file's fault; a panic of its Rust code is no `Exception`."""
+def _damaged_file() -> Iterator[None]:
+    """Take whatever the package raises for damage in the file; a panic of its Rust code is no `Exception`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise ReadError(f"{path} is damaged or cut off: {str(error)[:200]}") from error
+        raise ReadError.expected("packets", "whole packets", f"damage ({str(error)[:200]})") from error
 
 
 def _events(packet: np.ndarray) -> Events:

@@ -17,121 +17,103 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.columns import ColumnConverter, find_columns, guess_order
+from ripe_mambaspike.events.columns import ColumnConverter, column_order, find_columns
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, Options, check_expansion
+from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
+from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
 
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
-EXPECTED = "the fields x, y, t, p or four columns are wanted"
+EXPECTED = "fields x, y, t, p or four columns"
 READ_ERRORS = (  # what an archive raises: names that are no text and numbers that are too large among them
     zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, LookupError, ValueError,
     OverflowError,
 )  # fmt: skip
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as NumPy writes
-ORDER_ROWS = 4096  # rows that settle the order of unnamed columns
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return head.startswith(NPY) or head.startswith(NPZ)
-
-
-def open_source(path: Path, options: Options) -> EventSource:
+@register_format("npy", title="npy", recognizes=starts_with(NPY))
+def open_npy(path: Path, options: ReadOptions) -> EventSource:
     with path.open("rb") as file:
-        if file.read(len(NPY)) == NPY:
-            return _open_npy(path, options)
-    return _open_npz(path, options)
-
-
-def _open_npy(path: Path, options: Options) -> EventSource:
-    with path.open("rb") as file:
-        shape, dtype, fortran = _read_header(file, path)
+        shape, dtype, fortran = _read_header(file)
         start = file.tell()
-    _check_length(path, start, shape, dtype, path.stat().st_size - start)
-    source = EventSource("npy", lambda: iter(()))
-    named = _fields(path, shape, dtype)
+    _check_length(start, shape, dtype, path.stat().st_size - start)
+    named = _fields(shape, dtype)
 
-    def pieces() -> Iterator[Events]:
-        yield from _events(
-            _rows(path, start, shape, dtype, fortran), named, ColumnConverter(str(path), source, options.time_unit)
-        )
+    def read_events(source: EventSource) -> Iterator[Events]:
+        rows = _rows(path, start, shape, dtype, fortran)
+        yield from _events(rows, named, ColumnConverter(source, options.time_unit))
 
-    source.pieces = pieces
-    return source
+    return EventSource("npy", read_events)
 
 
-def _open_npz(path: Path, options: Options) -> EventSource:
+@register_format("npz", title="npz", recognizes=starts_with(*NPZ))
+def open_npz(path: Path, options: ReadOptions) -> EventSource:
     with _open_archive(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
-        size = _read_size(archive, members["sensor_size"], path) if "sensor_size" in members else None
+        size = _read_size(archive, members["sensor_size"]) if "sensor_size" in members else None
     named = find_columns(list(members))
     tables = [name for name in members if name != "sensor_size"]
     if named is None and len(tables) == 1:
         return _open_table(path, members[tables[0]], size, options)
     if named is None:
-        raise ReadError(f"{path} holds the arrays {', '.join(members) or 'none'}; the arrays x, y, t, p are wanted")
+        raise ReadError.expected("arrays", "arrays x, y, t, p", ", ".join(members) or "none")
     with _open_archive(path) as archive:
-        shapes = {ours: _column_shape(archive, members[theirs], path) for ours, theirs in named.items()}
+        shapes = {ours: _column_shape(archive, members[theirs]) for ours, theirs in named.items()}
     if len(set(shapes.values())) != 1:
-        raise ReadError(f"{path} has columns of different lengths ({shapes}); four of one length are wanted")
-    check_expansion(path, shapes["t"], path.stat().st_size)
-    source = EventSource("npz", lambda: iter(()), size)
+        raise ReadError.expected("columns", "four of one length", shapes)
+    check_expansion(shapes["t"], path.stat().st_size)
 
-    def pieces() -> Iterator[Events]:
-        columns = ColumnConverter(str(path), source, options.time_unit)
+    def read_events(source: EventSource) -> Iterator[Events]:
+        columns = ColumnConverter(source, options.time_unit)
         at = 0
         with _open_archive(path) as archive:
-            streams = {name: _member(archive, members[theirs], path) for name, theirs in named.items()}
+            streams = {name: _member(archive, members[theirs]) for name, theirs in named.items()}
             while True:
                 piece = {name: next(stream, None) for name, stream in streams.items()}
                 present = {name: column for name, column in piece.items() if column is not None}
                 if not present:
                     break
                 if len(present) < 4:
-                    raise ReadError(f"{path} has columns of different lengths; four of one length are wanted")
+                    raise ReadError.expected("columns", "four of one length", "different lengths")
                 yield columns(present, at)
                 at += len(present["t"])
 
-    source.pieces = pieces
-    return source
+    return EventSource("npz", read_events, size)
 
 
-def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: Options) -> EventSource:
+def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: ReadOptions) -> EventSource:
     """An archive with one array of events."""
     with _open_archive(path) as archive:
-        shape, dtype = _member_header(archive, member, path)
-    named = _fields(path, shape, dtype)
-    check_expansion(path, shape[0], path.stat().st_size)
-    source = EventSource("npz", lambda: iter(()), size)
+        shape, dtype = _member_header(archive, member)
+    named = _fields(shape, dtype)
+    check_expansion(shape[0], path.stat().st_size)
 
-    def pieces() -> Iterator[Events]:
+    def read_events(source: EventSource) -> Iterator[Events]:
         with _open_archive(path) as archive:
-            rows = zip(itertools.count(0, BLOCK), _member(archive, member, path), strict=False)
-            yield from _events(rows, named, ColumnConverter(str(path), source, options.time_unit))
+            rows = zip(itertools.count(0, BLOCK), _member(archive, member), strict=False)
+            yield from _events(rows, named, ColumnConverter(source, options.time_unit))
 
-    source.pieces = pieces
-    return source
+    return EventSource("npz", read_events, size)
 
 
-def _column_shape(archive: zipfile.ZipFile, member: str, path: Path) -> int:
+def _column_shape(archive: zipfile.ZipFile, member: str) -> int:
     """The length of a column, by its header alone."""
-    shape, dtype = _member_header(archive, member, path)
+    shape, dtype = _member_header(archive, member)
     if len(shape) != 1 or dtype.kind not in "iufb":
-        raise ReadError(
-            f"{path}: {member}: expected a column of numbers, got {dtype} of shape {shape}", field=member, path=path
-        )
+        raise ReadError.expected(member, "a column of numbers", f"{dtype} of shape {shape}")
     return shape[0]
 
 
-def _fields(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, str] | None:
+def _fields(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, str] | None:
     """{x, y, t, p: field} of an array of events; None for four columns without names."""
     if dtype.names:
         named = find_columns(dtype.names)
         if named is None or len(shape) != 1:
-            raise ReadError(f"{path} holds the fields {', '.join(dtype.names)} and the shape {shape}; {EXPECTED}")
+            raise ReadError.expected("fields", EXPECTED, f"{', '.join(dtype.names)} of shape {shape}")
         return named
     if len(shape) != 2 or shape[1] != 4 or dtype.kind not in "iuf":
-        raise ReadError(f"{path} holds {dtype} of shape {shape}; {EXPECTED}")
+        raise ReadError.expected("fields", EXPECTED, f"{dtype} of shape {shape}")
     return None
 
 
@@ -144,7 +126,7 @@ def _events(
         if named is not None:
             yield columns({name: rows[theirs] for name, theirs in named.items()}, at)
             continue
-        order = order or _order(rows, columns.origin)
+        order = order or column_order(rows)
         columns.source.metadata["columns"] = order
         yield columns({name: rows[:, order.index(name)] for name in "xytp"}, at)
 
@@ -153,10 +135,10 @@ def _open_archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except READ_ERRORS as error:
-        raise ReadError(f"{path} is a damaged archive: {error}") from error
+        raise ReadError.expected("archive", "an npz file", f"damage ({error})") from error
 
 
-def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -164,21 +146,21 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype
             warnings.simplefilter("ignore")  # of Python, about the text of a damaged header
             shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError, TypeError, SyntaxError, zlib.error, zipfile.BadZipFile) as error:
-        raise ReadError(f"{path} has a damaged array header: {str(error)[:100]}") from error
+        raise ReadError.expected("header", "an array's header", f"damage ({str(error)[:100]})") from error
     except Exception as error:  # the header is Python text, and can fail as such
-        raise ReadError(f"{path} has a damaged array header: {type(error).__name__}") from error
+        raise ReadError.expected("header", "an array's header", f"damage ({type(error).__name__})") from error
     if dtype.hasobject:
-        raise ReadError(f"{path} holds Python objects; {EXPECTED}")
+        raise ReadError.expected("dtype", EXPECTED, "Python objects")
     if not 0 < dtype.itemsize <= MAX_ROW_BYTES or any(side < 0 for side in shape):
-        raise ReadError(f"{path} holds {dtype} of shape {shape}; {EXPECTED}", field="dtype", path=path)
+        raise ReadError.expected("dtype", EXPECTED, f"{dtype} of shape {shape}")
     return shape, dtype, fortran and len(shape) > 1
 
 
-def _check_length(path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], there: int) -> None:
+def _check_length(start: int, shape: tuple[int, ...], dtype: np.dtype[Any], there: int) -> None:
     wanted = int(np.prod([dtype.itemsize, *shape], dtype=object))
     if there != wanted:
-        raise ReadError(
-            f"{path} has {there} bytes after its header (byte {start}), which says {shape} of {dtype.itemsize} bytes"
+        raise ReadError.expected(
+            "size", f"{wanted} bytes ({shape} of {dtype.itemsize}) after the header at byte {start}", there
         )
 
 
@@ -199,60 +181,50 @@ def _rows(
             yield at, rows.reshape(count, *shape[1:])
 
 
-def _order(rows: NDArray[Any], path: str) -> str:
-    order = guess_order(rows[:ORDER_ROWS])
-    if order is None:
-        raise ReadError(f"{path} has four columns without names, whose order its values do not tell; {EXPECTED}")
-    return order
-
-
 @contextmanager
-def _open_member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[IO[bytes]]:
+def _open_member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
     """One array of the archive, packed as NumPy does: other ways need memory that the file decides on."""
     try:
         if archive.getinfo(name).compress_type not in METHODS:
-            raise ReadError(f"{path} has {name} compressed in another way than NumPy does", field=name, path=path)
+            raise ReadError.expected(name, "NumPy's own compression", "another one")
         with archive.open(name) as file:
             yield file
     except READ_ERRORS as error:
-        raise ReadError(f"{path} has {name} damaged: {error}", field=name, path=path) from error
+        raise ReadError.expected(name, "an array", f"damage ({error})") from error
 
 
-def _member_header(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with _open_member(archive, name, path) as file:
-        return _read_header(file, path)[:2]
+def _member_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    with _open_member(archive, name) as file:
+        return _read_header(file)[:2]
 
 
-def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[NDArray[Any]]:
+def _member(archive: zipfile.ZipFile, name: str) -> Iterator[NDArray[Any]]:
     """One array of the archive, a block at a time."""
-    with _open_member(archive, name, path) as file:
-        shape, dtype, fortran = _read_header(file, path)
+    with _open_member(archive, name) as file:
+        shape, dtype, fortran = _read_header(file)
         if fortran or not shape:
-            raise ReadError(f"{path} has {name} of the shape {shape}, stored by columns; rows are wanted")
+            raise ReadError.expected(name, "an array stored by rows", f"columns of shape {shape}")
         row = dtype.itemsize * math.prod(shape[1:])
         for at in range(0, shape[0], BLOCK):
             count = min(BLOCK, shape[0] - at)
             data = file.read(count * row)
             if len(data) < count * row:
-                raise ReadError(f"{path} has {name} cut off after {at + len(data) // max(1, row)} events")
+                raise ReadError.expected(name, f"{shape[0]} events", at + len(data) // max(1, row))
             yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
         if file.read(1):  # at the end, the archive compares its checksum
-            raise ReadError(f"{path}: {name}: expected {shape}, got more", field=name, path=path)
+            raise ReadError.expected(name, f"{shape}", "more")
 
 
-def _read_size(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, int]:
-    shape, dtype = _member_header(archive, name, path)
+def _read_size(archive: zipfile.ZipFile, name: str) -> tuple[int, int]:
+    shape, dtype = _member_header(archive, name)
     if shape == (2,) and dtype.kind in "iu":
-        (values,) = _member(archive, name, path)
+        (values,) = _member(archive, name)
         if (values > 0).all() and (values <= 65536).all():
             return int(values[0]), int(values[1])
-    raise ReadError(
-        f"{path} has a sensor_size that is no width and height ({dtype} of shape {shape})",
-        field="sensor_size",
-        path=path,
-    )
+    raise ReadError.expected("sensor_size", "a width and a height", f"{dtype} of shape {shape}")
 
 
+@register_writer(".npz")
 def encode_npz(recording: Recording) -> Iterator[bytes]:
     """Compressed columns and the sensor's size, the same bytes every time."""
     buffer = io.BytesIO()
@@ -267,6 +239,7 @@ def encode_npz(recording: Recording) -> Iterator[bytes]:
     yield buffer.getvalue()
 
 
+@register_writer(".npy")
 def encode_npy(recording: Recording) -> Iterator[bytes]:
     buffer = io.BytesIO()
     npy.write_array(buffer, recording.events, allow_pickle=False)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.source import EventSource, Options, decode_blocks
+from ripe_mambaspike.events.registry import register_format, register_writer
+from ripe_mambaspike.events.source import EventSource, ReadOptions, decode_blocks
 
-FORMAT = "atis"
 WORD = np.dtype(("u1", 5))
 OVERFLOW_ROW = 240
 OVERFLOW = 1 << 13
@@ -25,28 +25,26 @@ MAX_OVERFLOWS = 1 << 22  # 9.5 hours
 LIKELY_SIZES = ((34, 34), (128, 128), (240, 180), (304, 240))
 
 
-def recognizes(head: bytes, path: Path) -> bool:
+def _recognizes(head: bytes, path: Path) -> bool:
     """Events whose times go forward, by the first thousand of them; by the name `.bin`, that do not jump back."""
     size = path.stat().st_size
     whole = head[: min(len(head), 5000) // 5 * 5]
     if not whole or size % 5:
         # A cut-off file is still known by its name, so that the error can say what is wrong with it.
         return path.suffix.lower() == ".bin" and size > 0
-    events, _ = decode(np.frombuffer(whole, np.uint8).reshape(-1, 5), 0)
+    events, _ = decode_atis(np.frombuffer(whole, np.uint8).reshape(-1, 5), 0)
     steps = np.diff(events["t"])
     if path.suffix.lower() == ".bin":
         return len(steps) == 0 or bool(np.mean(steps > -JUMP) > 0.95)
     return len(steps) >= 16 and bool(np.mean((steps >= 0) & (steps < JUMP)) > 0.95)
 
 
-def open_source(path: Path, options: Options) -> EventSource:
-    def pieces() -> Iterator[Events]:
-        return decode_blocks(path, 0, WORD, decode, 0)
-
-    return EventSource(FORMAT, pieces, likely_sizes=LIKELY_SIZES)
+@register_format("atis", title="40-bit ATIS", recognizes=_recognizes, order=2)
+def open_atis(path: Path, options: ReadOptions) -> EventSource:
+    return EventSource("atis", lambda source: decode_blocks(path, 0, WORD, decode_atis, 0), likely_sizes=LIKELY_SIZES)
 
 
-def decode(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
+def decode_atis(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
     """Bytes [n, 5] and the sum of the overflows before them → events and the sum after them."""
     times = (words[:, 2] & 0x7F).astype(np.int64)
     times <<= 8
@@ -70,25 +68,26 @@ def decode(words: NDArray[np.uint8], offset: int) -> tuple[Events, int]:
     return events, offset
 
 
-def encode(recording: Recording) -> Iterator[bytes]:
+@register_writer(".bin")
+def encode_atis(recording: Recording) -> Iterator[bytes]:
     events = recording.events
     if not len(events):
         return
     if events["x"].max() > 255 or events["y"].max() >= OVERFLOW_ROW:
-        raise InputError(
-            f"the recording reaches to x = {events['x'].max()}, y = {events['y'].max()}; "
-            "the 40-bit format holds x up to 255 and y up to 239"
-        )
+        corner = f"events at x = {events['x'].max()}, y = {events['y'].max()}"
+        raise InputError.expected("sensor_size", "x up to 255 and y up to 239 for the 40-bit format", corner)
     times = events["t"].astype(np.int64)
     # As few overflow events as hold every time in 23 bits; they can only add up.
     needed = np.maximum.accumulate(np.maximum(0, -((TIMES - 1 - times) // OVERFLOW)))
     times = times - OVERFLOW * needed
     if times.min() < 0:
-        raise InputError("the recording has times before 0, or far backwards; the 40-bit format holds neither")
+        raise InputError.expected("t", "times from 0 on, in order, for the 40-bit format", "earlier ones")
     if needed[-1] > MAX_OVERFLOWS:
-        raise InputError(
-            f"the recording's times reach {events['t'].max()} µs; the 40-bit format counts from 0 and would need "
-            f"{needed[-1]:,} overflow events, and at most {MAX_OVERFLOWS:,} are written: subtract the first time"
+        raise InputError.expected(
+            "t",
+            f"times that need at most {MAX_OVERFLOWS:,} overflow events of the 40-bit format",
+            f"{events['t'].max()} µs, which need {needed[-1]:,}",
+            hint="subtract the first time",
         )
     words = np.empty((len(events), 5), np.uint8)
     words[:, 0] = events["x"]

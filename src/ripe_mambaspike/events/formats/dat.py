@@ -4,51 +4,56 @@ Lines that start with `%`, two bytes (type and size of an event), then 32 bits o
 x in bits 0–13, y in bits 14–27, polarity in bit 28.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.formats.prophesee import read_prophesee_header, starts_like_one
+from ripe_mambaspike.events.formats.prophesee import read_prophesee_header
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks
+from ripe_mambaspike.events.registry import register_format
+from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks
 
-FORMAT = "dat"
 WORD = np.dtype([("time", "<u4"), ("address", "<u4")])
 EVENT_TYPES = (0x00, 0x0C)  # 2D events and contrast-detection events
 PERIOD = 1 << 32
 LIKELY_SIZES = ((304, 240), (640, 480), (1280, 720))
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    if not starts_like_one(head):
+def _recognizes(head: bytes, path: Path) -> bool:
+    if not head.startswith(b"% "):
         return False
     header = read_prophesee_header(path)
     return header.encoding is None and ("data" in header.values or "version" in header.values)
 
 
-def open_source(path: Path, options: Options) -> EventSource:
+@register_format("dat", title="DAT", recognizes=_recognizes)
+def open_dat(path: Path, options: ReadOptions) -> EventSource:
     header = read_prophesee_header(path)
     with path.open("rb") as file:
         file.seek(header.start)
         pair = file.read(2)
     if len(pair) < 2:
-        raise ReadError(f"{path} is cut off at byte {header.start + len(pair)}: two bytes of type and size are wanted")
-    if pair[0] not in EVENT_TYPES or pair[1] != WORD.itemsize:
-        raise ReadError(
-            f"{path} holds events of type {pair[0]} and {pair[1]} bytes (byte {header.start}); "
-            f"type {' or '.join(map(str, EVENT_TYPES))} and {WORD.itemsize} bytes are wanted"
+        raise ReadError.expected(
+            "size", "two bytes of type and size", f"a file cut off at byte {header.start + len(pair)}"
         )
+    if pair[0] not in EVENT_TYPES or pair[1] != WORD.itemsize:
+        raise ReadError.expected(
+            "header",
+            f"events of type {' or '.join(map(str, EVENT_TYPES))} and {WORD.itemsize} bytes",
+            f"type {pair[0]} and {pair[1]} bytes (byte {header.start})",
+        )
+    return EventSource(
+        "dat",
+        lambda source: decode_blocks(path, header.start + 2, WORD, _decode, WrappingClock(PERIOD)),
+        header.sensor_size,
+        header.metadata,
+        LIKELY_SIZES,
+    )
 
-    def pieces() -> Iterator[Events]:
-        return decode_blocks(path, header.start + 2, WORD, decode, WrappingClock(PERIOD))
 
-    return EventSource(FORMAT, pieces, header.sensor_size, dict(header.metadata), LIKELY_SIZES)
-
-
-def decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
+def _decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
     address = words["address"]
     events = np.empty(len(words), EVENT)
     events["x"] = address & 0x3FFF

@@ -1,90 +1,126 @@
-"""Prophesee EVT 2.0: 32-bit words, the type in the top four bits.
+"""Prophesee EVT 2.0 and 2.1: words with the type in the top four bits (0 OFF, 1 ON, 8 time).
 
-An event (type 0 OFF, 1 ON) has six bits of time, eleven of x, eleven of y; the other 28 bits of time come in words of
-their own (type 8) and hold until the next.
+| | word | event |
+|---|---|---|
+| 2.0 | 32 bits | six bits of time, eleven of x, eleven of y |
+| 2.1 | 64 bits | the same, then 32 bits: which of the 32 pixels from x on fired |
+
+The other 28 bits of time come in words of their own and hold until the next. Of EVT 2.1 the GenX320 sends a word as one
+little-endian number and the IMX636 its upper half first; the time words, whose lower half is empty, tell which it is.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.events.formats.prophesee import SIZES, read_prophesee_header, starts_like_one
+from ripe_mambaspike.events.formats.prophesee import SIZES, has_encoding, read_prophesee_header
 from ripe_mambaspike.events.recording import EVENT, Events
-from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks, hold_last
+from ripe_mambaspike.events.registry import register_format
+from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, blocks, decode_blocks, hold_last
 
-FORMAT = "evt2"
 WORD = np.dtype("<u4")
+DOUBLE_WORD = np.dtype([("first", "<u4"), ("second", "<u4")])
 TIME_HIGH = 8
 HIGH_PERIOD = 1 << 28
-CLOCK = WrappingClock(HIGH_PERIOD)
-UNKNOWN_TIME = -(1 << 50)  # where no time is known yet; a time can be below 0 when the clock runs back from its start
+UNKNOWN_TIME = -(1 << 50)  # a time can be below 0 when the clock runs back from its start
 NO_TIME = "came before the first time word"
 
 
 @dataclass(frozen=True)
 class Evt2State:
-    clock: WrappingClock = CLOCK
+    """What holds at the end of a block."""
+
+    clock: WrappingClock = WrappingClock(HIGH_PERIOD)  # noqa: RUF009  (frozen)
     high: int = UNKNOWN_TIME  # in units of 64 µs, wraps counted
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return starts_like_one(head) and read_prophesee_header(path).encoding == FORMAT
-
-
-def open_source(path: Path, options: Options) -> EventSource:
+@register_format("evt2", title="EVT 2.0", recognizes=has_encoding("evt2"))
+def open_evt2(path: Path, options: ReadOptions) -> EventSource:
     header = read_prophesee_header(path)
-    source = EventSource(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), SIZES)
 
-    def pieces() -> Iterator[Events]:
-        return decode_blocks(path, header.start, WORD, make_decoder(source), Evt2State())
+    def read_events(source: EventSource) -> Iterator[Events]:
+        return decode_blocks(path, header.start, WORD, _single_decoder(source), Evt2State())
 
-    source.pieces = pieces
-    return source
+    return EventSource("evt2", read_events, header.sensor_size, header.metadata, SIZES)
 
 
-def make_decoder(source: EventSource) -> Callable[[NDArray[np.uint32], Evt2State], tuple[Events, Evt2State]]:
+@register_format("evt21", title="EVT 2.1", recognizes=has_encoding("evt21"))
+def open_evt21(path: Path, options: ReadOptions) -> EventSource:
+    header = read_prophesee_header(path)
+
+    def read_events(source: EventSource) -> Iterator[Events]:
+        source.metadata["upper_half_first"] = upper_first = _is_upper_first(path, header.start)
+        return decode_blocks(path, header.start, DOUBLE_WORD, _vector_decoder(source, upper_first), Evt2State())
+
+    return EventSource("evt21", read_events, header.sensor_size, header.metadata, ((320, 320), *SIZES))
+
+
+def _is_upper_first(path: Path, start: int) -> bool:
+    """By the first block of words: in which order more of them look like time words."""
+    for words in blocks(path, start, DOUBLE_WORD):
+        as_sent = np.count_nonzero((words["second"] >> 28 == TIME_HIGH) & (words["first"] == 0))
+        swapped = np.count_nonzero((words["first"] >> 28 == TIME_HIGH) & (words["second"] == 0))
+        return bool(swapped > as_sent)
+    return False
+
+
+def _single_decoder(source: EventSource) -> Callable[[NDArray[Any], Evt2State], tuple[Events, Evt2State]]:
     def decode(words: NDArray[np.uint32], state: Evt2State) -> tuple[Events, Evt2State]:
-        kind = words >> np.uint32(28)
-        is_event = kind < 2
-        time_at = np.flatnonzero(kind == TIME_HIGH)
-        event_at = np.flatnonzero(is_event)
-        source.count("other_words", len(words) - len(event_at) - len(time_at))
-        highs, state = high_times((words[time_at] & np.uint32(HIGH_PERIOD - 1)).astype(np.int64), state)
-        event_at = after_first_time(highs, time_at, event_at, source)
+        highs, time_at, event_at, state = _split_words(words, state, source)
+        first = _before_first_time(highs, time_at, event_at)
+        source.leave_out(first, NO_TIME)
+        event_at = event_at[first:]
         picked = words[event_at]
         events = np.empty(len(picked), EVENT)
-        events["x"] = picked >> np.uint32(11) & np.uint32(0x7FF)
-        events["y"] = picked & np.uint32(0x7FF)
-        events["t"] = hold_last(highs << 6, time_at, event_at) + (picked >> np.uint32(22) & np.uint32(0x3F))
-        events["p"] = picked >> np.uint32(28)
+        events["x"], events["y"] = picked >> 11 & 0x7FF, picked & 0x7FF
+        events["t"] = hold_last(highs << 6, time_at, event_at) + (picked >> 22 & 0x3F)
+        events["p"] = picked >> 28
         return events, state
 
     return decode
 
 
-def high_times(raw: NDArray[np.int64], state: Evt2State) -> tuple[NDArray[np.int64], Evt2State]:
-    """The high parts of this block's time words, wraps counted, with the one that held before them in front."""
-    times, clock = state.clock.unwrap(raw)
+def _vector_decoder(
+    source: EventSource, upper_first: bool
+) -> Callable[[NDArray[Any], Evt2State], tuple[Events, Evt2State]]:
+    def decode(words: NDArray[np.void], state: Evt2State) -> tuple[Events, Evt2State]:
+        upper, mask = (words["first"], words["second"]) if upper_first else (words["second"], words["first"])
+        highs, time_at, word_at, state = _split_words(upper, state, source)
+        fired = np.unpackbits(mask[word_at].astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+        first = _before_first_time(highs, time_at, word_at)
+        source.leave_out(np.count_nonzero(fired[:first]), NO_TIME)
+        word_at = word_at[first:]
+        picked = upper[word_at]
+        times = hold_last(highs << 6, time_at, word_at) + (picked >> 22 & 0x3F)
+        row, bit = np.nonzero(fired[first:])
+        events = np.empty(len(row), EVENT)
+        events["x"] = (picked >> 11 & 0x7FF)[row] + bit
+        events["y"] = (picked & 0x7FF)[row]
+        events["t"] = times[row]
+        events["p"] = (picked >> 28)[row]
+        return events, state
+
+    return decode
+
+
+def _split_words(
+    words: NDArray[np.uint32], state: Evt2State, source: EventSource
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Evt2State]:
+    """The high times with the one that held before them in front, where time and event words are, and the new state."""
+    kind = words >> 28
+    time_at, event_at = np.flatnonzero(kind == TIME_HIGH), np.flatnonzero(kind < 2)
+    source.count("other_words", len(words) - len(event_at) - len(time_at))
+    times, clock = state.clock.unwrap((words[time_at] & (HIGH_PERIOD - 1)).astype(np.int64))
     high = int(times[-1]) if len(times) else state.high
-    return np.concatenate([np.array([state.high], np.int64), times]), Evt2State(clock, high)
+    return np.concatenate([np.array([state.high], np.int64), times]), time_at, event_at, Evt2State(clock, high)
 
 
-def after_first_time(
-    highs: NDArray[np.int64],
-    time_at: NDArray[np.int64],
-    event_at: NDArray[np.int64],
-    source: EventSource,
-    fired: NDArray[np.uint8] | None = None,
-) -> NDArray[np.int64]:
-    """Without the event words that came before any time was known; their events are counted.
-
-    `fired` has the pixels of each event word, where one stands for several.
-    """
+def _before_first_time(highs: NDArray[np.int64], time_at: NDArray[np.int64], event_at: NDArray[np.int64]) -> int:
+    """How many event words came before any time was known."""
     if highs[0] != UNKNOWN_TIME:
-        return event_at
-    first = int(np.searchsorted(event_at, time_at[0])) if len(time_at) else len(event_at)
-    source.leave_out(first if fired is None else np.count_nonzero(fired[:first]), NO_TIME)
-    return event_at[first:]
+        return 0
+    return int(np.searchsorted(event_at, time_at[0])) if len(time_at) else len(event_at)

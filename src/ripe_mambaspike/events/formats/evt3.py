@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.formats.evt2 import NO_TIME, UNKNOWN_TIME
-from ripe_mambaspike.events.formats.prophesee import read_prophesee_header, starts_like_one
+from ripe_mambaspike.events.formats.prophesee import has_encoding, read_prophesee_header
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.source import EventSource, Options, WrappingClock, decode_blocks, hold_last
+from ripe_mambaspike.events.registry import register_format, register_writer
+from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingClock, decode_blocks, hold_last
 
-FORMAT = "evt3"
 WORD = np.dtype("<u2")
 ROW, SINGLE, BASE, VECTOR_12, VECTOR_8, TIME_LOW, TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
 HIGH_PERIOD = 1 << 12
@@ -51,26 +51,21 @@ class Evt3State:
     passed: int = 0  # pixels of vectors since the base
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return starts_like_one(head) and read_prophesee_header(path).encoding == FORMAT
-
-
-def open_source(path: Path, options: Options) -> EventSource:
+@register_format("evt3", title="EVT 3.0", recognizes=has_encoding("evt3"))
+def open_evt3(path: Path, options: ReadOptions) -> EventSource:
     header = read_prophesee_header(path)
-    source = EventSource(FORMAT, lambda: iter(()), header.sensor_size, dict(header.metadata), LIKELY_SIZES)
     base = header.values.get("time_base", "0")
     offset = int(base) if base.isdecimal() and len(base) < 19 else 0
 
-    def pieces() -> Iterator[Events]:
-        for events in decode_blocks(path, header.start, WORD, make_decoder(source), Evt3State()):
+    def read_events(source: EventSource) -> Iterator[Events]:
+        for events in decode_blocks(path, header.start, WORD, _decoder(source), Evt3State()):
             events["t"] += offset
             yield events
 
-    source.pieces = pieces
-    return source
+    return EventSource("evt3", read_events, header.sensor_size, header.metadata, LIKELY_SIZES)
 
 
-def make_decoder(source: EventSource) -> Callable[[NDArray[np.uint16], Evt3State], tuple[Events, Evt3State]]:
+def _decoder(source: EventSource) -> Callable[[NDArray[np.uint16], Evt3State], tuple[Events, Evt3State]]:
     def decode(words: NDArray[np.uint16], state: Evt3State) -> tuple[Events, Evt3State]:
         kind = (words >> 12).astype(np.uint8)
         value = words & 0xFFF
@@ -180,16 +175,17 @@ def _bit_tables() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
 COUNTS, BITS = _bit_tables()
 
 
-def encode(recording: Recording) -> Iterator[bytes]:
+@register_writer(".raw")
+def encode_evt3(recording: Recording) -> Iterator[bytes]:
     """Rows, columns and times as single events. A header line of ours keeps what 24 bits of time leave out."""
     events = recording.events
     width, height = recording.sensor_size
     if width > 2048 or height > 2048:
-        raise InputError(f"the sensor is {width}×{height}; EVT 3.0 holds at most 2048×2048")
+        raise InputError.expected("sensor_size", "at most 2048×2048 for EVT 3.0", f"{width}×{height}")
     times = events["t"].astype(np.int64)
     base = int(times.min()) // (HIGH_PERIOD << 12) * (HIGH_PERIOD << 12) if len(times) else 0
     if base < 0:
-        raise InputError(f"the recording starts at {times.min()} µs; EVT 3.0 holds times from 0 on")
+        raise InputError.expected("t", "times from 0 on for EVT 3.0", f"{times.min()} µs")
     times -= base
     yield (
         f"% evt 3.0\n% format EVT3;height={height};width={width}\n% geometry {width}x{height}\n"
@@ -204,10 +200,11 @@ def encode(recording: Recording) -> Iterator[bytes]:
     # The clock may not jump by half its period or more between two time words: step through longer gaps.
     jumps = np.diff(highs, prepend=0)
     if (jumps < -(HIGH_PERIOD // 2) + 1).any():
-        raise InputError("the recording's times run back by more than 8 s; EVT 3.0 would take that for a wrap")
+        raise InputError.expected("t", "times that run back by at most 8 s for EVT 3.0", "a longer way back")
     steps = np.maximum(0, (jumps - 1) // (HIGH_PERIOD // 2 - 1))
     if steps.sum() > MAX_TIME_WORDS:
-        raise InputError(f"the recording lasts {int(np.ptp(times)) // 1_000_000:,} s; EVT 3.0 would be all time words")
+        seconds = int(np.ptp(times)) // 1_000_000
+        raise InputError.expected("t", f"gaps of at most {MAX_TIME_WORDS:,} time words for EVT 3.0", f"{seconds:,} s")
     counts = steps + new_high + new_low + new_row + 1
     ends = np.cumsum(counts)
     words = np.empty(int(ends[-1]), WORD)

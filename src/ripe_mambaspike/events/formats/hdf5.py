@@ -7,21 +7,19 @@ lies in the file itself is read, within bounds, and in a process of its own (`ev
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import isolated as isolated
-from ripe_mambaspike.events.columns import NAMES, ColumnConverter, find_columns, guess_order
+from ripe_mambaspike.events.columns import NAMES, ColumnConverter, column_order, find_columns
 from ripe_mambaspike.events.recording import Events
-from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, Options, check_expansion
+from ripe_mambaspike.events.registry import register_format, starts_with
+from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
 
-FORMAT = "hdf5"
 MAGIC = b"\x89HDF\r\n\x1a\n"
 GROUPS = ("events", "CD/events", "dvs/events", "prophesee/left", "davis/left/events", "/")
 READ_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError)  # what h5py raises
-EXPECTED = "datasets x, y, t, p in a group events, or a dataset events with four columns, are wanted"
+EXPECTED = "datasets x, y, t, p in a group events, or a dataset events with four columns"
 MAX_CHUNK = 1 << 26  # bytes of one chunk, unpacked; h5py makes chunks of 1 MiB at most
 MIN_CACHE = 1 << 20
 MAX_MEMBERS = 10_000  # of a group
@@ -30,55 +28,42 @@ MAX_LINKS = 16  # followed one after another, within the file
 FILTERS = frozenset({1, 2, 3, 4, 32000, 32001, 32004, 32008, 32015, 32026})
 
 
-def recognizes(head: bytes, path: Path) -> bool:
-    return head.startswith(MAGIC)
+@register_format(
+    "hdf5",
+    title="HDF5",
+    recognizes=starts_with(MAGIC),
+    isolated=True,
+    packages=("h5py",),
+    optional_packages=("hdf5plugin",),  # which DSEC's compression needs
+)
+def open_hdf5(path: Path, options: ReadOptions) -> EventSource:
+    import h5py
 
-
-def open_source(path: Path, options: Options) -> EventSource:
-    return isolated.open_source(FORMAT, path, options)
-
-
-def load(path: Path) -> Any:
-    """The package."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ReadError(f"{path} is HDF5, which needs the package h5py; install ripe-mambaspike[data]") from error
-    with suppress(ImportError):
-        import hdf5plugin  # noqa: F401  (what DSEC is compressed with, where it is installed)
-    return h5py
-
-
-def open_here(path: Path, options: Options) -> EventSource:
-    """The source, in this very process, which the library may end."""
-    h5py = load(path)
-    source = EventSource(FORMAT, lambda: iter(()))
     try:
         with h5py.File(path, "r") as file:
-            length, cache = _describe(file, _find(file, h5py, path), source, path, h5py)
+            holder = _find(file, h5py)
+            metadata, size = _metadata(file, h5py)
+            length, cache = _check_datasets(file, holder, path.stat().st_size)
     except READ_ERRORS as error:
-        raise ReadError(f"{path} is damaged HDF5: {error}") from error
+        raise ReadError.expected("file", "HDF5", f"damage ({error})") from error
 
-    def pieces() -> Iterator[Events]:
-        columns = ColumnConverter(str(path), source, options.time_unit)
+    def read_events(source: EventSource) -> Iterator[Events]:
+        columns = ColumnConverter(source, options.time_unit)
         order = ""
         # A chunk that the cache does not hold is unpacked again for every block of its rows.
         with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
-            holder = _find(file, h5py, path)
+            holder = _find(file, h5py)
             for at in range(0, length, BLOCK):
-                rows = _read(holder, slice(at, min(at + BLOCK, length)), path)
+                rows = _read(holder, slice(at, min(at + BLOCK, length)))
                 if not isinstance(rows, dict):
-                    order = order or guess_order(rows[:4096]) or ""
-                    if not order:
-                        raise ReadError(f"{path} has four columns without names, whose order its values do not tell")
+                    order = order or column_order(rows)
                     rows = {name: rows[:, order.index(name)] for name in "xytp"}
                 yield columns(rows, at)
 
-    source.pieces = pieces
-    return source
+    return EventSource("hdf5", read_events, size, metadata)
 
 
-def _read(holder: Any, part: slice, path: Path) -> Any:
+def _read(holder: Any, part: slice) -> Any:
     """{x, y, t, p: column}, or rows [n, 4]."""
     try:
         if isinstance(holder, _Fields):
@@ -86,9 +71,11 @@ def _read(holder: Any, part: slice, path: Path) -> Any:
             return {ours: rows[theirs] for ours, theirs in holder.names.items()}
         return {name: dataset[part] for name, dataset in holder.items()} if isinstance(holder, dict) else holder[part]
     except READ_ERRORS as error:
-        raise ReadError(
-            f"{path} cannot be read from event {part.start} on: {error} "
-            "(a compressed file, as of DSEC, may need the package hdf5plugin)"
+        raise ReadError.expected(
+            "events",
+            f"readable data from event {part.start} on",
+            str(error),
+            hint="a compressed file, as of DSEC, may need the package hdf5plugin",
         ) from error
 
 
@@ -99,7 +86,7 @@ class _Fields:
         self.dataset, self.names = dataset, names
 
 
-def _node(file: Any, where: str, path: Path, h5py: Any) -> Any:
+def _node(file: Any, where: str, h5py: Any) -> Any:
     """What lies there in this file, or None. Links within the file are followed, those to another are refused."""
     node, names, links = file, where.split("/"), 0
     while names:
@@ -112,35 +99,25 @@ def _node(file: Any, where: str, path: Path, h5py: Any) -> Any:
         if isinstance(link, h5py.SoftLink):
             links += 1
             if links > MAX_LINKS or len(link.path) > MAX_MEMBERS:
-                raise ReadError(f"{path}: {where}: expected data, got links in a circle", field=where, path=path)
+                raise ReadError.expected(where, "data", "links in a circle")
             node = file if link.path.startswith("/") else node
             names = link.path.split("/") + names
         elif isinstance(link, h5py.HardLink):
             node = node[name]
         else:
-            _refuse_elsewhere(where, path)
+            raise ReadError.expected(where, "data in the file itself", "data of another file")
     return node
 
 
-def _refuse_elsewhere(where: str, path: Path) -> None:
-    raise ReadError(
-        f"{path}: {where}: expected data that lies in the file itself, got what is taken from another file",
-        field=where,
-        path=path,
-    )
-
-
-def _find(file: Any, h5py: Any, path: Path) -> Any:
+def _find(file: Any, h5py: Any) -> Any:
     """{x, y, t, p: dataset}, or a compound dataset's fields, or a dataset [n, 4], or None."""
     known = {spelling for spellings in NAMES.values() for spelling in spellings}
     for name in GROUPS:
-        node = _node(file, name, path, h5py)
+        node = _node(file, name, h5py)
         if isinstance(node, h5py.Group):
             if len(node) > MAX_MEMBERS:
-                raise ReadError(
-                    f"{path}: {name}: expected at most {MAX_MEMBERS} members, got {len(node)}", field=name, path=path
-                )
-            found = {key: _node(file, f"{name}/{key}", path, h5py) for key in node if key.strip().lower() in known}
+                raise ReadError.expected(name, f"at most {MAX_MEMBERS} members", len(node))
+            found = {key: _node(file, f"{name}/{key}", h5py) for key in node if key.strip().lower() in known}
             found = {key: value for key, value in found.items() if isinstance(value, h5py.Dataset)}
             named = find_columns(list(found))
             if named is not None:
@@ -154,29 +131,30 @@ def _find(file: Any, h5py: Any, path: Path) -> Any:
     return None
 
 
-def _describe(file: Any, holder: Any, source: EventSource, path: Path, h5py: Any) -> tuple[int, int]:
-    """Fill in what the file says about itself; the number of events, and the bytes of the largest chunk."""
-    if holder is None:
-        names = [str(name) for _, name in zip(range(8), file, strict=False)]
-        raise ReadError(f"{path} holds {', '.join(names) or 'nothing'}; {EXPECTED}")
-    offset = _node(file, "t_offset", path, h5py)
+def _metadata(file: Any, h5py: Any) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """What the file says about itself, and the sensor's size."""
+    metadata = {}
+    offset = _node(file, "t_offset", h5py)
     if isinstance(offset, h5py.Dataset):
         if offset.size != 1 or offset.dtype.kind not in "iu":
-            raise ReadError(
-                f"{path}: t_offset: expected one whole number, got {offset.dtype} of shape {offset.shape}",
-                field="t_offset",
-                path=path,
-            )
-        _check_storage(offset, path)
-        source.metadata["t_offset_us"] = int(offset[()].item())  # DSEC: times count from here
-    source.sensor_size = _resolution(file, _node(file, "events", path, h5py))
+            raise ReadError.expected("t_offset", "one int", f"{offset.dtype} of shape {offset.shape}")
+        _check_storage(offset)
+        metadata["t_offset_us"] = int(offset[()].item())  # DSEC: times count from here
+    return metadata, _resolution(file, _node(file, "events", h5py))
+
+
+def _check_datasets(file: Any, holder: Any, size: int) -> tuple[int, int]:
+    """The number of events, and the bytes of the largest chunk."""
+    if holder is None:
+        names = [str(name) for _, name in zip(range(8), file, strict=False)]
+        raise ReadError.expected("events", EXPECTED, ", ".join(names) or "nothing")
     datasets = holder if isinstance(holder, dict) else {"events": getattr(holder, "dataset", holder)}
-    chunk = max(_check_storage(dataset, path) for dataset in datasets.values())
+    chunk = max(_check_storage(dataset) for dataset in datasets.values())
     shapes = {name: tuple(dataset.shape) for name, dataset in datasets.items()}
     shape = next(iter(shapes.values()))
     if len(set(shapes.values())) != 1 or len(shape) != (1 if isinstance(holder, dict | _Fields) else 2):
-        raise ReadError(f"{path} has columns of the shapes {shapes}; four of one length are wanted")
-    check_expansion(path, shape[0], path.stat().st_size)
+        raise ReadError.expected("columns", "four of one length", shapes)
+    check_expansion(shape[0], size)
     return int(shape[0]), max(MIN_CACHE, chunk + 1)
 
 
@@ -196,46 +174,37 @@ def _resolution(file: Any, events: Any) -> tuple[int, int] | None:
     return None
 
 
-def _check_storage(dataset: Any, path: Path) -> int:
+def _check_storage(dataset: Any) -> int:
     """The bytes of a chunk, 0 for data that is not in chunks.
 
     A size can be claimed without a byte behind it: what was never written would be read as zeros without end.
     """
     chunk = 0
+    name = str(dataset.name)
     if dataset.external or dataset.is_virtual:
-        _refuse_elsewhere(str(dataset.name), path)
+        raise ReadError.expected(name, "data in the file itself", "data of another file")
     if dataset.dtype.itemsize > MAX_ROW_BYTES or dataset.dtype.hasobject:
-        raise ReadError(
-            f"{path}: {dataset.name}: expected numbers, got {dataset.dtype}", field=str(dataset.name), path=path
-        )
+        raise ReadError.expected(name, "numbers", str(dataset.dtype))
     if dataset.chunks is None:
         there = dataset.id.get_storage_size()
         whole = there >= dataset.size * dataset.dtype.itemsize
     else:
-        chunk = _check_chunks(dataset, path)
+        chunk = _check_chunks(dataset)
         there = dataset.id.get_num_chunks()
         whole = there * math.prod(dataset.chunks) >= dataset.size
     if not whole:
-        raise ReadError(f"{path} says {dataset.name} has the shape {dataset.shape}, of which not all was written")
+        raise ReadError.expected(name, f"written data of shape {dataset.shape}", "less")
     return chunk
 
 
-def _check_chunks(dataset: Any, path: Path) -> int:
+def _check_chunks(dataset: Any) -> int:
     """The bytes of a chunk, unpacked."""
     size = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if size > MAX_CHUNK:
-        raise ReadError(
-            f"{path}: {dataset.name}: expected chunks of at most {MAX_CHUNK} bytes, got {size}",
-            field=str(dataset.name),
-            path=path,
-        )
+        raise ReadError.expected(str(dataset.name), f"chunks of at most {MAX_CHUNK} bytes", size)
     plist = dataset.id.get_create_plist()
     for number in range(plist.get_nfilters()):
         filter_id = plist.get_filter(number)[0]
         if filter_id not in FILTERS:
-            raise ReadError(
-                f"{path}: {dataset.name}: expected a filter of {sorted(FILTERS)}, got number {filter_id}",
-                field=str(dataset.name),
-                path=path,
-            )
+            raise ReadError.expected(str(dataset.name), f"a filter of {sorted(FILTERS)}", f"number {filter_id}")
     return size

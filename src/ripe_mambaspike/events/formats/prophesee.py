@@ -5,8 +5,10 @@ encoding, and put two bytes (type and size of an event) before the events.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ripe_mambaspike.errors import ReadError
 
@@ -44,13 +46,14 @@ class PropheseeHeader:
         return _size(*sides) if all(side.isdecimal() for side in sides) else None
 
     @property
-    def metadata(self) -> dict[str, str]:
+    def metadata(self) -> dict[str, Any]:
         kept = ("date", "serial_number", "plugin_name", "system_id", "firmware_version", "integrator_name")
         return {name: self.values[name] for name in kept if name in self.values}
 
 
-def starts_like_one(head: bytes) -> bool:
-    return head.startswith(b"% ")
+def has_encoding(encoding: str) -> Callable[[bytes, Path], bool]:
+    """Recognize RAW files whose header names the encoding."""
+    return lambda head, path: head.startswith(b"% ") and read_prophesee_header(path).encoding == encoding
 
 
 def read_prophesee_header(path: Path) -> PropheseeHeader:
@@ -66,12 +69,12 @@ def read_prophesee_header(path: Path) -> PropheseeHeader:
             if not text.replace("\t", " ").replace("\0", " ").isprintable():
                 return PropheseeHeader(values, start)
             if not line.endswith(b"\n") or file.tell() > MAX_HEADER_BYTES:
-                raise ReadError(f"{path} has a header without an end: no new line up to byte {file.tell()}")
+                raise ReadError.expected("header", "a new line", f"none up to byte {file.tell()}")
             name, _, value = text[1:].strip().partition(" ")
             if name == "end":
                 return PropheseeHeader(values, file.tell())
             values.setdefault(name.lower(), value.strip())
-    raise ReadError(f"{path}: header: expected at most {MAX_LINES:,} lines, got more", field="header", path=path)
+    raise ReadError.expected("header", f"at most {MAX_LINES:,} lines", "more")
 
 
 def _size(width: str, height: str) -> tuple[int, int] | None:

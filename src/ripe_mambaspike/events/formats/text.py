@@ -15,11 +15,11 @@ from typing import IO
 import numpy as np
 
 from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events.columns import ColumnConverter, find_columns, guess_order
+from ripe_mambaspike.events.columns import ColumnConverter, column_order, find_columns
 from ripe_mambaspike.events.recording import Events, Recording
-from ripe_mambaspike.events.source import EventSource, Options
+from ripe_mambaspike.events.registry import register_format, register_writer
+from ripe_mambaspike.events.source import EventSource, ReadOptions
 
-FORMAT = "text"
 LINES_PER_READ = 1 << 16  # read at a time
 MAX_LINE = 1 << 14  # characters
 MAX_EXACT_US = 1 << 53  # what a number read from text keeps exactly
@@ -27,7 +27,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 CUT = "was cut off at the end of the file"
 
 
-def recognizes(head: bytes, path: Path) -> bool:
+def _recognizes(head: bytes, path: Path) -> bool:
     """Printable, and the first line that is no comment holds numbers or names of columns."""
     text = head.removeprefix(codecs.BOM_UTF8).decode("latin-1")
     if not head or any(ord(sign) < 9 or 13 < ord(sign) < 32 or ord(sign) > 126 for sign in text[:2000]):
@@ -39,15 +39,12 @@ def recognizes(head: bytes, path: Path) -> bool:
     return path.suffix.lower() in (".txt", ".csv", ".tsv")
 
 
-def open_source(path: Path, options: Options) -> EventSource:
-    source = EventSource(FORMAT, lambda: iter(()))
-    order, skip = _look(path, source)
-
-    def pieces() -> Iterator[Events]:
-        return _pieces(path, order, skip, ColumnConverter(str(path), source, options.time_unit))
-
-    source.pieces = pieces
-    return source
+@register_format("text", title="text", recognizes=_recognizes, order=1)
+def open_text(path: Path, options: ReadOptions) -> EventSource:
+    order, skip, size = _first_lines(path)
+    return EventSource(
+        "text", lambda source: _pieces(path, order, skip, ColumnConverter(source, options.time_unit)), size
+    )
 
 
 def _cells(line: str) -> list[str]:
@@ -55,16 +52,17 @@ def _cells(line: str) -> list[str]:
     return [] if stripped[:1] in "#%" else [cell for cell in re.split(r"[,;\s]+", stripped) if cell]
 
 
-def _look(path: Path, source: EventSource) -> tuple[list[str] | None, int]:
-    """(what each column is if the first line names them, the number of lines before the events)."""
+def _first_lines(path: Path) -> tuple[list[str] | None, int, tuple[int, int] | None]:
+    """The name of each column where a line has them, how many lines come before the events, and the sensor's size."""
+    size = None
     try:
         with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(itertools.islice(_lines(file, path), 1000)):
+            for number, line in enumerate(itertools.islice(_lines(file), 1000)):
                 cells = _cells(line)
                 if not cells:
                     continue
                 if len(cells) == 2 and all(re.fullmatch(r"\d{1,5}", cell) and int(cell) for cell in cells):
-                    source.sensor_size = (int(cells[0]), int(cells[1]))
+                    size = (int(cells[0]), int(cells[1]))
                     continue
                 if (named := find_columns(cells)) is not None:
                     # A table may have more columns; one without a name, as of row numbers, has an empty cell.
@@ -72,17 +70,14 @@ def _look(path: Path, source: EventSource) -> tuple[list[str] | None, int]:
                     back = {theirs: ours for ours, theirs in named.items()}
                     order = [back.get(cell.strip(), "") for cell in every]
                     if not set(named) <= set(order):
-                        raise ReadError(
-                            f"{path} line {number + 1}: names: expected one between every two separators, "
-                            f"got '{line.strip()[:60]}'",
-                            field="names",
-                            path=path,
+                        raise ReadError.expected(
+                            f"line {number + 1}", "a name between every two separators", repr(line.strip()[:60])
                         )
-                    return order, number + 1
-                return None, number
+                    return order, number + 1, size
+                return None, number, size
     except UnicodeDecodeError as error:
-        raise ReadError(f"{path} is no text: byte {error.start} is {error.object[error.start]}") from error
-    return None, 0
+        raise ReadError.expected("text", "UTF-8", f"byte {error.object[error.start]} at {error.start}") from error
+    return None, 0, size
 
 
 def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConverter) -> Iterator[Events]:
@@ -91,28 +86,23 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConve
     width = len(order or "xytp")
     line_number = skip
     with path.open(encoding="utf-8-sig") as file:
-        lines = itertools.islice(_lines(file, path), skip, None)
+        lines = itertools.islice(_lines(file), skip, None)
         while True:
             try:
                 batch = list(itertools.islice(lines, LINES_PER_READ))
             except UnicodeDecodeError as error:
-                raise ReadError(f"{path} is no text after line {line_number}: {error.reason}") from error
+                raise ReadError.expected("text", f"UTF-8 after line {line_number}", error.reason) from error
             if not batch:
                 break
             if not batch[-1].endswith("\n") and len(_cells(batch[-1])) not in (0, width):
                 source.leave_out(1, CUT)
                 batch.pop()
-            table = _table(batch, line_number, path, width)
+            table = _table(batch, line_number, width)
             line_number += len(batch)
             if not len(table):
                 continue
             if order is None:
-                order = list(guess_order(table[:4096]) or "")
-                if not order:
-                    raise ReadError(
-                        f"{path} has four columns without names, whose order its values do not tell; "
-                        "a first line that names them (x, y, t, p) is wanted"
-                    )
+                order = list(column_order(table))
             source.metadata["columns"] = "".join(order)
             if columns.time_unit is None and not any(
                 set(".eE") & set(cell) for cell in _column(batch, order.index("t"))
@@ -122,17 +112,15 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConve
             at += len(table)
 
 
-def _lines(file: IO[str], path: Path) -> Iterator[str]:
+def _lines(file: IO[str]) -> Iterator[str]:
     """Line by line; one without an end is not read to its end."""
     while line := file.readline(MAX_LINE):
         if len(line) == MAX_LINE and not line.endswith("\n"):
-            raise ReadError(
-                f"{path}: line: expected at most {MAX_LINE} characters, got '{line[:60]}…'", field="line", path=path
-            )
+            raise ReadError.expected("line", f"at most {MAX_LINE} characters", f"'{line[:60]}…'")
         yield line
 
 
-def _table(lines: list[str], before: int, path: Path, width: int) -> np.ndarray:
+def _table(lines: list[str], before: int, width: int) -> np.ndarray:
     """Lines → numbers [n, width]."""
     text = "".join(lines)
     if "#" in text or "%" in text:
@@ -148,9 +136,8 @@ def _table(lines: list[str], before: int, path: Path, width: int) -> np.ndarray:
         for number, line in enumerate(lines, before + 1):
             cells = _cells(line)
             if cells and (len(cells) != width or not all(map(_is_number, cells))):
-                wanted = f"{'four' if width == 4 else width} numbers are wanted"
-                raise ReadError(f"{path} line {number} is '{line.strip()[:60]}'; {wanted}") from None
-        raise ReadError(f"{path} has a line near {before + 1} that is not {width} numbers") from None
+                raise ReadError.expected(f"line {number}", f"{width} numbers", repr(line.strip()[:60])) from None
+        raise ReadError.expected(f"line {before + 1}", f"{width} numbers near it", "something else") from None
     return table
 
 
@@ -166,11 +153,12 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def encode(recording: Recording) -> Iterator[bytes]:
+@register_writer(".csv", ".txt")
+def encode_text(recording: Recording) -> Iterator[bytes]:
     """A csv with names; times in whole µs."""
     width, height = recording.sensor_size
     if max(abs(recording.first_us), abs(recording.last_us)) > MAX_EXACT_US:
-        raise InputError(f"the recording's times reach {recording.last_us} µs; as text they are read back up to 2⁵³")
+        raise InputError.expected("t", "times up to 2⁵³ µs for text", f"{recording.last_us} µs")
     yield f"{width} {height}\nx,y,t,p\n".encode()
     columns = [recording.events[name].tolist() for name in "xytp"]
     for start in range(0, len(recording), LINES_PER_READ):

@@ -38,9 +38,8 @@ def calibrate(
     how = how or FitOptions()
     said = report or (lambda what, done, of: None)
     if len(real) != len(pictures) or len(real) < 2:
-        raise InputError(
-            f"there are {len(real)} recordings and {len(pictures)} pictures; as many, at least 2, are wanted"
-        )
+        got = f"{len(real)} and {len(pictures)}"
+        raise InputError.expected("real", "as many recordings as pictures, at least 2", got)
     ends = [int(events["t"].max()) for events in real]
     duration = int(np.ceil(np.quantile(ends, 0.9) / KNOT_US)) * KNOT_US
     counts = count_events(real, size, duration, duration // KNOT_US)

@@ -108,12 +108,10 @@ def compare_recordings(
 ) -> Comparison:
     """Times are from 0; what is later than the duration counts in its last part."""
     if not len(real) == len(simulated) == len(labels) or not len(real):
-        raise InputError(
-            f"real has {len(real)} recordings, simulated {len(simulated)}, labels {len(labels)}; "
-            "the same number of each, at least 1, is wanted"
-        )
+        got = f"{len(real)}, {len(simulated)} and {len(labels)}"
+        raise InputError.expected("real", "as many real as simulated recordings and labels, at least 1", got)
     if duration_us < 1:
-        raise InputError(f"duration_us is {duration_us}; at least 1 is wanted")
+        raise InputError.expected("duration_us", "at least 1", duration_us)
     image, sequence = [], []
     for index, pair in enumerate(zip(real, simulated, strict=True)):
         for name, events in zip(("real", "simulated"), pair, strict=True):
@@ -284,7 +282,7 @@ def _check(events: Events, size: tuple[int, int], what: str) -> None:
         return
     highest = int(events["x"].max()), int(events["y"].max())
     if highest[0] >= size[0] or highest[1] >= size[1] or events["t"].min() < 0 or events["p"].max() > 1:
-        raise InputError(f"{what} reaches {highest}, or back before 0 µs; inside {size}, from 0 µs on, is wanted")
+        raise InputError.expected(what, f"events inside {size}, from 0 µs on", f"some at {highest}, or earlier")
 
 
 def _summary(values: Sequence[float]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.pixel import Pixel, Scene, simulate_bins, simulate_events
-from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, as_dict, from_dict, saccade_scene
+from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation, saccade_scene
 from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.schema import read_json
 
 # Of a DVS that watches people, set by eye against five real clips of DVS-Gesture.
 GESTURE_PIXEL = Pixel(0.2, 0.2, mismatch=0.08, leak_hz=0.1, shot_hz=0.25, cutoff_hz=120.0)
@@ -42,32 +43,15 @@ class CameraCalibration:
 
 def load_calibration(path: str | Path | None = None) -> CameraCalibration:
     """A calibration that was saved; without a path the one that ships, fitted on N-MNIST."""
-    source = files(__package__) / "nmnist.json" if path is None else Path(path)
-    try:
-        values = json.loads(source.read_text())
-        return CameraCalibration(
-            Pixel(**values["pixel"]), from_dict(values["saccades"]), _variation(values["variation"])
-        )
-    except OSError as error:
-        raise InputError(f"{source} cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{source} is no calibration ({error}); a file of `ripe sim calibrate` is wanted") from error
+    source = Path(str(files(__package__) / "nmnist.json")) if path is None else Path(path)
+    return read_json(source, CameraCalibration, error=InputError, hint="`ripe sim calibrate` writes such files")
 
 
 def save_calibration(calibration: CameraCalibration, path: str | Path) -> Path:
     path = Path(path)
-    values = {
-        "pixel": asdict(calibration.pixel),
-        "saccades": as_dict(calibration.saccades),
-        "variation": asdict(calibration.variation),
-    }
     with atomic_write(path) as file:
-        file.write(json.dumps(values, indent=1).encode() + b"\n")
+        file.write(json.dumps(asdict(calibration), indent=1).encode() + b"\n")
     return path
-
-
-def _variation(values: dict[str, Any]) -> Variation:
-    return Variation(**{**values, "delay_us": tuple(map(float, values["delay_us"]))})
 
 
 def simulate_pictures(
@@ -116,9 +100,10 @@ def _varied(
 ) -> tuple[Scene, Tensor | None]:
     """The scene of each picture and its factors of the thresholds, drawn from its own seed."""
     if pictures.ndim != 3 or len(pictures) != len(seeds):
-        raise InputError(f"pictures are {tuple(pictures.shape)} with {len(seeds)} seeds; (B, h, w) and B are wanted")
+        got = f"{tuple(pictures.shape)} with {len(seeds)} seeds"
+        raise InputError.expected("pictures", "(B, h, w) with B seeds", got)
     if not 0 <= variation <= 10:
-        raise InputError(f"variation is {variation}; a number from 0 to 10 is wanted")
+        raise InputError.expected("variation", "a number from 0 to 10", variation)
     pictures = pictures.to(device=device, dtype=torch.float32)
     by = calibration.variation
     if variation == 0 or not any(getattr(by, each.name) for each in fields(by)):

@@ -43,9 +43,9 @@ class Pixel:
             value = getattr(self, each.name)
             low = 1e-6 if each.name.startswith("threshold") else 0
             if not isinstance(value, int | float) or not math.isfinite(value) or value < low:
-                raise InputError(f"{each.name} is {value!r}; a number of at least {low:g} is wanted")
+                raise InputError.expected(each.name, f"a number of at least {low:g}", repr(value))
         if self.mismatch > 0.5:
-            raise InputError(f"mismatch is {self.mismatch}; at most 0.5 is wanted")
+            raise InputError.expected("mismatch", "at most 0.5", self.mismatch)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def _run(
     device: Any,
 ) -> Iterator[PixelEvents]:
     if duration_us < 1 or step_us < 1 or not len(seeds):
-        raise InputError(f"duration_us is {duration_us}, step_us {step_us}, seeds {len(seeds)}; at least 1 is wanted")
+        got = f"duration_us {duration_us}, step_us {step_us}, {len(seeds)} seeds"
+        raise InputError.expected("duration_us", "duration_us, step_us and seeds of at least 1", got)
     where = torch.device("cpu" if device is None else device)
     start, noise = _draws(pixel, size, duration_us, seeds, where)
     yield noise
@@ -149,7 +150,9 @@ def _run(
 def _light(scene: Scene, times: Tensor, batch: int, size: tuple[int, int]) -> Tensor:
     light = scene(times)
     if light.shape != (batch, len(times), size[1], size[0]):
-        raise InputError(f"the scene is {tuple(light.shape)}; {(batch, len(times), size[1], size[0])} is wanted")
+        raise InputError.expected(
+            "scene", f"light of shape {(batch, len(times), size[1], size[0])}", tuple(light.shape)
+        )
     return light.to(torch.float32).log()
 
 

@@ -40,10 +40,8 @@ def write_comparison(
     shown = np.asarray(pictures, dtype=np.float64)
     lengths = [len(comparison.image), len(real), len(simulated), len(labels), len(shown)]
     if len(set(lengths)) != 1 or shown.ndim != 3:
-        raise InputError(
-            f"the comparison, real, simulated and labels are {lengths[:-1]} recordings and pictures {shown.shape}; "
-            "as many of each, and pictures of (N, h, w), are wanted"
-        )
+        got = f"{lengths[:-1]} recordings and pictures of shape {shown.shape}"
+        raise InputError.expected("pictures", "(N, h, w) for N real and simulated recordings and labels", got)
     document = {"misses": unmet_targets(comparison), **comparison.document()}
     made = {
         "comparison.json": json.dumps(document, indent=1, allow_nan=False).encode() + b"\n",
@@ -64,7 +62,7 @@ def write_comparison(
         if fresh:
             with suppress(OSError):
                 folder.rmdir()
-        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from error
+        raise InputError.expected("folder", "a folder that can be written", error, path=folder) from error
     return folder
 
 

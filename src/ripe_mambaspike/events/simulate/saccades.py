@@ -5,9 +5,7 @@ own, so a frame is two small matrix products.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,14 +29,15 @@ class Saccades:
 
     def __post_init__(self) -> None:
         if len(self.path) < 2 or self.knot_us < 1 or self.duration_us < 1:
-            raise InputError(f"path has {len(self.path)} points {self.knot_us} µs apart; two and 1 µs are wanted")
+            got = f"{len(self.path)} points {self.knot_us} µs apart for {self.duration_us} µs"
+            raise InputError.expected("path", "at least two points, 1 µs apart", got)
         for name, value in (
             ("blur", self.blur),
             ("contrast", self.contrast),
             *(("scale", each) for each in self.scale),
         ):
             if not math.isfinite(value) or value <= 0:
-                raise InputError(f"{name} is {value!r}; a number above 0 is wanted")
+                raise InputError.expected(name, "a number above 0", repr(value))
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,3 @@ def scale_saccades(saccades: Saccades, factor: float) -> Saccades:
     """The same on a sensor with `factor` times the pixels along a side."""
     path = tuple((x * factor, y * factor) for x, y in saccades.path)
     return replace(saccades, path=path, scale=(saccades.scale[0] * factor, saccades.scale[1] * factor))
-
-
-def as_dict(saccades: Saccades) -> dict[str, Any]:
-    return {each.name: getattr(saccades, each.name) for each in fields(Saccades)}
-
-
-def from_dict(values: dict[str, Any]) -> Saccades:
-    pairs: Sequence[Any] = values["path"]
-    scale: Sequence[float] = values["scale"]
-    path = tuple((float(x), float(y)) for x, y in pairs)
-    rests = tuple(float(rest) for rest in values.get("rests_us", ()))
-    return Saccades(**{**values, "path": path, "scale": (float(scale[0]), float(scale[1])), "rests_us": rests})

@@ -11,7 +11,7 @@ from ripe_mambaspike.files import atomic_write
 
 __all__ = ["view"]
 
-ENDINGS = (".png", ".gif", ".html")
+SUFFIXES = (".png", ".gif", ".html")
 
 
 def view(
@@ -22,7 +22,7 @@ def view(
     window_us: int | None = None,
     title: str | None = None,
 ) -> Path:
-    """Write the recording as the name's ending asks. The file appears whole or not at all.
+    """Write a picture, an animation or a page, by the name's ending. The file appears whole or not at all.
 
     `frames` alone divides the recording into equal parts; `window_us` alone makes frames of that length, one after the
     other; both make so many frames of that length, spread evenly. A GIF given `window_us` plays at real speed, or as
@@ -31,13 +31,13 @@ def view(
     """
     path = Path(os.fspath(path))
     kind = path.suffix.lower()
-    if kind not in ENDINGS:
-        raise InputError(f"{path} ends in '{path.suffix}'; one of {', '.join(ENDINGS)} is wanted")
+    if kind not in SUFFIXES:
+        raise InputError.expected("path", f"a name that ends in {', '.join(SUFFIXES)}", repr(path.suffix), path=path)
     for name, value in (("frames", frames), ("window_us", window_us)):
         if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{name} is {value!r}; a whole number of at least 1 is wanted")
+            raise InputError.expected(name, "an int of at least 1", repr(value))
     if not len(recording):
-        raise InputError(f"there are no events to show in {path}; at least one is wanted")
+        raise InputError.expected("events", "at least one", "none", path=path)
     check_inside(recording)
     frames, window_us = (None if value is None else int(value) for value in (frames, window_us))
     data = _render(kind, recording.ordered(), frames, window_us, title)
@@ -45,7 +45,7 @@ def view(
         with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror or error})") from error
+        raise InputError.expected("path", "a file that can be written", error, path=path) from error
     return path
 
 

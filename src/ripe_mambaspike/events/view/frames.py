@@ -46,9 +46,9 @@ def spans(recording: Recording, frames: int | None, window_us: int | None, most:
     if window_us is not None and frames is None:
         made = -(-(last + 1 - first) // window_us)
         if made > most:
-            raise InputError(f"window_us is {window_us}, which makes {made:,} frames; at most {most:,} are wanted")
+            raise InputError.expected("window_us", f"at most {most:,} frames", f"{window_us}, which makes {made:,}")
     if frames is not None and frames > most:
-        raise InputError(f"frames is {frames}; at most {most:,} are wanted")
+        raise InputError.expected("frames", f"at most {most:,}", frames)
     if window_us is not None:
         return window_spans(first, last, window_us, frames)
     return equal_spans(first, last, frames or 1)

@@ -15,7 +15,8 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.incremental import ClosedBin, RegularBins, edge_of
 from ripe_mambaspike.inference.stream.windows import WindowResult
-from ripe_mambaspike.models.ripe import CausalState, RipeMambaSpike
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.state import State
 
 RESET_AFTER_WINDOWS = 4  # of silence: what came before has faded, so the network starts again and waits
 
@@ -56,7 +57,7 @@ class CausalStream(RegularBins):
             )
         self._hop_bins = max(1, self._hop_bins) + (hop_us != usable[0])
         self._device = next(model.parameters()).device
-        self._state: CausalState | None = None
+        self._state: State | None = None
         self._recent: deque[CausalStep] = deque(maxlen=time_steps)
         self._steps = self._skipped = 0
         self._last_event_us = 0  # the end of the last bin with events
@@ -87,9 +88,9 @@ class CausalStream(RegularBins):
             return []
         counts = (part.counts > 0).astype(np.float32) if self.binary else part.counts
         x = torch.from_numpy(counts)[None, None].to(self._device, self.model.dtype)
-        run = self.model.run_causal(x, self._state)
+        run = self.model.eval().run(x, state=self._state or {})
         self._state = run.state
-        rates = tuple(float(stage.spikes.float().mean()) for stage in run.front.stages)
+        rates = tuple(run.rates[1::2].tolist())
         self._recent.append(CausalStep(part.start_us, part.events, run.logits[:, 0].cpu(), rates))
         self._steps += 1
         if self._steps % self._hop_bins or not (self.early or len(self._recent) == self.steps):
@@ -100,7 +101,7 @@ class CausalStream(RegularBins):
         count = len(self._recent)
         logits = torch.stack([step.logits for step in self._recent], 1)
         mean = tuple(sum(column) / count for column in zip(*(step.rates for step in self._recent), strict=True))
-        attention = run.front.attention[0, -1].float().cpu()
+        attention = run.attention[0, -1].float().cpu()
         seconds = perf_counter() - began
         return [WindowResult(self._recent[0].start_us, part.stop_us, count, logits, mean, attention, seconds)]
 

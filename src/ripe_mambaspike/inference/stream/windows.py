@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.incremental import ClosedBin, edge_of
-from ripe_mambaspike.inference.stream.front import make_front
+from ripe_mambaspike.inference.stream.window_batch import make_batch
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 
@@ -37,7 +37,7 @@ class Window:
     start_us: int
     stop_us: int
     time_steps: int
-    slot: int  # row of the network's state
+    row: int  # in the network's batch
     bins: int = 0  # closed
     step: int = 0  # bins that went through the network
     events: int = 0
@@ -92,16 +92,15 @@ class SlidingWindows:
             window_us, hop_us, time_steps, binary, early,
         )  # fmt: skip
         self.silent = 0  # windows that ended without an event; they get no prediction
-        slots = -(-window_us // hop_us)
-        self._network = make_front(model, slots, grid, time_steps)
-        self._free_slots = list(range(slots))
+        rows = -(-window_us // hop_us)  # windows that are open at once
+        self._network = make_batch(model, rows, grid, time_steps)
+        self._rows, self._next_row = rows, 0
         self._open: list[Window] = []  # the oldest first
         self._next_start = 0
         self._pending: list[PendingStep] = []
 
     def begin(self, first_us: int) -> None:
         self._pending = []
-        self._free_slots += [window.slot for window in self._open]
         self._open = []
         self._next_start = first_us
         self._open_window(first_us)
@@ -139,7 +138,6 @@ class SlidingWindows:
         results = [self._result(one.window, began) for one in due[:first] if self._has_prediction(one.window)]
         ended = [window for window in self._open if window.finished]
         self._open = [window for window in self._open if not window.finished]
-        self._free_slots += [window.slot for window in ended]
         self.silent += sum(not window.events for window in ended)
         self._open_window(part.stop_us)
         return results
@@ -151,8 +149,9 @@ class SlidingWindows:
 
     def _open_window(self, now_us: int) -> None:
         if now_us == self._next_start:
-            window = Window(now_us, now_us + self.window_us, self.time_steps, self._free_slots.pop())
-            self._network.clear(window.slot)
+            window = Window(now_us, now_us + self.window_us, self.time_steps, self._next_row)
+            self._next_row = (self._next_row + 1) % self._rows  # windows end in the order in which they start
+            self._network.clear(window.row)
             self._open.append(window)
             self._next_start += self.hop_us
 
@@ -163,12 +162,12 @@ class SlidingWindows:
         if due:
             windows = [one.window for one in due]
             steps = [window.step for window in windows]
-            self._network.advance([window.slot for window in windows], steps, [one.counts for one in due])
+            self._network.advance([window.row for window in windows], steps, [one.counts for one in due])
             for window in windows:
                 window.step += 1
 
     def _result(self, window: Window, began: float) -> WindowResult:
-        logits, rates, attention = self._network.output(window.slot, window.step)
+        logits, rates, attention = self._network.output(window.row, window.step)
         seconds = perf_counter() - began
         return WindowResult(window.start_us, window.stop_us, window.step, logits, rates, attention, seconds)
 

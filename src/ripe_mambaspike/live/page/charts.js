@@ -59,7 +59,7 @@ function cursor({ pen, x, y }, at, [low, high]) {
   pen.globalAlpha = 1;
 }
 
-/** Bars from the answer before to this one, each stacked by class. `bars`: {from, at, shares, early, later}. */
+/** Bars from the prediction before to this one, each stacked by class. `bars`: {from, at, shares, early, later}. */
 export function stackedBars(canvas, span, bars, colourOf, at) {
   const paper = axes(canvas, span, [0, 1], value => `${Math.round(100 * value)} %`);
   const { pen, x, y } = paper;

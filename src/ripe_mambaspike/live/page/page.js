@@ -5,8 +5,8 @@ import { Screen, readFrame } from '/screen.js';
 const $ = id => document.getElementById(id);
 const screen = new Screen($('events'), $('attention')), panel = new Panel();
 const state = {
-  socket: null, opened: null, held: false, place: 0, round: 0, frame: null, arrivals: [], hello: null, wait: 500, fresh: false,
-  uploads: 0, busy: false, sliding: false, lost: false, said: 0,
+  socket: null, opened: null, paused: false, place: 0, round: 0, frame: null, arrivals: [], hello: null, wait: 500, fresh: false,
+  uploads: 0, busy: false, sliding: false, lost: false, sent: 0,
 };
 
 // The connection.
@@ -16,7 +16,7 @@ function connect() {
   const socket = state.socket = new WebSocket(address);
   socket.binaryType = 'arraybuffer';
   socket.addEventListener('open', () => { link('connected', 'good'); });
-  socket.addEventListener('message', ({ data }) => typeof data === 'string' ? hear(JSON.parse(data)) : see(data));
+  socket.addEventListener('message', ({ data }) => typeof data === 'string' ? receive(JSON.parse(data)) : receiveFrame(data));
   socket.addEventListener('close', () => {
     link('connection lost, trying again', 'bad');
     state.lost = state.lost || Boolean(state.opened);
@@ -26,31 +26,31 @@ function connect() {
   });
 }
 
-function ask(wish, value) {
+function sendCommand(command, value) {
   if (state.socket.readyState !== WebSocket.OPEN) return;
-  state.said += 1;
-  state.socket.send(JSON.stringify(value === undefined ? { do: wish } : { do: wish, value }));
+  state.sent += 1;
+  state.socket.send(JSON.stringify(value === undefined ? { do: command } : { do: command, value }));
 }
 
-function hear(message) {
+function receive(message) {
   switch (message.kind) {
     case 'hello': return greet(message);
     case 'opening':
       close();
       return notice('Reading the recording …', true);
     case 'opened': return open(message);
-    case 'answers':
+    case 'predictions':
       if (message.round < state.round) return undefined;
-      panel.add(message.answers);
+      panel.add(message.predictions);
       state.fresh = true;
       return undefined;
     case 'status': return status(message);
-    case 'error': return notice(message.sentence);
+    case 'error': return notice(message.message);
   }
   return undefined;
 }
 
-function see(buffer) {
+function receiveFrame(buffer) {
   const frame = readFrame(buffer);
   if (!state.opened || frame.round < state.round) return;
   if (state.opened.live) screen.shape(frame.width, frame.height);
@@ -63,15 +63,15 @@ function see(buffer) {
   $('rate').textContent = `${Math.round(frame.events / frame.span).toLocaleString('en')} /s`;
 }
 
-// What is said.
+// Messages of the server.
 function greet(hello) {
   state.hello = hello;
-  state.said = 0;
+  state.sent = 0;
   state.wait = 500;
-  const { name, classes, steps, grid, window, hop, causal } = hello.network;
+  const { name, classes, time_steps: steps, grid, window, hop, causal } = hello.network;
   panel.classes = classes;
   $('network').textContent = `${name}: ${classes.length} classes, ${steps} steps of ${grid[1]}×${grid[0]}, ` +
-    (causal ? 'an answer' : `windows of ${+window.toFixed(3)} s`) + ` every ${+hop.toFixed(3)} s`;
+    (causal ? 'a prediction' : `windows of ${+window.toFixed(3)} s`) + ` every ${+hop.toFixed(3)} s`;
   screen.setPalette(hello.palette);
   const list = $('recordings'), own = [...list.querySelectorAll('option[data-upload]')];
   const first = new Option(hello.recordings.length ? 'choose a recording …' : 'none listed: upload one', '');
@@ -82,7 +82,7 @@ function greet(hello) {
   if (state.lost) notice('The connection was lost for a moment; choose again what to watch.', true);
   state.opened = null;
   state.lost = false;
-  if ($('overlay').checked) ask('attention', true);
+  if ($('overlay').checked) sendCommand('attention', true);
 }
 
 function close() {
@@ -92,7 +92,7 @@ function close() {
   panel.clear();
   panel.show(0);
   screen.clear();
-  for (const id of ['fps', 'skipped', 'rate', 'behind', 'dropped', 'viewers', 'time']) $(id).textContent = '–';
+  for (const id of ['fps', 'skipped', 'rate', 'lag', 'dropped', 'viewers', 'time']) $(id).textContent = '–';
   $('facts').textContent = '';
   $('empty').hidden = false;
   enable(true);
@@ -113,21 +113,21 @@ function open(message) {
   $('facts').textContent = [facts.join(', '), ...(message.warnings || [])].join('; ');
   notice('');
   enable(true);
-  hold(false);
+  setPaused(false);
   state.fresh = true;
 }
 
 function status(message) {
   if (!state.opened) return;
-  if (message.heard === state.said) {  // else it was said before what was asked for last
-    hold(message.held);
-    state.place = message.place;
+  if (message.received === state.sent) {  // otherwise it was sent before the last command
+    setPaused(message.paused);
+    state.place = message.position;
   }
-  $('behind').textContent = message.behind === undefined ? '–' : message.behind ? `${message.behind.toFixed(2)} s` : '0 s';
+  $('lag').textContent = message.lag === undefined ? '–' : message.lag ? `${message.lag.toFixed(2)} s` : '0 s';
   $('dropped').textContent = message.dropped === undefined ? '0' : message.dropped.toLocaleString('en');
   $('viewers').textContent = message.viewers === 1 ? '1 viewer' : `${message.viewers} viewers`;
-  if (message.trouble !== state.trouble) notice(message.trouble || '', true);
-  state.trouble = message.trouble;
+  if (message.problem !== state.problem) notice(message.problem || '', true);
+  state.problem = message.problem;
   state.fresh = true;
 }
 
@@ -150,17 +150,17 @@ function enable(connected) {
   $('live').disabled = !connected;
 }
 
-function hold(held) {
-  state.held = held;
-  $('play').textContent = held ? 'Play' : 'Pause';
+function setPaused(paused) {
+  state.paused = paused;
+  $('play').textContent = paused ? 'Play' : 'Pause';
 }
 
-// What is asked.
+// Commands of the viewer.
 function choose() {
   const option = $('recordings').selectedOptions[0];
   if (!option || option.value === '') return;
-  if (option.dataset.upload) ask('upload', option.dataset.upload);
-  else ask('play', Number(option.value));
+  if (option.dataset.upload) sendCommand('upload', option.dataset.upload);
+  else sendCommand('play', Number(option.value));
 }
 
 function send(file) {
@@ -204,19 +204,19 @@ function send(file) {
 $('recordings').addEventListener('change', choose);
 $('upload').addEventListener('click', () => $('file').click());
 $('file').addEventListener('change', () => { send($('file').files[0]); $('file').value = ''; });
-$('live').addEventListener('click', () => { $('recordings').value = ''; ask('live'); });
-$('play').addEventListener('click', () => { ask(state.held ? 'resume' : 'pause'); hold(!state.held); });
-$('restart').addEventListener('click', () => { ask('seek', 0); if (state.held) ask('resume'); });
-$('speed').addEventListener('change', () => ask('speed', Number($('speed').value)));
-$('loop').addEventListener('change', () => ask('loop', $('loop').checked));
-$('overlay').addEventListener('change', () => { ask('attention', $('overlay').checked); state.fresh = true; });
+$('live').addEventListener('click', () => { $('recordings').value = ''; sendCommand('live'); });
+$('play').addEventListener('click', () => { sendCommand(state.paused ? 'resume' : 'pause'); setPaused(!state.paused); });
+$('restart').addEventListener('click', () => { sendCommand('seek', 0); if (state.paused) sendCommand('resume'); });
+$('speed').addEventListener('change', () => sendCommand('speed', Number($('speed').value)));
+$('loop').addEventListener('change', () => sendCommand('loop', $('loop').checked));
+$('overlay').addEventListener('change', () => { sendCommand('attention', $('overlay').checked); state.fresh = true; });
 
 // A slider speaks with every pixel; the server is asked ten times a second at most.
 let sought = 0, waiting = null;
 function seek(share) {
   clearTimeout(waiting);
   const left = sought + 100 - performance.now();
-  waiting = setTimeout(() => { sought = performance.now(); ask('seek', share); state.sliding = false; }, Math.max(0, left));
+  waiting = setTimeout(() => { sought = performance.now(); sendCommand('seek', share); state.sliding = false; }, Math.max(0, left));
 }
 $('place').addEventListener('input', () => { state.sliding = true; seek(Number($('place').value) / 1000); });
 
@@ -252,7 +252,7 @@ function draw() {
   screen.drawAttention(over, reach);
   $('reach').textContent = over ? `, full colour at ${reach.toPrecision(2)}` : '';
   const { arrivals } = state, spread = arrivals[arrivals.length - 1] - arrivals[0];
-  $('fps').textContent = arrivals.length > 1 && !state.held ? `${(1000 * (arrivals.length - 1) / spread).toFixed(0)} /s` : '–';
+  $('fps').textContent = arrivals.length > 1 && !state.paused ? `${(1000 * (arrivals.length - 1) / spread).toFixed(0)} /s` : '–';
   const seconds = state.opened.seconds;
   $('time').textContent = seconds ? `${state.place.toFixed(2)} / ${seconds.toFixed(2)} s` : `${state.place.toFixed(1)} s`;
   if (seconds && !state.sliding) $('place').value = 1000 * state.place / seconds;

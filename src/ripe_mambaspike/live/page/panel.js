@@ -1,4 +1,4 @@
-// The answers: kept by when they were due, shown as a verdict, as bars, and over time.
+// The predictions: kept by when they were due, shown as a verdict, as bars, and over time.
 import { ink, lineChart, stackedBars } from '/charts.js';
 
 const MOST_BARS = 12, COLOURS = 12, NOTABLE = .1, LIVE_SECONDS = 30, RECENT = 200;
@@ -31,47 +31,47 @@ export class Panel {
 
   clear() {
     this.known = new Map();  // by window and step, so that a second round adds nothing
-    this.answers = [];
+    this.predictions = [];
     this.colours = new Map();
     this.live = false;
     this.seconds = 0;
     this.shown = undefined;
   }
 
-  add(answers) {
-    for (const answer of answers) {
-      const key = `${answer.from}/${answer.step}`, old = this.known.get(key);
-      if (old) { old.attention = answer.attention || old.attention; continue; }
-      answer.final = answer.step === answer.steps;
-      this.known.set(key, answer);
-      this.answers.push(answer);
+  add(predictions) {
+    for (const prediction of predictions) {
+      const key = `${prediction.from}/${prediction.step}`, old = this.known.get(key);
+      if (old) { old.attention = prediction.attention || old.attention; continue; }
+      prediction.final = prediction.step === prediction.time_steps;
+      this.known.set(key, prediction);
+      this.predictions.push(prediction);
     }
-    if (this.live && this.answers.length > 2000) {
-      for (const gone of this.answers.splice(0, 1000)) this.known.delete(`${gone.from}/${gone.step}`);
+    if (this.live && this.predictions.length > 2000) {
+      for (const gone of this.predictions.splice(0, 1000)) this.known.delete(`${gone.from}/${gone.step}`);
     }
-    this.answers.sort((a, b) => a.at - b.at || a.final - b.final);
+    this.predictions.sort((a, b) => a.at - b.at || a.final - b.final);
   }
 
-  /** The answers that count: early ones only until the first window was full. */
+  /** The predictions that count: early ones only until the first window was full. */
   timeline() {
-    const first = this.answers.find(answer => answer.final);
-    return this.answers.filter(answer => answer.final || !first || answer.at < first.at);
+    const first = this.predictions.find(prediction => prediction.final);
+    return this.predictions.filter(prediction => prediction.final || !first || prediction.at < first.at);
   }
 
-  /** When the last answer was due. */
+  /** When the last prediction was due. */
   newest() {
-    return this.answers.length ? this.answers[this.answers.length - 1].at : 0;
+    return this.predictions.length ? this.predictions[this.predictions.length - 1].at : 0;
   }
 
   colourOf(number) {
     return this.colours.has(number) ? ink(`--c${this.colours.get(number)}`) : ink('--rest');
   }
 
-  /** Colours for the classes that led or came near it in these answers, first come first served; the rest is grey. */
-  paint(answers) {
+  /** Colours for the classes that led or came near it in these predictions, first come first served; the rest is grey. */
+  paint(predictions) {
     const notable = new Set();
-    for (const answer of answers) notable.add(this.leading(answer));
-    for (const answer of answers) answer.p.forEach((share, number) => { if (share >= NOTABLE) notable.add(number); });
+    for (const prediction of predictions) notable.add(this.leading(prediction));
+    for (const prediction of predictions) prediction.p.forEach((share, number) => { if (share >= NOTABLE) notable.add(number); });
     for (const number of [...this.colours.keys()]) if (!notable.has(number)) this.colours.delete(number);
     const used = new Set(this.colours.values());
     for (const number of notable) {
@@ -90,50 +90,50 @@ export class Panel {
 
   /** Show what was known at this place of the recording (s). Returns the attention to lay over the events. */
   show(place) {
-    const timeline = this.timeline(), due = timeline.filter(answer => answer.at <= place + 1e-6);
+    const timeline = this.timeline(), due = timeline.filter(prediction => prediction.at <= place + 1e-6);
     const current = due[due.length - 1], span = this.span(place);
-    const near = timeline.filter(answer => answer.at >= span[0]);
+    const near = timeline.filter(prediction => prediction.at >= span[0]);
     this.paint(near);
     this.verdict(current);
     this.early(place, current);
     this.charts(near, span, place);
-    const seen = this.answers.filter(answer => answer.at <= place + 1e-6 && answer.attention);
+    const seen = this.predictions.filter(prediction => prediction.at <= place + 1e-6 && prediction.attention);
     return seen.length ? seen[seen.length - 1].attention : null;
   }
 
   /** The strongest attention of the whole recording, or of what is kept of a live source: one scale for all maps. */
   reach() {
-    return this.answers.reduce((most, { attention }) => attention ? Math.max(most, attention.most) : most, 0);
+    return this.predictions.reduce((most, { attention }) => attention ? Math.max(most, attention.max) : most, 0);
   }
 
-  leading(answer) {
+  leading(prediction) {
     let best = 0;
-    answer.p.forEach((share, index) => { if (share > answer.p[best]) best = index; });
+    prediction.p.forEach((share, index) => { if (share > prediction.p[best]) best = index; });
     return best;
   }
 
-  verdict(answer) {
-    if (answer && answer === this.shown) return;
-    this.shown = answer;
-    if (!answer) {
+  verdict(prediction) {
+    if (prediction && prediction === this.shown) return;
+    this.shown = prediction;
+    if (!prediction) {
       $('label').textContent = '–';
       $('share').textContent = '';
-      $('kind').textContent = 'No answer yet.';
+      $('kind').textContent = 'No prediction yet.';
       $('bars').replaceChildren();
       return;
     }
-    const best = this.leading(answer);
+    const best = this.leading(prediction);
     showName($('label'), this.classes[best]);
-    $('share').textContent = percent(answer.p[best]);
-    const window = `${answer.from.toFixed(2)}–${answer.to.toFixed(2)} s`;
-    $('kind').textContent = answer.final ? `The window ${window}, all ${answer.steps} steps`
-      : `So far: ${answer.step} of ${answer.steps} steps of the window ${window}`;
-    this.bars(answer);
+    $('share').textContent = percent(prediction.p[best]);
+    const window = `${prediction.from.toFixed(2)}–${prediction.to.toFixed(2)} s`;
+    $('kind').textContent = prediction.final ? `The window ${window}, all ${prediction.time_steps} steps`
+      : `So far: ${prediction.step} of ${prediction.time_steps} steps of the window ${window}`;
+    this.bars(prediction);
   }
 
-  bars(answer) {
-    let order = answer.p.map((_, index) => index);
-    if (order.length > MOST_BARS) order = order.sort((a, b) => answer.p[b] - answer.p[a]).slice(0, MOST_BARS);
+  bars(prediction) {
+    let order = prediction.p.map((_, index) => index);
+    if (order.length > MOST_BARS) order = order.sort((a, b) => prediction.p[b] - prediction.p[a]).slice(0, MOST_BARS);
     const list = $('bars');
     while (list.children.length > order.length) list.lastChild.remove();
     order.forEach((number, row) => {
@@ -146,48 +146,48 @@ export class Panel {
       }
       const [name, rail, share] = item.children;
       showName(name, this.classes[number]);
-      share.textContent = percent(answer.p[number]);
-      rail.firstChild.style.width = `${100 * answer.p[number]}%`;
-      rail.firstChild.style.background = number === this.leading(answer) ? this.colourOf(number) : ink('--grey');
+      share.textContent = percent(prediction.p[number]);
+      rail.firstChild.style.width = `${100 * prediction.p[number]}%`;
+      rail.firstChild.style.background = number === this.leading(prediction) ? this.colourOf(number) : ink('--grey');
     });
   }
 
   /** The window that is being filled: what it says so far. */
   early(place, current) {
-    const open = this.answers.filter(one => !one.final && one.at <= place + 1e-6 && one.to > place);
-    const answer = open[open.length - 1];
-    $('early').hidden = !answer || answer === current;
-    if (!answer) return;
-    const best = this.leading(answer);
-    $('early-text').textContent = `of the window that ends at ${answer.to.toFixed(2)} s, ${answer.step} of ` +
-      `${answer.steps} steps: ${this.classes[best]} ${percent(answer.p[best])}`;
-    $('early-bar').style.width = `${100 * answer.step / answer.steps}%`;
+    const open = this.predictions.filter(one => !one.final && one.at <= place + 1e-6 && one.to > place);
+    const prediction = open[open.length - 1];
+    $('early').hidden = !prediction || prediction === current;
+    if (!prediction) return;
+    const best = this.leading(prediction);
+    $('early-text').textContent = `of the window that ends at ${prediction.to.toFixed(2)} s, ${prediction.step} of ` +
+      `${prediction.time_steps} steps: ${this.classes[best]} ${percent(prediction.p[best])}`;
+    $('early-bar').style.width = `${100 * prediction.step / prediction.time_steps}%`;
   }
 
   charts(near, span, place) {
     let before = null;
-    const bars = near.map(answer => {
-      const from = before === null ? (answer.final ? answer.from : answer.at - (answer.to - answer.from) / answer.steps)
+    const bars = near.map(prediction => {
+      const from = before === null ? (prediction.final ? prediction.from : prediction.at - (prediction.to - prediction.from) / prediction.time_steps)
         : before;
-      before = answer.at;
-      const order = answer.p.map((share, index) => [index, share]).filter(([index]) => this.colours.has(index))
+      before = prediction.at;
+      const order = prediction.p.map((share, index) => [index, share]).filter(([index]) => this.colours.has(index))
         .sort((a, b) => b[1] - a[1]);
       const rest = 1 - order.reduce((sum, [, share]) => sum + share, 0);
-      return { from, at: answer.at, shares: [...order, [-1, rest]], early: !answer.final, later: answer.at > place + 1e-6 };
+      return { from, at: prediction.at, shares: [...order, [-1, rest]], early: !prediction.final, later: prediction.at > place + 1e-6 };
     });
     const at = this.live ? null : place;
-    stackedBars($('answers'), span, bars, number => this.colourOf(number), at);
+    stackedBars($('predictions'), span, bars, number => this.colourOf(number), at);
     this.legend(bars);
     const lines = STAGES.map((name, stage) => ({
       colour: ink(name),
-      points: near.filter(answer => stage < answer.rates.length)
-        .map(answer => [answer.at, 100 * answer.rates[stage], answer.at > place + 1e-6]),
+      points: near.filter(prediction => stage < prediction.rates.length)
+        .map(prediction => [prediction.at, 100 * prediction.rates[stage], prediction.at > place + 1e-6]),
     }));
     lineChart($('rates'), span, lines, value => `${+value.toPrecision(2)} %`, at);
-    const times = near.map(answer => [answer.at, answer.ms, answer.at > place + 1e-6]);
+    const times = near.map(prediction => [prediction.at, prediction.ms, prediction.at > place + 1e-6]);
     lineChart($('latency'), span, [{ colour: ink('--accent'), points: times }], value => `${+value.toPrecision(2)} ms`,
       at, times.length < 60);
-    this.numbers(near.filter(answer => answer.at <= place + 1e-6));
+    this.numbers(near.filter(prediction => prediction.at <= place + 1e-6));
   }
 
   legend(bars) {
@@ -202,11 +202,11 @@ export class Panel {
     $('legend').replaceChildren(...entries);
   }
 
-  numbers(answers) {
-    const last = answers[answers.length - 1];
+  numbers(predictions) {
+    const last = predictions[predictions.length - 1];
     if (!last) {
       $('rates-text').textContent = 'Share of neurons that fire, by stage.';
-      $('latency-text').textContent = 'From the end of a bin to its answer.';
+      $('latency-text').textContent = 'From the end of a bin to its prediction.';
       return;
     }
     $('rates-text').replaceChildren(...last.rates.map((rate, stage) => {
@@ -214,8 +214,8 @@ export class Panel {
       mark.style.background = ink(STAGES[stage % STAGES.length]);
       return element('span', '', mark, document.createTextNode(`stage ${stage + 1}: ${percent(rate)}`));
     }));
-    const sorted = answers.slice(-RECENT).map(answer => answer.ms).sort((a, b) => a - b);
-    $('latency-text').textContent = `bin closed → answer: median ${milliseconds(quantile(sorted, .5))}, ` +
+    const sorted = predictions.slice(-RECENT).map(prediction => prediction.ms).sort((a, b) => a - b);
+    $('latency-text').textContent = `bin closed → prediction: median ${milliseconds(quantile(sorted, .5))}, ` +
       `95 % within ${milliseconds(quantile(sorted, .95))}`;
   }
 }

@@ -43,7 +43,7 @@ export class Screen {
     pen.putImageData(image, 0, 0);
   }
 
-  /** A map of bytes in base64 from zero to its most, or nothing; `reach` is what full colour stands for. */
+  /** A map of bytes in base64 from zero to its maximum, or nothing; `reach` is what full colour stands for. */
   drawAttention(map, reach) {
     this.attention.hidden = !map;
     if (!map) return;
@@ -51,7 +51,7 @@ export class Screen {
     this.attention.width = width;
     this.attention.height = height;
     const pen = this.attention.getContext('2d'), image = pen.createImageData(width, height);
-    const scale = STRONGEST * (reach ? Math.min(1, map.most / reach) : 0);
+    const scale = STRONGEST * (reach ? Math.min(1, map.max / reach) : 0);
     for (let index = 0; index < width * height; index++) {
       image.data.set([...GLOW, Math.round(levels.charCodeAt(index) * scale)], 4 * index);
     }

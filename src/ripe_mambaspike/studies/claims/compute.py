@@ -96,9 +96,9 @@ def _rows() -> list[Claim]:
 
 def _pruned(paper: str, overrides: dict[str, Any]) -> str:
     """Why a row differs: with 64 tokens a step it would not, if that is so."""
-    if "tokens" in overrides:
+    if "num_tokens" in overrides:
         return ""
-    if overrides.get("resolution") == 34:
+    if overrides.get("in_size") == 34:
         return (
             "Of 25 tokens a step the paper's pooling drops the odd one at each level, which gives "
             f"{_odd_dropped():.4f} G; here it is kept and averaged on its own."

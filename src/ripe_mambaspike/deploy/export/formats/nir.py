@@ -31,6 +31,7 @@ from ripe_mambaspike.deploy.export.registry import ExportFormat, ExportRequest, 
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, VerificationError
 from ripe_mambaspike.models.config import MAX_SIDE, MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.input_checks import check_input
+from ripe_mambaspike.models.observe import by_layer
 from ripe_mambaspike.models.pretrained import load_weights
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -128,7 +129,7 @@ class NirFormat(ExportFormat):
 
 
 def _stage_spikes(model: RipeMambaSpike, clip: Tensor) -> list[Tensor]:
-    return [stage.spikes for stage in model.front_end(clip).stages]
+    return [*by_layer(model.front_end(clip, observe=("spikes",)).observed, "second_neuron.spikes").values()]
 
 
 class NirFrontEnd:

@@ -33,11 +33,11 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
     A counter-clockwise clip is a clockwise one played backwards, so that only time tells the two apart.
     """
     if isinstance(label, bool) or not isinstance(label, int | np.integer) or not 0 <= label < len(CLASSES):
-        raise InputError(f"label is {label!r}; a whole number from 0 to {len(CLASSES) - 1} is wanted")
+        raise InputError.expected("label", f"an int from 0 to {len(CLASSES) - 1}", repr(label))
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed!r}; a whole number from 0 to 2**63 − 1 is wanted")
+        raise InputError.expected("seed", "an int from 0 to 2**63 − 1", repr(seed))
     if not isinstance(part, str) or part not in PARTS:
-        raise InputError(f"part is {part!r}; one of {', '.join(PARTS)} is wanted")
+        raise InputError.expected("part", f"one of {', '.join(PARTS)}", repr(part))
     label, seed = int(label), int(seed)
     sequence = np.random.SeedSequence((SALT, CLIP, PARTS.index(part), label, seed))
     draw = np.random.Generator(np.random.PCG64(sequence))

@@ -128,13 +128,13 @@ def _flicker(c: ClipColumns, seconds: Array) -> Array:
 def _check(clips: Sequence[GestureClip], times_us: Tensor, size: tuple[int, int]) -> tuple[Canvas, Array]:
     for clip in clips:
         if not isinstance(clip, GestureClip):
-            raise InputError(f"clips hold {clip!r}; gesture clips are wanted")
+            raise InputError.expected("clips", "GestureClip objects", clip)
     if not isinstance(times_us, Tensor) or times_us.ndim != 1 or times_us.is_complex():
-        got = f"of the shape {tuple(times_us.shape)}" if isinstance(times_us, Tensor) else repr(times_us)
-        raise InputError(f"times_us is {got}; a tensor of the shape [n] is wanted")
+        got = f"shape {tuple(times_us.shape)}" if isinstance(times_us, Tensor) else repr(times_us)
+        raise InputError.expected("times_us", "a tensor of shape [n]", got)
     times = times_us.detach().cpu().to(torch.float64).numpy()
     if not np.isfinite(times).all():
-        raise InputError("times_us has values that are not finite; times in µs are wanted")
+        raise InputError.expected("times_us", "finite values", "NaN or infinity")
     whole = (
         isinstance(size, tuple | list)
         and len(size) == 2
@@ -143,5 +143,5 @@ def _check(clips: Sequence[GestureClip], times_us: Tensor, size: tuple[int, int]
         )
     )
     if not whole:
-        raise InputError(f"size is {size!r}; a width and a height from 1 to {MAX_SIDE} are wanted")
+        raise InputError.expected("size", f"a width and a height from 1 to {MAX_SIDE}", repr(size))
     return Canvas(int(size[0]), int(size[1])), times

@@ -14,7 +14,7 @@ from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.fused.layers import BatchLayer
 from ripe_mambaspike.nn.norm import BatchNorm, SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import RepConv
-from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread, sharing, sync_batch_stats
+from ripe_mambaspike.nn.sync_stats import joint_count, joint_moments, joint_spread, stats_sync, sync_batch_stats
 from ripe_mambaspike.ops.backend import kernels
 
 SHARES = {"half": (2, 2), "unequal": (1, 3), "none": (0, 3)}  # clips of the two processes
@@ -167,7 +167,7 @@ def work(rank, folder):
     for case, share in PAIRS:
         with kernels("off" if case.startswith("reference network") else "plain"):  # backward passes too
             found[f"{case}: {share}"] = compare(case, SHARES[share], rank)
-    assert sharing() is None
+    assert stats_sync() is None
     dist.destroy_process_group()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
 
@@ -189,7 +189,7 @@ def test_as_one_batch_of_everything(differences, case, share):
 
 def test_nothing_happens_alone():
     mean, variance = torch.randn(3), torch.rand(3)
-    assert sharing() is None
+    assert stats_sync() is None
     assert joint_count(5) == 5
     assert joint_moments(mean, variance) == (mean, variance)
     assert joint_spread(mean, variance) == (mean, variance)

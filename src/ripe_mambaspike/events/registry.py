@@ -1,0 +1,98 @@
+"""The formats that recordings are read from and written to, by name.
+
+A format is one module in `events/formats/`, found by itself: a function that opens a file, registered with the function
+that recognizes it, and a function that encodes where the format can be written.
+
+    @register_format("toy", title="Toy", recognizes=lambda head, path: head.startswith(b"TOY1"))
+    def open_toy(path: Path, options: ReadOptions) -> EventSource:
+        return EventSource("toy", lambda source: decode_blocks(path, 4, WORD, decode, None))
+
+    @register_writer(".toy")
+    def encode_toy(recording: Recording) -> Iterator[bytes]: ...
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from ripe_mambaspike.errors import ReadError
+from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.source import EventSource, ReadOptions
+
+Opener = Callable[[Path, ReadOptions], EventSource]
+Encoder = Callable[[Recording], Iterator[bytes]]
+
+
+@dataclass(frozen=True)
+class EventFormat:
+    """How files of one format are recognized and opened."""
+
+    name: str
+    title: str  # for people
+    recognizes: Callable[[bytes, Path], bool]  # by the file's first bytes
+    open_here: Opener
+    order: int = 0  # formats without a magic number are tried later
+    isolated: bool = False  # decode in a process of its own, since the package may crash or take any memory
+    packages: tuple[str, ...] = ()  # imported before a file is opened
+    optional_packages: tuple[str, ...] = ()
+
+    def open(self, path: Path, options: ReadOptions) -> EventSource:
+        """Open the file; what is read of it is what the header says."""
+        if self.isolated:
+            from ripe_mambaspike.events.isolated import open_isolated
+
+            return open_isolated(self.name, path, options)
+        self.load_packages()
+        return self.open_here(path, options)
+
+    def load_packages(self) -> None:
+        for package in self.packages:
+            try:
+                import_module(package)
+            except ImportError as error:
+                raise ReadError.expected(
+                    "format", f"the package {package} for {self.title}", "none", hint="install ripe-mambaspike[data]"
+                ) from error
+        for package in self.optional_packages:
+            with suppress(ImportError):
+                import_module(package)
+
+
+FORMATS: dict[str, EventFormat] = {}
+ENCODERS: dict[str, Encoder] = {}  # by the ending of the file's name
+
+
+def register_format(
+    name: str,
+    *,
+    title: str,
+    recognizes: Callable[[bytes, Path], bool],
+    order: int = 0,
+    isolated: bool = False,
+    packages: tuple[str, ...] = (),
+    optional_packages: tuple[str, ...] = (),
+) -> Callable[[Opener], Opener]:
+    """Register the function that opens files of a format; the arguments are the fields of `EventFormat`."""
+
+    def register(open_here: Opener) -> Opener:
+        FORMATS[name] = EventFormat(name, title, recognizes, open_here, order, isolated, packages, optional_packages)
+        return open_here
+
+    return register
+
+
+def starts_with(*beginnings: bytes) -> Callable[[bytes, Path], bool]:
+    """Recognize files by their first bytes."""
+    return lambda head, path: head.startswith(beginnings)
+
+
+def register_writer(*suffixes: str) -> Callable[[Encoder], Encoder]:
+    """Register the function that encodes recordings for file names with these endings."""
+
+    def register(encode: Encoder) -> Encoder:
+        ENCODERS.update(dict.fromkeys(suffixes, encode))
+        return encode
+
+    return register

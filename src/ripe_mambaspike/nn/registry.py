@@ -1,0 +1,27 @@
+"""Kinds of modules by name. A module registers itself where it is defined; nothing else has to be edited."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ripe_mambaspike.errors import ConfigError
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+class Registry(dict[str, Any]):
+    """Factories by the name that a config field has for them."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__()
+        self.field = field
+
+    def register(self, name: str) -> Callable[[Factory], Factory]:
+        """A decorator that adds a class or function under this name."""
+
+        def add(factory: Factory) -> Factory:
+            if name in self:
+                raise ConfigError(f"{self.field}: expected a name that is free, got {name!r}", field=self.field)
+            self[name] = factory
+            return factory
+
+        return add

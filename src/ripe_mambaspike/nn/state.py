@@ -1,0 +1,32 @@
+"""What a network remembers between two pieces of one recording: a flat dictionary of tensors with dotted names.
+
+    {"stages.0.first_neuron.membrane": [B, C, H, W], "bridge.rates.2.count": [B, C, h, w], ...}
+
+Every tensor has the batch first; feature maps are [B, C, H, W]. An empty dictionary, or None, is the start of a
+recording. A state is never changed in place.
+"""
+
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+def below(state: State | None, name: str) -> State:
+    """The part of a state that belongs to the module of this name, with the names it uses itself."""
+    start = f"{name}."
+    return {key[len(start) :]: value for key, value in (state or {}).items() if key.startswith(start)}
+
+
+def prefixed(name: str, state: State | None) -> State:
+    """The same in the other direction: a module's own state under its name."""
+    return {f"{name}.{key}": value for key, value in (state or {}).items()}
+
+
+def compact(state: State) -> State:
+    """Copies in memory of their own, so that a state of one step does not keep a whole clip alive."""
+    copies: dict[int, Tensor] = {}
+    for value in state.values():
+        if id(value) not in copies:
+            whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+            copies[id(value)] = value if whole else value.clone()
+    return {key: copies[id(value)] for key, value in state.items()}
