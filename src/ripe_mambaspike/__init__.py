@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
+    from ripe_mambaspike.live.serve import serve as serve
     from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
     from ripe_mambaspike.models.registry import create_model as create_model
     from ripe_mambaspike.models.registry import list_models as list_models
@@ -82,6 +83,7 @@ _MODULES = {  # module → the names it brings to the top level
     "inference.evaluate": ("evaluate",),
     "inference.predict": ("Prediction", "predict"),
     "inference.streamer": ("Streamer",),
+    "live.serve": ("serve",),
     "models.pretrained": ("from_pretrained",),
     "models.registry": ("create_model", "list_models"),
     "nn.calibrate": ("recalibrate",),

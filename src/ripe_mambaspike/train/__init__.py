@@ -1,4 +1,4 @@
-"""Training: recipes, the loss, the training loop, checkpoints, and whole runs. `train(recipe)` trains by a recipe."""
+"""Training: recipes, the objective, the trainer, checkpoints. `ripe_mambaspike.train(...)` is `train.run.train`."""
 
 from ripe_mambaspike.callable_package import make_callable
 
