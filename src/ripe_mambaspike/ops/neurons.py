@@ -29,7 +29,7 @@ def lif(
     """Leaky integrate-and-fire: `u ← u/2 + x`, fire at 1, subtract 1. No parameters. State u [B, C, ...]."""
     like = at_least_float32(x[:, 0])
     decay, gain, threshold = (like.new_tensor(value) for value in (LIF_DECAY, 1.0, LIF_THRESHOLD))
-    return _leaky(x, decay, gain, threshold, sharpness, relaxed, keep_potential, initial_state)
+    return leaky(x, decay, gain, threshold, sharpness, relaxed, keep_potential, initial_state)
 
 
 def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def silif(
     trailing = x.ndim - 3
     decay = per_channel(silif_decay(*map(at_least_float32, (log_rate, log_step))), trailing)
     level = per_channel(at_least_float32(threshold), trailing)
-    return _leaky(x, decay, 1 - decay, level, sharpness, relaxed, keep_potential, initial_state)
+    return leaky(x, decay, 1 - decay, level, sharpness, relaxed, keep_potential, initial_state)
 
 
 def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,12 +79,25 @@ def csilif(
 
     State (Re m, Im m) after the reset, each [B, C, ...].
     """
-    trailing = x.ndim - 3
     parameters = (log_damping, frequency, log_step, gain, threshold)
     log_damping, frequency, log_step, gain, threshold = map(at_least_float32, parameters)
     pole = csilif_pole(log_damping, frequency, log_step)
-    pole_re, pole_im = (per_channel(part, trailing) for part in pole)
-    level, gain = per_channel(threshold, trailing), per_channel(gain, trailing)
+    constants = (per_channel(value, x.ndim - 3) for value in (*pole, gain, threshold))
+    return resonating(x, *constants, sharpness, relaxed, keep_potential, initial_state)
+
+
+def resonating(
+    x: Tensor,
+    pole_re: Tensor,
+    pole_im: Tensor,
+    gain: Tensor,
+    level: Tensor,
+    sharpness: float = 2.0,
+    relaxed: bool = False,
+    keep_potential: bool = True,
+    initial_state: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Fired, tuple[Tensor, Tensor]]:
+    """The resonating neuron by its constants, each of a shape that broadcasts over a step of x."""
     if initial_state is None:
         real = imag = torch.zeros_like(at_least_float32(x[:, 0]))
     else:
@@ -96,7 +109,7 @@ def csilif(
             torch.addcmul(pole_re * imag, pole_im, real),
         )
         potential = 2 * real
-        spike = fire(potential - level, sharpness, relaxed)
+        spike = _fire(potential, level, sharpness, relaxed)
         real = torch.sub(real, spike, alpha=CSILIF_RESET)
         spikes.append(spike)
         potentials.append(potential)
@@ -116,26 +129,33 @@ def recurrent_leaky_step(
     return fire_fast_sigmoid(potential - threshold, slope).to(drive.dtype), potential
 
 
-def _leaky(
+def leaky(
     x: Tensor,
     decay: Tensor,
     gain: Tensor,
     threshold: Tensor,
-    sharpness: float,
-    relaxed: bool,
-    keep_potential: bool,
-    state: Tensor | None,
+    sharpness: float = 2.0,
+    relaxed: bool = False,
+    keep_potential: bool = True,
+    initial_state: Tensor | None = None,
 ) -> tuple[Fired, Tensor]:
-    """`u ← decay·u + gain·x`, fire at the threshold, subtract it."""
-    left = torch.zeros_like(at_least_float32(x[:, 0])) if state is None else state
+    """`u ← decay·u + gain·x`, fire at the threshold, subtract it; constants that broadcast over a step of x."""
+    left = torch.zeros_like(at_least_float32(x[:, 0])) if initial_state is None else initial_state
     spikes, potentials = [], []
     for x_t in x.unbind(1):
         potential = torch.addcmul(gain * x_t, decay, left)
-        spike = fire(potential - threshold, sharpness, relaxed)
+        spike = _fire(potential, threshold, sharpness, relaxed)
         left = torch.addcmul(potential, spike, threshold, value=-1)
         spikes.append(spike)
         potentials.append(potential)
     return _over_time(spikes, potentials if keep_potential else None, x.dtype), left
+
+
+def _fire(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: bool) -> Tensor:
+    """Spikes where the potential reaches the threshold."""
+    if torch.compiler.is_exporting():  # compared directly: a runtime may flush a tiny difference to zero
+        return (potential >= threshold).to(potential.dtype)
+    return fire(potential - threshold, sharpness, relaxed)
 
 
 def _over_time(spikes: list[Tensor], potentials: list[Tensor] | None, dtype: torch.dtype) -> Fired:
