@@ -96,7 +96,7 @@ def interrupted(words, folder, kind, seen):
     return process.returncode, err
 
 
-FIRST = "checkpoints/move-000000001-000000000.safetensors"
+FIRST = "checkpoints/step-000000001-000000000.safetensors"
 
 
 def test_killed_and_gone_on(ripe, words, whole, tmp_path):
@@ -117,7 +117,7 @@ def test_interrupted_and_gone_on(ripe, words, whole, tmp_path):
     assert "Traceback" not in err
     assert err.splitlines()[-2:] == ["stopping after this move …", stopped(folder)]
     assert not (folder / "result.json").exists()
-    assert len(list((folder / "checkpoints").glob("move-*.safetensors"))) in (1, 2)
+    assert len(list((folder / "checkpoints").glob("step-*.safetensors"))) in (1, 2)
     assert ripe(*words(folder, "--resume", "auto", "--no-report")).code == 0
     assert outcome(folder) == outcome(whole)
 
@@ -147,7 +147,7 @@ def test_a_signal_stops_after_the_move(ripe, words, tmp_path, monkeypatch, kind)
     assert said.code == 130
     assert said.out == ""
     assert said.err.splitlines()[1:] == ["stopping after this move …", stopped(folder)]
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["move-000000002-000000000.safetensors"]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000002-000000000.safetensors"]
     assert signal.getsignal(kind) == before
 
 
@@ -216,7 +216,7 @@ def test_a_finished_run_stands(ripe, words, whole):
     before = digests(whole)
     said = ripe(*words(whole, "--resume", "auto", "--no-report", run__checkpoint_minutes=0))
     assert said.code == 0
-    assert said.err == f"{whole} had ended; its result stands\n"
+    assert said.err == f"{whole} has ended; this is its result\n"
     assert "top-1" in said.out
     assert digests(whole) == before
 

@@ -76,7 +76,7 @@ def test_a_run_writes_down_the_key(trained):
     key = current_key(home_of(root))
     assert json.loads((run / "result.json").read_text())["store"] == key
     assert yaml.safe_load((run / "recipe.yaml").read_text())["data"]["store"] == key
-    assert last_checkpoint(run / "checkpoints").document["store"] == key
+    assert last_checkpoint(run / "checkpoints").document.store == key
 
 
 def test_the_number_stays_when_the_root_is_prepared_again(ripe, prepared_again):
@@ -194,7 +194,7 @@ def stopped(prepared_again, monkeypatch):
     """The same run as it was one epoch earlier: its last checkpoint but one, no result."""
     root, run, first, second = prepared_again
     whole = (run / "best" / "model.safetensors").read_bytes()
-    sorted((run / "checkpoints").glob("move-*"))[-1].unlink()
+    sorted((run / "checkpoints").glob("step-*"))[-1].unlink()
     (run / "result.json").unlink()
     return root, run, first, second, whole
 
@@ -241,10 +241,10 @@ def test_a_checkpoint_of_another_store_is_refused(refused, stopped):
     """Should recipe and checkpoint disagree, nothing is computed."""
     root, run, _, second, _ = stopped
     found = last_checkpoint(run / "checkpoints")
-    found.document["store"] = second
+    found.document.store = second
     save_checkpoint(run / "checkpoints", (1, 1), found)
-    for path in (run / "checkpoints").glob("move-*"):
-        if path.name != "move-000000001-000000001.safetensors":
+    for path in (run / "checkpoints").glob("step-*"):
+        if path.name != "step-000000001-000000001.safetensors":
             path.unlink()
     refused([*words(root, run), "--resume", "auto"], second)
 

@@ -110,17 +110,17 @@ class PredictCommand:
         if not self.held_out:
             return []
         from ripe_mambaspike.data.samples import held_out
+        from ripe_mambaspike.data.settings import read_data_settings
         from ripe_mambaspike.inference.predict import predict
         from ripe_mambaspike.models.labels import find_checkpoint
-        from ripe_mambaspike.train.recipes import load_recipe
 
         folder = find_checkpoint(self.checkpoint)
-        recipe = load_recipe(folder.parent / "recipe.yaml")
-        if recipe.data.store is None:  # of a run before recipes kept it
+        settings = read_data_settings(folder.parent / "recipe.yaml")
+        if settings.store is None:  # of a run before recipes kept it
             warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
             print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
-        for recording, label, name in held_out(recipe, self.held_out):
+        for recording, label, name in held_out(settings, self.held_out):
             with print_warnings():
                 prediction = predict(classifier, recording)
             made.append({**_row(Path(name), recording, prediction), "true": label})
