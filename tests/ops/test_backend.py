@@ -1,6 +1,5 @@
 """Which implementation computes, and that whatever takes the kernels' place is said once and changes nothing."""
 
-import importlib
 import subprocess
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops import backend as module
-from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, log_once, precision, run
+from ripe_mambaspike.ops.backend import CHOICES, backend, choice, implementation, kernels, kind_for, log_once, precision
 from ripe_mambaspike.ops.cpp import build
 
 SMALL = {
@@ -211,22 +210,15 @@ def test_products_in_autocasts_precision():
     assert not module.computing_in(torch.float32, on_cpu())._enabled
 
 
-def test_an_operators_implementation(monkeypatch):
-    asked = []
-
-    def import_module(name):
-        asked.append(name)
-        return SimpleNamespace(norm_fire=lambda *given: (name, *given))
-
-    monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=import_module))
+def test_an_operators_implementation():
     x, there = on_cpu(), SimpleNamespace(is_cuda=True)
-    assert run("neurons", "norm_fire", x, 3)[0] == "ripe_mambaspike.ops.norm_fire.cpu"
-    assert run("neurons", "norm_fire", there, 3) == ("ripe_mambaspike.ops.norm_fire.triton", there, 3)
-    for chosen, path in (("triton", "cuda.neurons"), ("native", "native.neurons"), ("plain", "plain")):
+    assert [kind_for(x), kind_for(there)] == ["native", "triton"]
+    for chosen in ("triton", "native", "plain"):
         with kernels(chosen):
-            assert run("neurons", "norm_fire", x)[0] == f"ripe_mambaspike.ops.{path}"
-    monkeypatch.setattr(module, "importlib", importlib)
-    assert implementation("plain", "neurons", "norm_fire").__module__ == "ripe_mambaspike.ops.plain"
+            assert kind_for(x) == chosen
+    folder = "ripe_mambaspike.ops.norm_fire"
+    assert implementation("native", folder, "norm_fire").__module__ == f"{folder}.cpu"
+    assert implementation("plain", folder, "norm_fire").__module__ == f"{folder}.reference"
 
 
 def network():

@@ -25,8 +25,8 @@ class ExportCommand:
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """The folder of a run (its best network is taken), or of a saved network."""
-    to: Literal["safetensors", "onnx", "torch-export", "aoti", "executorch", "nir"]
-    """The format."""
+    to: Annotated[str, tyro.conf.arg(metavar="FORMAT")]
+    """safetensors, onnx, torch-export, aoti, executorch, nir, or a format of your own (CONTRIBUTING.md)."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The folder to write. Default: export/FORMAT-WEIGHTS in the run's folder, or in NETWORK-export."""
     weights: Literal["fp32", "fp16", "int8"] = "fp32"

@@ -1,9 +1,9 @@
 """What every network offers, whatever it is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -171,6 +171,25 @@ class Model(nn.Module):
         from ripe_mambaspike.models.pretrained import save_pretrained
 
         return save_pretrained(self, folder)
+
+
+class Architecture(NamedTuple):
+    config: type[ModelConfig]
+    model: type[Model]
+
+
+ARCHITECTURES: dict[str, Architecture] = {}  # by the name that config.json has for them
+Network = TypeVar("Network", bound=type[Model])
+
+
+def register_architecture(config: type[ModelConfig]) -> Callable[[Network], Network]:
+    """A decorator for a new kind of network: which class builds a config of this type."""
+
+    def add(model: Network) -> Network:
+        ARCHITECTURES[config.architecture] = Architecture(config, model)
+        return model
+
+    return add
 
 
 def require_unmodified(model: Model, what: str) -> None:

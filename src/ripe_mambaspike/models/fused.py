@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -66,7 +66,7 @@ def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
     if found is not None:
         log_once(f"{found}; the reference path takes over")
         return False
-    if config.form == "training" and len({m.training for m in model.modules() if isinstance(m, _BatchNorm)}) > 1:
+    if config.form == "training" and len({m.training for m in _modules(model) if isinstance(m, _BatchNorm)}) > 1:
         log_once("norms partly in training, partly in evaluation; the reference path takes over")
         return False
     return True
@@ -220,7 +220,7 @@ def prepared(model: Any, x: Tensor) -> Plan:
         return plan(model, x)
     tensors = _tensors(model)
     try:
-        versions = [number for one in tensors for number in (id(one), one._version, one.data_ptr())]
+        versions = [*map(id, tensors), *(one._version for one in tensors), *(one.data_ptr() for one in tensors)]
     except RuntimeError:  # made in inference mode, or no memory of their own
         return plan(model, x)
     kept: PreparedWeights = model.prepared_weights
@@ -234,15 +234,23 @@ def prepared(model: Any, x: Tensor) -> Plan:
     return made
 
 
-def _tensors(model: Any) -> list[Tensor]:
-    """All parameters and buffers; straight from where PyTorch keeps them, which is quicker than by name."""
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """All modules, straight from where PyTorch keeps them: this runs before every pass, and `modules()` is slower."""
+    found = [model]
+    for module in found:  # which grows
+        if children := module.__dict__["_modules"]:
+            found += [child for child in children.values() if child is not None]
+    return found
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    """All parameters and buffers."""
     found = []
-    stack = [model]
-    for module in stack:  # which grows
+    for module in _modules(model):
         held = module.__dict__
         for group in (held["_parameters"], held["_buffers"]):
-            found += [tensor for tensor in group.values() if tensor is not None]
-        stack += [child for child in held["_modules"].values() if child is not None]
+            if group:
+                found += [tensor for tensor in group.values() if tensor is not None]
     return found
 
 

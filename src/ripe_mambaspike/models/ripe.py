@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error
+from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error, register_architecture
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fused import (
     kernels_cover,
@@ -38,6 +38,7 @@ from ripe_mambaspike.nn.state import State, below, compact, prefixed
 from ripe_mambaspike.nn.tokens import TokenSelection
 
 
+@register_architecture(RipeConfig)
 class RipeMambaSpike(Model):
     config: RipeConfig
 
@@ -276,15 +277,15 @@ def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, bina
 def _stage(config: RipeConfig, level: int) -> SpikingStage:
     in_channels = (2, *config.stage_channels)[level]
     channels = config.stage_channels[level]
-    neuron = NEURONS[config.neurons[level]]
+    neuron = config.neurons[level]
     return SpikingStage(
         first_conv=_conv(config, in_channels, channels, 2, binary_operand=level > 0),
         first_norm=_norm(config, channels),
-        first_neuron=neuron(channels),
+        first_neuron=NEURONS.make(neuron, channels),
         second_conv=_conv(config, channels, channels, 1, binary_operand=True),
         second_norm=_norm(config, channels),
-        attention=ATTENTIONS[config.attention](channels),
-        second_neuron=neuron(channels),
+        attention=ATTENTIONS.make(config.attention, channels),
+        second_neuron=NEURONS.make(neuron, channels),
     )
 
 

@@ -32,8 +32,8 @@ def _pool_kernel(
 ):  # fmt: skip
     """A block of cells and channels; the cells and the sizes are those of `pooled_rates`.
 
-    spikes [images, H, W, C], out [images, rows, columns, ALL], positions = images · rows · columns. FULL: all cells have
-    COVERED pixels, read without a rest. WHOLE: spikes are bytes.
+    spikes [images, H, W, C], out [images, rows, columns, ALL], positions = images · rows · columns. FULL: all cells
+    have COVERED pixels, read without a rest. WHOLE: spikes are bytes.
     """
     position = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

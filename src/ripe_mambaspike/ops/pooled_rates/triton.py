@@ -97,7 +97,7 @@ def spread_kernel(
 ):  # fmt: skip
     """A block of one sample's pixels and channels, from the last step to the first.
 
-    grad [B, T, rows, columns, ALL], out [B, T, H, W, C]. DOWN, ACROSS: the most cells that cover a pixel, along each axis.
+    grad [B, T, rows, columns, ALL], out [B, T, H, W, C]. DOWN, ACROSS: the most cells that cover a pixel on each axis.
     """
     sample = tl.program_id(2).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)

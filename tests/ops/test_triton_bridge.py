@@ -14,6 +14,15 @@ from ripe_mambaspike.ops.backend import kernels
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture(autouse=True)
+def _triton_everywhere():
+    """Operators use the Triton kernels wherever their tensors lie."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    with kernels("triton"):
+        yield
+
+
 RELAXED = ForwardMode(relaxed=True)
 FIELDS = {
     "stage_channels": (16, 16, 16),

@@ -126,6 +126,7 @@ def test_another_system_is_a_reason(small, monkeypatch):
     assert small() == "they are written for Linux, this is win32"
 
 
+@pytest.mark.slow
 @COMPILES
 def test_two_processes_may_build_at_once(tmp_path):
     """Each builds in a folder of its own; whoever is last replaces the library by the same."""
@@ -142,6 +143,7 @@ def test_two_processes_may_build_at_once(tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+@pytest.mark.slow
 @COMPILES
 def test_one_openmp_library_is_loaded():
     code = (

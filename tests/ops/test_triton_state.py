@@ -14,8 +14,8 @@ PIECES = [(1, 2, 4)]
 
 
 @pytest.fixture(autouse=True)
-def _triton():
-    pytest.importorskip("triton", reason="Triton is not installed")
+def _triton_everywhere():
+    """Operators use the Triton kernels wherever their tensors lie."""
     with kernels("triton"):
         yield
 
@@ -30,12 +30,14 @@ def test_pieces_equal_the_whole(name):
     check_pieces(RUNS[name](setting()), PIECES, name in EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NORMED)
 @torch.no_grad()
 def test_one_norm_for_all_steps(name):
     check_pieces(RUNS[name](setting(rows=1, rotating=False)), PIECES, name in EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @torch.no_grad()
 def test_samples_at_different_steps(name):
@@ -55,6 +57,7 @@ def test_attention_over_many_channels(monkeypatch):
     check_samples(RUNS["attend"](setting()), exact=False)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_scan_in_chunks(monkeypatch):
     """The state enters where the first chunk starts and leaves where the last one ends."""
