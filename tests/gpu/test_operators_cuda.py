@@ -20,41 +20,39 @@ POOLS = {  # samples and steps, scales (height, width, channels), grid
     "daily": ((1, 10), [(56, 56, 96), (28, 28, 192), (14, 14, 384)], (14, 14)),
     "last scale": ((40, 3), [(9, 9, 40)], (9, 9)),
 }
-NEURONS = [(2, 16, 4096, 32), (1, 16, 1024, 64), (4, 10, 289, 96), (2, 10, 81, 384), (3, 16, 25, 128), (5, 1, 25, 3)]
+NEURONS = [(2, 16, 4096, 32), (1, 16, 1024, 64), (4, 10, 289, 96), (2, 10, 81, 384), (5, 1, 25, 3)]
 ATTENTION = [
-    (2, 16, 289, 32), (1, 16, 4096, 32), (2, 10, 81, 64), (8, 10, 81, 64), (8, 16, 289, 32), (1, 16, 256, 128),
-    (40, 16, 64, 128), (2, 10, 25, 96), (2, 3, 100, 192), (3, 4, 49, 384), (1, 1, 25, 32), (2, 10, 1, 32),
+    (1, 16, 4096, 32), (8, 16, 289, 32), (2, 10, 81, 64), (1, 16, 256, 128), (40, 16, 64, 128), (2, 10, 25, 96),
+    (3, 4, 49, 384), (1, 1, 25, 32), (2, 10, 1, 32),
 ]  # fmt: skip
 SCANS = [  # batch, length, directions, channels, rank, states
-    (1, 4096, 2, 64, 2, 16), (1, 1024, 2, 256, 8, 16), (64, 512, 2, 64, 2, 16), (8, 784, 2, 384, 12, 16),
-    (1, 300, 2, 768, 24, 16), (1, 50, 2, 33, 2, 64), (2, 130, 1, 96, 6, 16), (1, 70, 2, 128, 4, 32),
+    (1, 4096, 2, 64, 2, 16), (64, 512, 2, 64, 2, 16), (8, 784, 2, 384, 12, 16), (1, 300, 2, 768, 24, 16),
+    (1, 50, 2, 33, 2, 64), (2, 130, 1, 96, 6, 16),
 ]  # fmt: skip
-MANY_SCANS = [(64, 256, 2, 128, 4, 16), (64, 128, 2, 256, 8, 16), (64, 130, 2, 72, 3, 16), (64, 67, 2, 130, 5, 32)]
+MANY_SCANS = [(64, 256, 2, 128, 4, 16), (64, 67, 2, 130, 5, 32)]
 PATCHES = [
-    (1, 2, 3, 64, 64, 32), (1, 4, 10, 17, 17, 32), (1, 4, 10, 9, 9, 64), (1, 8, 10, 5, 5, 128), (1, 1, 2, 28, 28, 96),
-    (1, 1, 2, 14, 13, 384), (2, 2, 4, 128, 128, 2), (2, 2, 3, 64, 64, 32), (2, 4, 10, 9, 9, 64), (2, 1, 2, 28, 28, 192),
+    (1, 2, 3, 64, 64, 32), (1, 4, 10, 9, 9, 64), (1, 1, 2, 14, 13, 384), (2, 2, 4, 128, 128, 2), (2, 2, 3, 64, 64, 32),
+    (2, 1, 2, 28, 28, 192),
 ]  # fmt: skip
 KINDS = cases_of.KINDS
 
 
 def real_sizes(name):
     """Functions that make an operator's inputs at the networks' sizes."""
-    relaxed = [kind for kind in KINDS if kind["relaxed"]]  # at any size no spike is near its threshold
     made = {
         "norm_fire": [
-            *(lambda s=size, k=kind: cases_of.norm_fire_inputs(s, **k) for size in NEURONS for kind in relaxed),
-            *(lambda s=size, k=kind: cases_of.norm_fire_inputs(s, **k) for size in NEURONS[4:] for kind in KINDS),
+            *(lambda s=size: cases_of.norm_fire_inputs(s, rotating=s[3] % 64 == 0, relaxed=True) for size in NEURONS),
+            *(lambda r=r: cases_of.norm_fire_inputs((3, 16, 25, 128), rotating=r) for r in (False, True)),
         ],
         "attend": [lambda s=size: cases_of.attend_inputs(s) for size in ATTENTION],
-        "attend_fire": [lambda s=size, k=kind: cases_of.attend_fire_inputs(s, **k)
-                        for size in [(2, 16, 289, 32), (2, 10, 81, 64), (1, 16, 100, 128), (1, 3, 25, 192)]
-                        for kind in relaxed],
-        "enter_fire": [lambda s=size, k=kind: cases_of.enter_fire_inputs(*s, **k)
-                       for size in [(16, 32, 128, 128), (10, 32, 34, 34), (10, 96, 112, 100)] for kind in relaxed],
+        "attend_fire": [lambda s=size: cases_of.attend_fire_inputs(s, rotating=s[3] == 64, relaxed=True)
+                        for size in [(2, 16, 289, 32), (2, 10, 81, 64), (1, 16, 100, 128), (1, 3, 25, 192)]],
+        "enter_fire": [lambda s=size: cases_of.enter_fire_inputs(*s, rotating=s[1] == 32, relaxed=True)
+                       for size in [(16, 32, 128, 128), (10, 32, 34, 34), (10, 96, 112, 100)]],
         "pooled_rates": [lambda p=pool, r=r: cases_of.rates_inputs(*p, relaxed=r)
-                         for pool in POOLS.values() for r in (False, True)],
+                         for r, pool in zip((False, True, False, True), POOLS.values(), strict=True)],
         "pooled_spikes": [lambda p=pool, r=r: cases_of.pooled_spikes_inputs(*p, relaxed=r)
-                          for pool in POOLS.values() for r in (False, True)],
+                          for r, pool in zip((False, True, False, False), POOLS.values(), strict=True)],
         "joined_tokens": [lambda s=size: cases_of.joined_inputs(*s)
                           for size in [(2, 16, 256, 32), (3, 10, 25, 32), (1, 10, 196, 96), (40, 3, 81, 24)]],
         "mamba_inner": [lambda s=size: cases_of.mamba_inputs(*s, step=-3.0) for size in SCANS],
@@ -68,13 +66,10 @@ def real_sizes(name):
 
 NAMES = ("norm_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "pooled_spikes", "joined_tokens",
          "mamba_inner", "row_norm", "step_moments", "patch_moments")  # fmt: skip
-PICKS = (cases_of.cases, cases_of.larger_cases, real_sizes)
-EVERY = [
-    pytest.param(name, make, id=f"{name}-{pick.__name__}-{n}")
-    for name in NAMES
-    for pick in PICKS
-    for n, make in enumerate(pick(name))
-]
+
+
+def listed(pick):
+    return [pytest.param(name, make, id=f"{name}-{n}") for name in NAMES for n, make in enumerate(pick(name))]
 
 
 @pytest.fixture(autouse=True)
@@ -85,16 +80,22 @@ def _exact_float32(monkeypatch):
 
 def tolerance_of(name, run):
     """The first convolution's product is rounded to bfloat16 before the neuron integrates it."""
-    return 5e-2 if name == "enter_fire" and run == BFLOAT16 else 2e-2 if name == "joined_tokens" else None
+    return {"enter_fire": 5e-2, "joined_tokens": 2e-2}.get(name) if run == BFLOAT16 else None
 
 
 @pytest.mark.parametrize("run", [FLOAT32, BFLOAT16], ids=["f32", "bf16"])
-@pytest.mark.parametrize(("name", "make"), EVERY)
+@pytest.mark.parametrize(("name", "make"), listed(real_sizes))
 def test_outputs_and_gradients(name, make, run):
+    check(name, make(), run, tolerance_of(name, run))
+
+
+@pytest.mark.parametrize(("name", "make"), listed(lambda name: cases_of.cases(name)[::3]))
+def test_odd_sizes_in_bfloat16(name, make):
+    """In float32 the interpreter runs them, whose products of bfloat16 are not those of a GPU."""
     i = make()
-    if name == "enter_fire" and run == BFLOAT16 and not i.relaxed:
+    if name == "enter_fire" and not i.relaxed:
         pytest.skip("rounding decides about some spikes")
-    check(name, i, run, tolerance_of(name, run) if run == BFLOAT16 else None)
+    check(name, i, BFLOAT16, tolerance_of(name, BFLOAT16))
 
 
 @pytest.mark.parametrize("size", MANY_SCANS, ids=str)
