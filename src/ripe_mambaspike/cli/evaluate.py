@@ -41,7 +41,7 @@ class EvalCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from ripe_mambaspike.inference.evaluate import evaluate
+        from ripe_mambaspike import evaluate
 
         found = evaluate(
             self.checkpoint,
@@ -56,7 +56,7 @@ class EvalCommand:
         )
         if found.note:
             print(f"ripe: {'note' if found.trained_on_store else 'warning'}: {found.note}", file=sys.stderr)
-        print_json(found.to_dict()) if self.json else _show(found.to_dict())
+        print_json(found.to_dict()) if self.json else show_evaluation(found.to_dict())
         return 0
 
 
@@ -71,7 +71,7 @@ def _fused(checkpoint: Path) -> Any:
     return fuse(model, quiet=True) if trained else model
 
 
-def _show(document: dict[str, Any]) -> None:
+def show_evaluation(document: dict[str, Any]) -> None:
     out = console()
     top5 = "" if document["top5"] is None else f", top-5 {100 * document['top5']:.2f} %"
     out.print(

@@ -43,8 +43,8 @@ class SeedsCommand:
     """Print one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike import train_seeds
         from ripe_mambaspike.train.recipes import load_recipe
-        from ripe_mambaspike.train.seeds import train_seeds
 
         out = self.out or Path("runs") / f"{load_recipe(self.recipe).name}-seeds"
         summary = train_seeds(

@@ -6,16 +6,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
 
 from ripe_mambaspike.cli.output import console, number, print_json
+from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 
 if TYPE_CHECKING:
     import torch
@@ -33,14 +33,14 @@ Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
 
 @dataclass
 class TrainCommand:
-    """Train a network by a recipe, pick it by validation, test it once, and write a report.
+    """Train a network with a recipe, select it on validation clips, test it once, and write a report.
 
     Every field of a recipe can be set; they are listed below, and ripe recipes NAME shows a recipe's own values. The
-    folder then holds the recipe as it was run, log.csv, checkpoints, the picked network in best/, result.json and
+    run's folder holds the complete recipe, log.csv, checkpoints, the selected network in best/, result.json and
     report.html.
 
-    Started by torchrun --nproc-per-node N -m ripe_mambaspike train …, it is one run on N processes with
-    schedule.batch_size clips each.
+    With torchrun --nproc-per-node N -m ripe_mambaspike train … one run uses N processes with schedule.batch_size clips
+    each.
     """
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -48,19 +48,20 @@ class TrainCommand:
     set: Settings = field(default_factory=list)
     """Fields to change, such as schedule.epochs=30 data.root=DIR."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """The run's folder; runs/NAME when not given."""
+    """The run's folder. Default: runs/NAME."""
     resume: Literal["auto", "off"] = "off"
-    """auto goes on with a run in that folder, where there is one."""
+    """auto resumes the run in that folder, if there is one."""
     report: bool = True
     """Write report.html at the end."""
     json: bool = False
     """Print the result as one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike import train
         from ripe_mambaspike.nn.evaluation import choose_device
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run import TrainingStopped, train
+        from ripe_mambaspike.train.run import TrainingStopped
 
         processes = processes_from_environment()
         if not processes.is_first:
@@ -161,22 +162,17 @@ class ProgressCallback:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self._bar: Progress | None = None
-        self._task: Any = None
+        self._bar = ExitStack()
+        self._update: ProgressUpdate | None = None
         self._start, self._steps, self._total = time.monotonic(), 0, 1
 
     def __enter__(self) -> "ProgressCallback":
         if sys.stderr.isatty() and not self.quiet:
-            from rich.console import Console
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
+            self._update = self._bar.enter_context(progress_bar())
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.close()
 
     def on_message(self, line: str) -> None:
         if not self.quiet:
@@ -192,12 +188,10 @@ class ProgressCallback:
             self.on_message("paper protocol: the network is selected on the test clips, so their accuracy is too good")
         self._total = max(1, recipe.schedule.epochs)
         self._start, self._steps = time.monotonic(), 0
-        if self._bar is not None:
-            self._task = self._bar.add_task("", total=trainer.batches, text="")
 
     def on_step_end(self, trainer: "Trainer") -> None:
         self._steps += 1
-        if self._bar is None:
+        if self._update is None:
             return
         state = trainer.state
         spent = time.monotonic() - self._start
@@ -206,9 +200,7 @@ class ProgressCallback:
         loss = float(trainer.sums[0]) / max(1, state.clips)
         speed = state.clips / max(state.seconds, 1e-9)
         text = f"loss {loss:.3f}  {speed:.0f} clips/s  {memory(trainer.device)}{clock(left)} left"
-        self._bar.update(
-            self._task, description=f"epoch {state.epoch + 1}/{self._total}", completed=state.batch, text=text
-        )
+        self._update(f"epoch {state.epoch + 1}/{self._total}  {text}", state.batch, trainer.batches)
 
     def on_epoch_end(self, row: dict[str, float | None], best: "BestEpoch | None") -> None:
         picked = " *" if best is not None and best.epoch == row["epoch"] else ""

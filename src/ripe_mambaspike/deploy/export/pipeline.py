@@ -79,7 +79,9 @@ def export(
     folder = None
     if isinstance(source, Model):
         labels = source.labels
-        time_steps, grid = (labels.steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        time_steps, grid = (
+            (labels.time_steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        )
         classifier = make_classifier(source, labels, time_steps, grid)
         if out is None:
             raise InputError("out: expected a folder for a network in memory, got None", field="out")
