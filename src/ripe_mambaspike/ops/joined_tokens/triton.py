@@ -26,25 +26,16 @@ PIECE = 8  # earlier steps summed at once
 
 @triton.jit
 def _pool_kernel(
-    spikes_ptr,  # [images, H, W, C]
-    out_ptr,  # [images, rows, columns, all channels]
-    positions,  # images · rows · columns
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    OFFSET: tl.constexpr,  # of this scale among all channels
-    ALL: tl.constexpr,
-    SPAN: tl.constexpr,  # columns of the widest cell
-    COVERED: tl.constexpr,  # pixels of the largest cell
-    FULL: tl.constexpr,  # all cells are that large, and read without a rest
-    WHOLE: tl.constexpr,  # spikes are bytes
-    TOGETHER: tl.constexpr,
-    CELLS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A block of cells and channels; the cells are those of `rates`."""
+    spikes_ptr, out_ptr, positions,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    OFFSET: tl.constexpr, ALL: tl.constexpr, SPAN: tl.constexpr, COVERED: tl.constexpr, FULL: tl.constexpr,
+    WHOLE: tl.constexpr, TOGETHER: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of cells and channels; the cells and the sizes are those of `pooled_rates`.
+
+    spikes [images, H, W, C], out [images, rows, columns, ALL], positions = images · rows · columns. FULL: all cells
+    have COVERED pixels, read without a rest. WHOLE: spikes are bytes.
+    """
     position = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     image, cell = position // (ROWS * COLUMNS), position % (ROWS * COLUMNS)
