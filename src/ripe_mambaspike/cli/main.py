@@ -47,7 +47,7 @@ RENAMED_OPTIONS = {  # earlier spelling → today's, by command
     "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
     "bench": {"--steps": "--time-steps"},
     "predict": {"--steps": "--time-steps"},
-    "stream": {"--steps": "--time-steps"},
+    "stream": {"--steps": "--time-steps", "--answers": "--max-predictions"},
 }
 WITH_RECIPE_FIELDS = ("seeds", "train")  # commands whose help lists the fields of a recipe
 DESCRIPTION = "RIPE-MambaSpike: a compact classifier for event cameras. ripe --version prints the version."

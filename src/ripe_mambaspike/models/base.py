@@ -1,15 +1,16 @@
 """What every network offers, whatever it is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
+from ripe_mambaspike.models.cuda_graphs import RecordedPasses
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.nn.hierarchy import make_classifier
 from ripe_mambaspike.nn.modified import Modification, module_modification
@@ -48,6 +49,11 @@ class PreparedWeights:
 
     def __init__(self) -> None:
         self.entries: dict[Any, tuple[list[Tensor], list[int], Any]] = {}
+        self.graphs = RecordedPasses()  # of small inputs, on a GPU
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.graphs.clear()
 
     def __deepcopy__(self, memo: Any) -> "PreparedWeights":
         return PreparedWeights()
@@ -71,11 +77,11 @@ class Model(nn.Module):
         self.prepared_weights = PreparedWeights()
 
     def train(self, mode: bool = True) -> Self:
-        self.prepared_weights.entries.clear()
+        self.prepared_weights.clear()
         return super().train(mode)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self.prepared_weights.entries.clear()
+        self.prepared_weights.clear()
         return super()._apply(fn, recurse)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -171,6 +177,25 @@ class Model(nn.Module):
         from ripe_mambaspike.models.pretrained import save_pretrained
 
         return save_pretrained(self, folder)
+
+
+class Architecture(NamedTuple):
+    config: type[ModelConfig]
+    model: type[Model]
+
+
+ARCHITECTURES: dict[str, Architecture] = {}  # by the name that config.json has for them
+Network = TypeVar("Network", bound=type[Model])
+
+
+def register_architecture(config: type[ModelConfig]) -> Callable[[Network], Network]:
+    """A decorator for a new kind of network: which class builds a config of this type."""
+
+    def add(model: Network) -> Network:
+        ARCHITECTURES[config.architecture] = Architecture(config, model)
+        return model
+
+    return add
 
 
 def require_unmodified(model: Model, what: str) -> None:

@@ -5,11 +5,11 @@ keeps its plans (`prepared`) until a weight changes. A network in training is pl
 flow through the plan.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -32,7 +32,7 @@ from ripe_mambaspike.nn.fused.stage import (
 )
 from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.stage import count_spikes
-from ripe_mambaspike.nn.state import State, below, compact, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -66,7 +66,7 @@ def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
     if found is not None:
         log_once(f"{found}; the reference path takes over")
         return False
-    if config.form == "training" and len({m.training for m in model.modules() if isinstance(m, _BatchNorm)}) > 1:
+    if config.form == "training" and len({m.training for m in _modules(model) if isinstance(m, _BatchNorm)}) > 1:
         log_once("norms partly in training, partly in evaluation; the reference path takes over")
         return False
     return True
@@ -82,7 +82,7 @@ def without_kernels(model: Any) -> str | None:
     return None
 
 
-def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Collection[str] = ()) -> bool:
+def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Names = ()) -> bool:
     """Whether the fused operators can run x as part of a recording, with state: in evaluation, without gradients."""
     evaluating = not torch.is_grad_enabled() and not model.entry.training
     return evaluating and OBSERVABLE.issuperset(observe) and kernels_cover(model, x, mode)
@@ -118,7 +118,7 @@ class _Front(NamedTuple):
 
 
 def _run_stages(
-    planned: Plan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Collection[str] = ()
+    planned: Plan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Names = ()
 ) -> _Front:
     kept: list[Spikes] = []
     rates = []
@@ -163,7 +163,7 @@ def run_fused(
     token_indices: Tensor | None = None,
     want_rates: bool = True,
     state: State | None = None,
-    observe: Collection[str] = (),
+    observe: Names = (),
 ) -> Output:
     """x [B, T, 2, H, W] → logits and all that a pass gives; of a causal network after a state, with the next one."""
     carried = Carried(state, wanted=state is not None)
@@ -182,12 +182,7 @@ def run_fused(
 
 
 def run_front_end(
-    planned: Plan,
-    x: Tensor,
-    mode: ForwardMode = HARD,
-    state: State | None = None,
-    first_step: int | Tensor = 0,
-    observe: Collection[str] = (),
+    planned: Plan, x: Tensor, mode: ForwardMode, state: State | None, first_step: Step, observe: Names
 ) -> FrontEnd:
     """`RipeMambaSpike.front_end` over the fused operators."""
     carried = Carried(state, first_step, wanted=True)
@@ -220,7 +215,7 @@ def prepared(model: Any, x: Tensor) -> Plan:
         return plan(model, x)
     tensors = _tensors(model)
     try:
-        versions = [number for one in tensors for number in (id(one), one._version, one.data_ptr())]
+        versions = [*map(id, tensors), *(one._version for one in tensors), *(one.data_ptr() for one in tensors)]
     except RuntimeError:  # made in inference mode, or no memory of their own
         return plan(model, x)
     kept: PreparedWeights = model.prepared_weights
@@ -234,15 +229,23 @@ def prepared(model: Any, x: Tensor) -> Plan:
     return made
 
 
-def _tensors(model: Any) -> list[Tensor]:
-    """All parameters and buffers; straight from where PyTorch keeps them, which is quicker than by name."""
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """All modules, straight from where PyTorch keeps them: this runs before every pass, and `modules()` is slower."""
+    found = [model]
+    for module in found:  # which grows
+        if children := module.__dict__["_modules"]:
+            found += [child for child in children.values() if child is not None]
+    return found
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    """All parameters and buffers."""
     found = []
-    stack = [model]
-    for module in stack:  # which grows
+    for module in _modules(model):
         held = module.__dict__
         for group in (held["_parameters"], held["_buffers"]):
-            found += [tensor for tensor in group.values() if tensor is not None]
-        stack += [child for child in held["_modules"].values() if child is not None]
+            if group:
+                found += [tensor for tensor in group.values() if tensor is not None]
     return found
 
 

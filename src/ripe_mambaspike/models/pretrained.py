@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.files import MAX_JSON, earlier_versions, make_folder, read_regular, write_together
-from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.config import Form, MambaSpikeConfig, ModelConfig, RipeConfig
+from ripe_mambaspike.models.base import ARCHITECTURES, Model
+from ripe_mambaspike.models.config import Form, ModelConfig
 from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
@@ -38,7 +38,6 @@ MAX_NAME = 1000  # characters of a network's name
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
 LARGEST_ITEM = 8  # bytes a number
 HEADER_BYTES = 1024  # of a safetensors file for each tensor: its name, shape and place
-ARCHITECTURES: dict[str, type[ModelConfig]] = {c.architecture: c for c in (RipeConfig, MambaSpikeConfig)}
 
 
 def save_pretrained(
@@ -99,11 +98,12 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
         raise WeightsError(f"{origin} says architecture {architecture!r}; one of {', '.join(ARCHITECTURES)} is wanted")
     fields = _member(document, "config", dict, origin)
     if document["version"] == OLD_VERSION:
-        fields = {CONFIG_FIELDS[architecture].get(name, name): value for name, value in fields.items()}
-    if missing := [name for name in ARCHITECTURES[architecture].field_names() if name not in fields]:
+        renamed = CONFIG_FIELDS.get(architecture, {})
+        fields = {renamed.get(name, name): value for name, value in fields.items()}
+    if missing := [name for name in ARCHITECTURES[architecture].config.field_names() if name not in fields]:
         raise WeightsError(f"{origin} lacks the field '{missing[0]}' of its config; all fields are wanted")
     try:
-        config = ARCHITECTURES[architecture].from_dict(fields, origin)
+        config = ARCHITECTURES[architecture].config.from_dict(fields, origin)
         config.check_size()
     except ConfigError as error:
         raise error if origin in str(error) else ConfigError(f"{origin}: {error}", field=error.field) from error

@@ -5,13 +5,13 @@ written here over its modules (the reference path, which exports trace) and in `
 both give the same results, states and names.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error
+from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error, register_architecture
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fused import (
     kernels_cover,
@@ -34,10 +34,11 @@ from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
-from ripe_mambaspike.nn.state import State, below, compact, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
 from ripe_mambaspike.nn.tokens import TokenSelection
 
 
+@register_architecture(RipeConfig)
 class RipeMambaSpike(Model):
     config: RipeConfig
 
@@ -62,7 +63,8 @@ class RipeMambaSpike(Model):
         if not kernels_cover(self, x):
             return self.run(x).logits
         with explain_model_memory(self, x):
-            return run_fused(prepared(self, x), x, want_rates=False).logits
+            plan = prepared(self, x)
+            return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
@@ -85,7 +87,7 @@ class RipeMambaSpike(Model):
         mode: ForwardMode = HARD,
         token_indices: Tensor | None = None,
         state: State | None = None,
-        observe: Collection[str] = (),
+        observe: Names = (),
     ) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens.
 
@@ -104,7 +106,7 @@ class RipeMambaSpike(Model):
         mode: ForwardMode,
         token_indices: Tensor | None,
         state: State | None = None,
-        observe: Collection[str] = (),
+        observe: Names = (),
     ) -> Output:
         if steps_covered(self, x, mode, observe) or (state is None and not observe and kernels_cover(self, x, mode)):
             return run_fused(prepared(self, x), x, mode, token_indices, state=state, observe=observe)
@@ -134,12 +136,7 @@ class RipeMambaSpike(Model):
             return outputs
 
     def front_end(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> FrontEnd:
         """The part that runs as events come in: pieces of a recording with carried state equal one call.
 
@@ -154,12 +151,7 @@ class RipeMambaSpike(Model):
         return self.reference_front_end(x, mode, state, first_step, observe)
 
     def reference_front_end(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> FrontEnd:
         """`front_end` over the modules, without checks: what exports trace."""
         current = self.entry(x, mode, first_step)
@@ -276,15 +268,15 @@ def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, bina
 def _stage(config: RipeConfig, level: int) -> SpikingStage:
     in_channels = (2, *config.stage_channels)[level]
     channels = config.stage_channels[level]
-    neuron = NEURONS[config.neurons[level]]
+    neuron = config.neurons[level]
     return SpikingStage(
         first_conv=_conv(config, in_channels, channels, 2, binary_operand=level > 0),
         first_norm=_norm(config, channels),
-        first_neuron=neuron(channels),
+        first_neuron=NEURONS.make(neuron, channels),
         second_conv=_conv(config, channels, channels, 1, binary_operand=True),
         second_norm=_norm(config, channels),
-        attention=ATTENTIONS[config.attention](channels),
-        second_neuron=neuron(channels),
+        attention=ATTENTIONS.make(config.attention, channels),
+        second_neuron=NEURONS.make(neuron, channels),
     )
 
 

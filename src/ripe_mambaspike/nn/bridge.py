@@ -15,7 +15,7 @@ from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.modified import find_modification, known
 from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
-from ripe_mambaspike.nn.state import State, below, prefixed
+from ripe_mambaspike.nn.state import State, Step, below, prefixed
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.pooled_rates import RateState
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates, pool_to_grid
@@ -27,7 +27,7 @@ def pooled_rates(
     grid: tuple[int, int],
     initial_state: State | None = None,
     decay: float | None = None,
-    first_step: int | Tensor = 0,
+    first_step: Step = 0,
 ) -> tuple[Tensor, State]:
     """Rates and their changes on the given grid: [B, T, C, H, W] → [B, T, 2C, h, w].
 
@@ -174,7 +174,7 @@ class Bridge(nn.Module):
         grid: tuple[int, int],
         mode: ForwardMode = HARD,
         initial_state: State | None = None,
-        first_step: int | Tensor = 0,
+        first_step: Step = 0,
     ) -> tuple[Tensor, State]:
         """The normalized mixture on the last grid, [B, T, N, d] in raster order."""
         rates, final = [], {}

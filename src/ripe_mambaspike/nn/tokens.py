@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.state import State
+from ripe_mambaspike.nn.state import State, Step
 
 
 class TokenSelection(nn.Module):
@@ -16,7 +16,7 @@ class TokenSelection(nn.Module):
         self.earliness = nn.Parameter(torch.ones(()), requires_grad=False)
 
     def forward(
-        self, spikes: Tensor, initial_state: State | None = None, first_step: int | Tensor = 0
+        self, spikes: Tensor, initial_state: State | None = None, first_step: Step = 0
     ) -> tuple[Tensor | None, State]:
         """Spikes [B, T, C, H, W] → the score of every position so far [B, N] (None where all are kept), state."""
         if self.keep is None:

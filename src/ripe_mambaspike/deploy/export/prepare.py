@@ -13,14 +13,13 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.described import sync_num_classes
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
-from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.nn.state import State
-from ripe_mambaspike.ops.neurons import Fired, leaky, resonating
+from ripe_mambaspike.nn.neurons import ConstantsNeuron
+from ripe_mambaspike.ops.neurons import Neuron
 
 LAYERS = {"first_neuron": "neurons", "second_neuron": "neurons", "attention": "attention"}  # and their config fields
 
 
-class ConstantNeuron(nn.Module):
+class FrozenNeuron(ConstantsNeuron):
     """A neuron whose constants by channel are numbers of the graph: every runtime fires at the same ones."""
 
     decay: Tensor
@@ -28,24 +27,13 @@ class ConstantNeuron(nn.Module):
     gain: Tensor
     threshold: Tensor
 
-    def __init__(self, neuron: Any, dtype: torch.dtype) -> None:
+    def __init__(self, neuron: ConstantsNeuron, dtype: torch.dtype) -> None:
         super().__init__()
         for name, value in neuron.constants(torch.device("cpu"))._asdict().items():
-            self.register_buffer(name, None if value is None else value.detach().to(dtype)[:, None, None])
+            self.register_buffer(name, None if value is None else value.detach().to(dtype))
 
-    def forward(
-        self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None, keep_potential: bool = True
-    ) -> tuple[Fired, State]:
-        state = initial_state or {}
-        if self.rotation is None:
-            constants = (self.decay, self.gain, self.threshold)
-            before = state.get("membrane")
-            fired, membrane = leaky(x, *constants, keep_potential=keep_potential, initial_state=before)
-            return fired, {"membrane": membrane}
-        pole = (self.decay, self.rotation, self.gain, self.threshold)
-        membranes = (state["membrane"], state["membrane_imag"]) if state else None
-        fired, (real, imag) = resonating(x, *pole, keep_potential=keep_potential, initial_state=membranes)
-        return fired, {"membrane": real, "membrane_imag": imag}
+    def constants(self, device: torch.device) -> Neuron:
+        return Neuron(self.decay, self.rotation, self.gain, self.threshold)
 
 
 class _Expanded(nn.Module):
@@ -84,8 +72,8 @@ def prepare(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
         parametrize.register_parametrization(module, last, _Expanded(one, model.dtype), unsafe=True)
     for stage in prepared.stages:
         for name in ("first_neuron", "second_neuron"):
-            if hasattr(neuron := getattr(stage, name), "constants"):
-                setattr(stage, name, ConstantNeuron(neuron, prepared.dtype))
+            if isinstance(neuron := getattr(stage, name), ConstantsNeuron):
+                setattr(stage, name, FrozenNeuron(neuron, prepared.dtype))
     return prepared
 
 
