@@ -5,14 +5,13 @@ Results are compared with the CPU's before anything is timed. Usage: python benc
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from ripe_mambaspike.bench.measure import time_jobs
 from ripe_mambaspike.data.augment import BENCHMARKS, augment_clips, augmentation_for, batch_generator, mix
 from ripe_mambaspike.events.batches import bin_batch
 from ripe_mambaspike.events.recording import Recording, make_events
@@ -31,17 +30,9 @@ def make_recordings(count: int, events: int, side: int) -> list[Recording]:
     return made
 
 
-def milliseconds(job: Callable[[], object], repeats: int = 20) -> float:
-    """Median, after three calls that are not counted."""
-    times = []
-    for turn in range(repeats + 3):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        job()
-        torch.cuda.synchronize()
-        if turn > 2:
-            times.append(1e3 * (time.perf_counter() - start))
-    return round(statistics.median(times), 3)
+def milliseconds(job: Callable[[], object], device: str = "cuda", repeats: int = 20) -> float:
+    """The median of so many calls."""
+    return round(time_jobs({"job": job}, torch.device(device), repeats)["job"].median, 3)
 
 
 def measure_binning(batch: int, events: int) -> dict[str, Any]:
@@ -50,9 +41,9 @@ def measure_binning(batch: int, events: int) -> dict[str, Any]:
         if not torch.equal(
             bin_batch(recordings, 16, grid=grid, device="cuda").cpu(), bin_batch(recordings, 16, grid=grid)
         ):
-            raise SystemExit("the device bins otherwise than the CPU: no time is given")
+            raise SystemExit("binning on the device differs from the CPU: no time is given")
     gpu = milliseconds(lambda: bin_batch(recordings, 16, device="cuda"))
-    cpu = milliseconds(lambda: bin_batch(recordings, 16), repeats=3)
+    cpu = milliseconds(lambda: bin_batch(recordings, 16), "cpu", 3)
     rate = batch * events / gpu / 1e3
     return {"events": batch * events, "gpu_ms": gpu, "cpu_ms": cpu, "gpu_million_events_per_second": round(rate)}
 
@@ -67,7 +58,7 @@ def measure_augmentation(batch: int) -> dict[str, Any]:
         on_device, labels_there = clips.cuda(), labels.cuda()
         expected = augment_clips(clips, settings, batch_generator(0, 0, 0))
         if not torch.equal(augment_clips(on_device, settings, batch_generator(0, 0, 0)).cpu(), expected):
-            raise SystemExit(f"{name} is augmented otherwise than on the CPU: no time is given")
+            raise SystemExit(f"{name}: augmentation on the device differs from the CPU: no time is given")
 
         def whole(settings: Any = settings, x: Any = on_device, y: Any = labels_there, n: int = classes) -> object:
             draws = batch_generator(0, 0, 1)

@@ -40,6 +40,8 @@ COMMANDS = {
     },
 }
 
+QUICK = {"infer": " --no-reference --baseline none", "train": " --no-reference"}
+
 
 class Reading(NamedTuple):
     """A number, and whether the result it was measured on agreed with the reference's."""
@@ -249,6 +251,7 @@ def main() -> None:
     parser.add_argument("--onto", type=Path, help="FILE.json of an earlier run: what is not run now is kept")
     parser.add_argument("--against", type=Path, help="FILE.json of an earlier run to compare with, number by number")
     parser.add_argument("--commit", help="the commit, where the checkout does not know it")
+    parser.add_argument("--quick", action="store_true", help="do not time the reference path and the baseline")
     parser.add_argument("--more", default="", help="more options for every command, for example '--repeats 3'")
     arguments = parser.parse_args()
     out = arguments.out or Path(__file__).parent / "results" / arguments.device
@@ -260,6 +263,8 @@ def main() -> None:
     for name, options in COMMANDS[arguments.device].items():
         if arguments.only and not name.startswith(tuple(arguments.only)):
             continue
+        if arguments.quick:
+            options += QUICK.get(options.split()[0], "")
         print(f"ripe bench {options} …", file=sys.stderr, flush=True)
         documents[name] = run(f"{options} {arguments.more}", arguments.device)
         documents[name]["command"] = f"ripe bench {options} {arguments.more}".strip() + f" --device {arguments.device}"

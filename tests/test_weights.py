@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from ripe_mambaspike import from_pretrained
 from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
+from ripe_mambaspike.models.synthetic import synthetic_clip
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "weights"
@@ -27,10 +29,37 @@ REAL = {"nmnist-simulated": 198, "nmnist-simulated-real": 197}  # right of 200
 def test_they_load_as_deployed_networks(name, parameters, steps, side):
     assert sum(p.numel() for p in from_pretrained(WEIGHTS / name).parameters()) == parameters
     found = load(WEIGHTS / name)
-    assert (found.model.config.form, found.steps, found.grid) == ("deployed", steps, (side, side))
+    assert (found.model.config.form, found.time_steps, found.grid) == ("deployed", steps, (side, side))
     assert (found.sensor_size, found.crop) == ((side, side), None)
     assert found.duration_us == (1_500_000 if side == 128 else 310_000)
     assert f"`{name}`" in (WEIGHTS / "README.md").read_text()
+
+
+ANSWERS = {  # mean logits of a synthetic clip, as computed when the networks were first saved
+    "gestures-simulated": [
+        -0.8255,
+        -0.7300,
+        -0.5993,
+        -0.2973,
+        0.6673,
+        -0.0437,
+        0.3988,
+        -1.3809,
+        -0.6464,
+        0.1040,
+        3.4697,
+    ],
+    "nmnist-simulated": [2.6951, -0.1079, -0.6988, -0.8668, 2.3180, -0.9067, -0.9215, -1.0018, 0.2230, -0.7083],
+    "nmnist-simulated-real": [3.2483, 0.8655, -0.7105, -1.1301, 1.0463, -1.2205, 0.1896, -1.0590, -0.3239, -0.7613],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@torch.no_grad()
+def test_their_answers_stay(name):
+    model = from_pretrained(WEIGHTS / name)
+    x = synthetic_clip(model.config.time_steps, *model.config.in_size, seed=7)
+    torch.testing.assert_close(model(x).mean(1)[0], torch.tensor(ANSWERS[name]), rtol=0, atol=2e-3)
 
 
 @pytest.mark.slow

@@ -8,30 +8,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, save
 
 from fuzz.mutate import mutate_document
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.train import run as runs
-from ripe_mambaspike.train.checkpoint import Checkpoint, last_checkpoint, save_checkpoint
+from ripe_mambaspike.train.checkpoint import checkpoint_digest, last_checkpoint
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
 
 SETTINGS = (
     "data.time_steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], embed_dims: [4, 4, 4]}",
     "schedule.batch_size=4", "schedule.epochs=2", "run.recalibrate_batches=1", "run.device=cpu",
 )  # fmt: skip
-
-
-class Quiet:
-    """Hears of a run and says nothing."""
-
-    def on_train_begin(self, *_: Any) -> None: ...
-    def on_step_end(self, *_: Any) -> None: ...
-    def on_epoch_end(self, *_: Any) -> None: ...
-    def on_message(self, *_: Any) -> None: ...
 
 
 def make(name: str) -> Target:
@@ -45,7 +37,7 @@ def make(name: str) -> Target:
     if name == "checkpoint":
         return Target(name, "others", [seed], _checkpoint(file.name, load(seed)), allowed=(RipeError,))
     document = last_checkpoint(folder / runs.CHECKPOINTS).document  # type: ignore[union-attr]
-    case = json.dumps(document).encode()
+    case = json.dumps(msgspec.to_builtins(document)).encode()
     return Target(name, "others", [case], _resume(run, load(seed)), allowed=(RipeError,), change=_change)
 
 
@@ -65,9 +57,9 @@ def _begun() -> tuple[Any, Path]:
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
     simulate_dataset("synthgesture", place / "set", train=11, val=11, test=11, size=16)
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
-    run = runs.Run(recipe, place / "run", Quiet())
+    run = runs.TrainingRun(recipe, place / "run")
     (place / "run").mkdir()
-    row = run.trainer.epoch(lambda: None)
+    row = run.trainer.train_epoch(lambda: None)
     run.rows.append({**row, "seconds": 1.0})
     run.save()
     return run, place / "run"
@@ -95,8 +87,10 @@ def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-d
         document = json.loads(case) if case[:1] == b"{" else {}
         place = folder / runs.CHECKPOINTS
         shutil.rmtree(place, ignore_errors=True)
-        kept = {name: value for name, value in document.items() if name not in ("sha256", "format", "version")}
-        save_checkpoint(place, (1, 1), Checkpoint(tensors, kept))
+        place.mkdir(parents=True)
+        text = json.dumps(document)
+        signed = save(tensors, {"ripe": text, "sha256": checkpoint_digest(text, tensors)})
+        (place / "step-000000001-000000001.safetensors").write_bytes(signed)
         run.folder = folder
         run.resume()
 

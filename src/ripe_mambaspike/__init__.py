@@ -17,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ripe_mambaspike.account.run import account as account
+    from ripe_mambaspike.account.run import account_sweep as account_sweep
     from ripe_mambaspike.api import load as load
     from ripe_mambaspike.data.calibration import calibrate_camera as calibrate_camera
     from ripe_mambaspike.data.datasets import list_datasets as list_datasets
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.data.fetch import download_dataset as download_dataset
     from ripe_mambaspike.data.loading import load_dataset as load_dataset
     from ripe_mambaspike.data.simulated import simulate_dataset as simulate_dataset
+    from ripe_mambaspike.deploy.export.pipeline import export as export
+    from ripe_mambaspike.deploy.fuse.checkpoint import fuse_checkpoint as fuse_checkpoint
     from ripe_mambaspike.deploy.fuse.convert import dual_kernel as dual_kernel
     from ripe_mambaspike.deploy.fuse.convert import fuse as fuse
     from ripe_mambaspike.errors import RipeError as RipeError
@@ -38,25 +42,34 @@ if TYPE_CHECKING:
     from ripe_mambaspike.events.writing import write as write
     from ripe_mambaspike.inference.capture import capture as capture
     from ripe_mambaspike.inference.classifier import Classifier as Classifier
+    from ripe_mambaspike.inference.evaluate import evaluate as evaluate
     from ripe_mambaspike.inference.predict import Prediction as Prediction
     from ripe_mambaspike.inference.predict import predict as predict
     from ripe_mambaspike.inference.streamer import Streamer as Streamer
+    from ripe_mambaspike.live.serve import serve as serve
     from ripe_mambaspike.models.pretrained import from_pretrained as from_pretrained
     from ripe_mambaspike.models.registry import create_model as create_model
     from ripe_mambaspike.models.registry import list_models as list_models
     from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
     from ripe_mambaspike.report import write_report as write_report
     from ripe_mambaspike.studies.claims import run_claims as run_claims
+    from ripe_mambaspike.train.recipes import list_recipes as list_recipes
+    from ripe_mambaspike.train.recipes import load_recipe as load_recipe
+    from ripe_mambaspike.train.run import train as train
+    from ripe_mambaspike.train.seeds import train_seeds as train_seeds
 
 __version__ = "0.1.0"
 
 _MODULES = {  # module → the names it brings to the top level
+    "account.run": ("account", "account_sweep"),
     "api": ("load",),
     "data.calibration": ("calibrate_camera",),
     "data.datasets": ("list_datasets", "prepare_dataset", "verify_dataset"),
     "data.fetch": ("download_dataset",),
     "data.loading": ("load_dataset",),
     "data.simulated": ("simulate_dataset",),
+    "deploy.export.pipeline": ("export",),
+    "deploy.fuse.checkpoint": ("fuse_checkpoint",),
     "deploy.fuse.convert": ("dual_kernel", "fuse"),
     "errors": ("RipeError",),
     "events.binning": ("bin_events",),
@@ -67,13 +80,18 @@ _MODULES = {  # module → the names it brings to the top level
     "events.writing": ("write",),
     "inference.capture": ("capture",),
     "inference.classifier": ("Classifier",),
+    "inference.evaluate": ("evaluate",),
     "inference.predict": ("Prediction", "predict"),
     "inference.streamer": ("Streamer",),
+    "live.serve": ("serve",),
     "models.pretrained": ("from_pretrained",),
     "models.registry": ("create_model", "list_models"),
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
     "studies.claims": ("run_claims",),
+    "train.recipes": ("list_recipes", "load_recipe"),
+    "train.run": ("train",),
+    "train.seeds": ("train_seeds",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_HOMES)

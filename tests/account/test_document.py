@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.account.document import account
+from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.registry import list_models, model_config
@@ -51,7 +51,7 @@ def test_without_the_filter_there_is_no_dual_kernel():
 @pytest.mark.parametrize("form", ["training", "deployed"])
 def test_the_account_of_a_clip(form):
     model = create_model("nmnist", seed=0, **SMALL, form=form).train()
-    document = account(model, synthetic_clip(3, 20, 30), "a clip")
+    document = account_clip(model, synthetic_clip(3, 20, 30), "a clip")
     parameters, flops = (
         count_parameters(model.config),
         count_flops(model.config.replace(time_steps=3, in_size=(20, 30))),
@@ -70,7 +70,7 @@ def test_the_account_of_a_clip(form):
 def test_the_accounts_spikes_are_those_of_the_evaluated_network():
     model = create_model("nmnist", seed=0, **SMALL)
     x = synthetic_clip(5, 18, 18)
-    rates = [layer["rate"] for layer in account(model, x, "x")["energy"]["layers"]]
+    rates = [layer["rate"] for layer in account_clip(model, x, "x")["energy"]["layers"]]
     with torch.no_grad():
         expected = model.eval().run(x).rates
     assert rates[1::2] == pytest.approx(expected[::2].tolist())
@@ -80,6 +80,6 @@ def test_the_accounts_spikes_are_those_of_the_evaluated_network():
 def test_accounting_leaves_the_network_as_it_was():
     model = create_model("nmnist", seed=0, **SMALL).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    account(model, synthetic_clip(5, 18, 18), "x")
+    account_clip(model, synthetic_clip(5, 18, 18), "x")
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert model.training

@@ -7,7 +7,7 @@ import pytest
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.account.document import account
+from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.account.energy import backbone_macs, energy_report, measure_activity
 from ripe_mambaspike.account.measured import account_recordings, accumulator_of, measure_clip
 from ripe_mambaspike.deploy.fuse.randomize import randomize
@@ -111,7 +111,7 @@ def test_operations_and_energy_follow(document, model):
 
 def test_a_single_clip_is_accounted_as_without_recordings(model, clips, activities):
     """The same keys and numbers as the account of a clip, and the two parts more."""
-    ours, theirs = account_recordings(model, activities[:1], "x"), account(model, clips[0], "x")
+    ours, theirs = account_recordings(model, activities[:1], "x"), account_clip(model, clips[0], "x")
     assert set(ours) - set(theirs) == {"operations", "recordings"}
     for key in set(theirs) - {"energy"}:
         assert ours[key] == theirs[key]

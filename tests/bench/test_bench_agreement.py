@@ -16,7 +16,8 @@ from ripe_mambaspike.bench.agreement import (
 from ripe_mambaspike.bench.network import captured, clips, deployed_network, ripe_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.ops import backend, plain
+from ripe_mambaspike.ops import backend
+from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.train.step import StepSettings
 
 CPU = torch.device("cpu")
@@ -96,16 +97,16 @@ def test_spikes_of_the_operators_are_seen(deployed, clip):
 
 
 def test_flipped_spikes(monkeypatch, deployed, clip):
-    fire = plain.attend_fire
+    fire = OPERATORS["attend_fire"].forward
 
-    def flip(*given):
-        spikes, *rest = fire(*given)
-        if not given[-3]:  # the hard pass alone
+    def flip(i):
+        spikes, *rest = fire(i)
+        if not i.relaxed:
             spikes = spikes.clone()
             spikes[:, 0, 0] = 1 - spikes[:, 0, 0]
         return spikes, *rest
 
-    monkeypatch.setattr(plain, "attend_fire", flip)
+    monkeypatch.setattr(OPERATORS["attend_fire"], "forward", flip)
     assert "share of spikes flipped" in failed(compare_inference(deployed, clip, "float32"))
 
 

@@ -5,10 +5,11 @@ import torch
 
 from raising import raises
 from ripe_mambaspike.bench.operators import cases
-from ripe_mambaspike.bench.ops import HOMES, bench_ops
+from ripe_mambaspike.bench.ops import OPERATOR_NAMES, bench_ops
 from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.ops import backend, plain
+from ripe_mambaspike.ops import backend
+from ripe_mambaspike.ops.operator import OPERATORS
 
 CPU = torch.device("cpu")
 SMALL = {"batch": 1, "time_steps": 3, "side": 16}
@@ -20,7 +21,7 @@ def options(*only):
 
 def test_every_operator_has_a_case():
     made = {case.operator for case in cases(CPU, "float32", **SMALL)}
-    assert made == set(HOMES)
+    assert made == set(OPERATOR_NAMES)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -50,32 +51,36 @@ def test_right_operators_get_a_speed_up():
         assert ("backward" in row) == (row["operator"] not in ("attend_fire", "enter_fire"))
 
 
-@pytest.mark.parametrize("name", sorted(HOMES))
+@pytest.mark.parametrize("name", sorted(OPERATOR_NAMES))
 def test_wrong_operators_get_none(monkeypatch, name):
-    right = getattr(plain, name)
+    right = OPERATORS[name].forward
 
-    def wrong(*given):
-        out = right(*given)
-        if isinstance(out, torch.Tensor):
-            return out * 1.01
-        return tuple(part * 1.01 if part.is_floating_point() else part for part in out)
+    def scaled(part):
+        return part * 1.01 if isinstance(part, torch.Tensor) and part.is_floating_point() else part
 
-    monkeypatch.setattr(plain, name, wrong)
+    def wrong(i):
+        out = right(i)
+        return scaled(out) if isinstance(out, torch.Tensor) else tuple(map(scaled, out))
+
+    monkeypatch.setattr(OPERATORS[name], "forward", wrong)
     row = bench_ops(options(name))["rows"][0]
     assert not row["agreement"]["agrees"]
     assert row["forward"]["speedup"] is None
     assert row["forward"]["ours"]["median_ms"] > 0
 
 
-@pytest.mark.parametrize("name", sorted(set(HOMES) - {"attend_fire", "enter_fire"}))
+@pytest.mark.parametrize("name", sorted(set(OPERATOR_NAMES) - {"attend_fire", "enter_fire"}))
 def test_a_wrong_gradient_is_seen(monkeypatch, name):
-    right = getattr(plain, f"{name}_backward")
+    operator, method = OPERATORS[name], "backward"
+    if name == "pooled_rates":
+        operator, method = OPERATORS["pooled_rates_backward"], "forward"
+    right = getattr(operator, method)
 
     def half(*given):
         out = right(*given)
-        return out / 2 if isinstance(out, torch.Tensor) else [part / 2 for part in out]
+        return out / 2 if isinstance(out, torch.Tensor) else type(out)(part / 2 for part in out)
 
-    monkeypatch.setattr(plain, f"{name}_backward", half)
+    monkeypatch.setattr(operator, method, half)
     row = bench_ops(options(name))["rows"][0]
     checks = row["agreement"]["checks"]
     assert checks["output differs by"]["found"] <= checks["output differs by"]["allowed"]
@@ -84,13 +89,13 @@ def test_a_wrong_gradient_is_seen(monkeypatch, name):
 
 
 def test_flipped_spikes_are_seen(monkeypatch):
-    right = plain.norm_fire
+    right = OPERATORS["norm_fire"].forward
 
-    def silent(*given):
-        spikes, *rest = right(*given)
+    def silent(i):
+        spikes, *rest = right(i)
         return torch.zeros_like(spikes) if spikes.dtype == torch.uint8 else spikes, *rest
 
-    monkeypatch.setattr(plain, "norm_fire", silent)
+    monkeypatch.setattr(OPERATORS["norm_fire"], "forward", silent)
     row = bench_ops(options("norm_fire"))["rows"][0]
     checks = row["agreement"]["checks"]
     assert checks["share of spikes flipped"]["found"] > 0.01

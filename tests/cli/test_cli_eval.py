@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ripe_mambaspike.cli.evaluate import show
+from ripe_mambaspike.cli.evaluate import show_evaluation
 from ripe_mambaspike.models.labels import read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 
@@ -136,7 +136,7 @@ def test_a_network_without_labels(refused, saved, finished, tmp_path):
 def test_top5_of_few_classes_is_left_out(capsys):
     document = {"top1": 0.75, "top5": None, "n": 8, "set": "mine", "cut": "only", "split": "test", "form": "training"}
     document["store"] = "0123456789abcdef"
-    show({**document, "shuffled": False, "per_class": [], "rates": []})
+    show_evaluation({**document, "shuffled": False, "per_class": [], "rates": []})
     said = capsys.readouterr().out
     assert "top-1 75.00 %" in said
     assert "top-5" not in said

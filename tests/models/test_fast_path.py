@@ -166,7 +166,7 @@ def test_few_patches_through_every_branch_are_many_through_moments(small, louder
     monkeypatch.setattr(RepConv, "each_branch", lambda *given, **how: taken.append(1) or each_branch(*given, **how))
     results = []
     for few in (0, 10**9):
-        monkeypatch.setattr(layers, "FEW", few)
+        monkeypatch.setattr(layers, "MIN_PATCHES", few)
         results.append(evaluated(louder(small()).train(), x, RELAXED, "auto"))
     if backend(x) != "native":
         pytest.skip("there is no compiler, and without one the moments are always taken")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, from_pretrained, fuse
-from ripe_mambaspike.account.document import account
+from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.evaluation import evaluation
@@ -92,8 +92,8 @@ def test_one_sample_on_one_cell_cannot_be_normalised(model):
 def test_the_account_of_a_baseline_is_of_its_own_resolution():
     baseline = create_model("mamba-spike-nmnist", seed=0)
     with pytest.raises(InputError, match="34×34"):
-        account(baseline, synthetic_clip(10, 48, 48), "a test")
-    document = account(baseline, synthetic_clip(4, 34, 34), "a test")
+        account_clip(baseline, synthetic_clip(10, 48, 48), "a test")
+    document = account_clip(baseline, synthetic_clip(4, 34, 34), "a test")
     assert document["parameters"]["deployed"] == 1_026_506
     assert document["counted_at"] == {"time_steps": 4, "in_size": [34, 34]}
 

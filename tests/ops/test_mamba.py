@@ -1,10 +1,11 @@
-"""Mamba in one and in both directions against token-by-token loops, and against two public implementations."""
+"""Mamba against token-by-token loops, and against two public implementations."""
 
 import pytest
 import torch
 
-from ripe_mambaspike.ops import bidirectional_mamba, mamba
-from ripe_mambaspike.ops.mamba_inner.reference import BidirectionalState, MambaState, MambaWeights, causal_conv
+from ripe_mambaspike.ops import mamba
+from ripe_mambaspike.ops.mamba_inner import MambaState
+from ripe_mambaspike.ops.mamba_inner.reference import MambaWeights, causal_conv
 
 B, WIDTH, INNER, RANK, STATES, TAPS = 2, 6, 12, 2, 4, 4
 FIELDS = MambaWeights._fields
@@ -17,25 +18,25 @@ def draw(*shape, scale=1.0):
 def weights(prefix="", conv_bias=True):
     shapes = {
         "in_proj": (2 * INNER, WIDTH),
-        "conv": (INNER, TAPS),
-        "conv_bias": (INNER,),
+        "conv1d_weight": (INNER, TAPS),
+        "conv1d_bias": (INNER,),
         "x_proj": (RANK + 2 * STATES, INNER),
         "dt_proj": (INNER, RANK),
         "dt_bias": (INNER,),
-        "a_log": (INNER, STATES),
-        "skip": (INNER,),
+        "A_log": (INNER, STATES),
+        "D": (INNER,),
         "out_proj": (WIDTH, INNER),
     }
-    return {prefix + n: draw(*s, scale=0.5) for n, s in shapes.items() if conv_bias or n != "conv_bias"}
+    return {prefix + n: draw(*s, scale=0.5) for n, s in shapes.items() if conv_bias or n != "conv1d_bias"}
 
 
 def states(prefix=""):
-    return {prefix + "recent": draw(B, TAPS - 1, INNER), prefix + "hidden": draw(B, INNER, STATES)}
+    return {prefix + "conv": draw(B, TAPS - 1, INNER), prefix + "ssm": draw(B, INNER, STATES)}
 
 
 def take(given, prefix=""):
     """(weights, state or None) out of named tensors."""
-    state = MambaState(given[prefix + "recent"], given[prefix + "hidden"]) if prefix + "recent" in given else None
+    state = MambaState(given[prefix + "conv"], given[prefix + "ssm"]) if prefix + "conv" in given else None
     return MambaWeights(*(given.get(prefix + name) for name in FIELDS)), state
 
 
@@ -56,7 +57,7 @@ def slow_mamba(x, w, state=None):
         return v / (1 + torch.exp(-v))
 
     recent, hidden = (None, x.new_zeros(B, INNER, STATES)) if state is None else state
-    inner, recent = slow_conv(x @ w.in_proj[:INNER].T, w.conv, w.conv_bias, recent)
+    inner, recent = slow_conv(x @ w.in_proj[:INNER].T, w.conv1d_weight, w.conv1d_bias, recent)
     inner, gate = silu(inner), silu(x @ w.in_proj[INNER:].T)
     tokens = []
     for t in range(x.shape[1]):
@@ -64,40 +65,18 @@ def slow_mamba(x, w, state=None):
         mixed = now @ w.x_proj.T
         step, into, out_of = mixed[:, :RANK], mixed[:, RANK : RANK + STATES], mixed[:, RANK + STATES :]
         delta = torch.log(1 + torch.exp(step @ w.dt_proj.T + w.dt_bias))[..., None]
-        hidden = torch.exp(-delta * torch.exp(w.a_log)) * hidden + delta * into[:, None] * now[..., None]
-        y = (hidden * out_of[:, None]).sum(-1) + w.skip * now
+        hidden = torch.exp(-delta * torch.exp(w.A_log)) * hidden + delta * into[:, None] * now[..., None]
+        y = (hidden * out_of[:, None]).sum(-1) + w.D * now
         tokens.append((y * gate[:, t]) @ w.out_proj.T)
     return torch.stack(tokens, 1), (recent, hidden)
-
-
-def slow_both(x, ahead, behind, merge, merge_bias, state):
-    forward, forward_state = slow_mamba(x, ahead, state.forward)
-    order = list(range(x.shape[1]))[::-1]
-    backward, backward_state = slow_mamba(x[:, order], behind, state.backward)
-    both = torch.cat((forward, backward[:, order]), -1)
-    return both @ merge.T + merge_bias, (forward_state, backward_state)
 
 
 def mamba_inputs(length, state=True, conv_bias=True):
     return {"x": draw(B, length, WIDTH)} | weights(conv_bias=conv_bias) | (states() if state else {})
 
 
-def both_inputs(length, state=True):
-    given = {"x": draw(B, length, WIDTH)} | weights("f_") | weights("b_")
-    given |= {"merge": draw(WIDTH, 2 * WIDTH), "merge_bias": draw(WIDTH)}
-    return given | (states("f_") | states("b_") if state else {})
-
-
 def one_way(fn):
     return lambda x, **given: fn(x, *take(given))
-
-
-def two_way(fn):
-    def run(x, merge, merge_bias, **given):
-        (ahead, forward), (behind, backward) = take(given, "f_"), take(given, "b_")
-        return fn(x, ahead, behind, merge, merge_bias, BidirectionalState(forward, backward))
-
-    return run
 
 
 def conv_inputs(length):
@@ -112,7 +91,6 @@ def conv_inputs(length):
 CASES = [
     pytest.param(causal_conv, slow_conv, conv_inputs, id="causal_conv"),
     pytest.param(one_way(mamba), one_way(slow_mamba), mamba_inputs, id="mamba"),
-    pytest.param(two_way(bidirectional_mamba), two_way(slow_both), both_inputs, id="bidirectional"),
 ]
 cases = pytest.mark.parametrize(("fn", "slow", "inputs"), CASES)
 
@@ -126,13 +104,6 @@ def test_equals_the_slow_reference(agree, fn, slow, inputs, length):
 @pytest.mark.parametrize("conv_bias", [False, True])
 def test_without_a_state_and_without_a_bias(agree, conv_bias):
     agree(one_way(mamba), one_way(slow_mamba), mamba_inputs(7, False, conv_bias), float32=1e-5)
-
-
-def test_both_directions_without_a_state(agree):
-    def without(x, merge, merge_bias, **given):
-        return bidirectional_mamba(x, take(given, "f_")[0], take(given, "b_")[0], merge, merge_bias)
-
-    agree(without, two_way(slow_both), both_inputs(7, state=False), float32=1e-5)
 
 
 @cases
@@ -158,33 +129,10 @@ def test_pieces_of_one_direction_equal_one_call(agree_in_float32, over_time, siz
     agree_in_float32(in_pieces, one_way(mamba), mamba_inputs(33, state), tolerance=4e-6)
 
 
-@pytest.mark.parametrize("state", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 2, 1, 29), (16, 17)])
-def test_pieces_of_both_directions_equal_one_call_in_two_sweeps(agree_in_float32, sizes, state):
-    """The first sweep, from the end, finds the backward states; the second, from the start, the outputs."""
-
-    def in_pieces(x, ahead, behind, merge, merge_bias, state):
-        def piece(x, forward, backward):
-            return bidirectional_mamba(x, ahead, behind, merge, merge_bias, BidirectionalState(forward, backward))
-
-        pieces = x.split(sizes, 1)
-        backward = [state.backward]
-        for part in pieces[::-1]:
-            backward.append(piece(part, None, backward[-1])[1].backward)
-        forward, outputs = state.forward, []
-        for part, after in zip(pieces, backward[-2::-1], strict=True):
-            out, final = piece(part, forward, after)
-            forward = final.forward
-            outputs.append(out)
-        return torch.cat(outputs, 1), (forward, backward[-1])
-
-    agree_in_float32(two_way(in_pieces), two_way(bidirectional_mamba), both_inputs(33, state), tolerance=4e-6)
-
-
 @cases
 def test_bfloat16(close_in_bfloat16, fn, slow, inputs):
     """Without states; the hidden state of the scan is float32, what the convolution remembers is its input."""
-    given = {k: v for k, v in inputs(33).items() if not k.endswith(("recent", "hidden", "initial_state"))}
+    given = {k: v for k, v in inputs(33).items() if not k.endswith(("conv", "ssm", "initial_state"))}
 
     def outputs_alone(**leaves):
         return fn(**leaves)[0]
@@ -198,9 +146,9 @@ def test_bfloat16(close_in_bfloat16, fn, slow, inputs):
 def test_the_hidden_state_and_the_decay_are_float32_for_bfloat16_inputs():
     given = {name: tensor.bfloat16() for name, tensor in mamba_inputs(7, state=False).items()}
     y, state = one_way(mamba)(**given)
-    expected, wide = one_way(mamba)(**given | {"a_log": given["a_log"].float()})
-    assert state.hidden.dtype == torch.float32
-    assert torch.equal(state.hidden, wide.hidden)
+    expected, wide = one_way(mamba)(**given | {"A_log": given["A_log"].float()})
+    assert state.ssm.dtype == torch.float32
+    assert torch.equal(state.ssm, wide.ssm)
     assert torch.equal(y, expected)
 
 

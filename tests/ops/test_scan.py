@@ -70,7 +70,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("fitting", "blocks"), BLOCKS)
 def test_blocks_of_the_batch_and_of_the_channels(agree, reproducible, monkeypatch, fitting, blocks):
     """Five samples of three channels, the last block of either smaller than the others."""
-    monkeypatch.setattr(scan, "MOST_ELEMENTS", fitting * 64 * 2 + 1)
+    monkeypatch.setattr(scan, "MAX_ELEMENTS", fitting * 64 * 2 + 1)
     given = inputs(64, batch=5, channels=3, states=2)
     assert len(list(scan._blocks(torch.zeros(8, 5, 3, 8), given["decay"]))) == blocks
     agree(selective_scan, slow_scan, given, float32=1e-5)

@@ -8,7 +8,7 @@ import pytest
 
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.train.recipes import load_recipe, with_settings
-from ripe_mambaspike.train.run import train_recipe
+from ripe_mambaspike.train.run import train
 
 CLIPS = {"train": 11, "val": 11, "test": 11}
 SETTINGS = (
@@ -33,19 +33,19 @@ def _settings(root, changed):
 
 
 class Watching:
-    """Keeps what a run tells, and calls what a test wants called."""
+    """A callback that records a run, and calls the given functions."""
 
-    def __init__(self, on_move=None, on_epoch=None):
+    def __init__(self, on_step=None, on_epoch=None):
         self.lines, self.rows, self.bests = [], [], []
-        self.on_move, self.on_epoch = on_move, on_epoch
+        self.on_step, self.on_epoch = on_step, on_epoch
         self.trainer = None
 
     def on_train_begin(self, recipe, data, trainer):
         self.trainer = trainer
 
     def on_step_end(self, trainer):
-        if self.on_move is not None:
-            self.on_move(trainer)
+        if self.on_step is not None:
+            self.on_step(trainer)
 
     def on_epoch_end(self, row, best):
         self.rows.append(row)
@@ -92,12 +92,12 @@ def tiny_words(gestures):
 
 @pytest.fixture(scope="session")
 def go():
-    """Train in a folder; the result."""
+    """Train in a folder; the result as a dict."""
 
-    def train(recipe, folder, callback=None, **how):
-        return train_recipe(recipe, folder, callback or Watching(), **how)
+    def run(recipe, folder, callback=None, **how):
+        return train(recipe, folder, callback=callback or Watching(), **how).to_dict()
 
-    return train
+    return run
 
 
 @pytest.fixture(scope="session")

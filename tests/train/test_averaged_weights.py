@@ -18,7 +18,7 @@ def test_against_a_loop_by_hand():
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(torch.randn_like(p))
-        average.follow(move)
+        average.update(move)
         decay = min(0.9, (1 + move) / (10 + move))
         wanted = [
             decay * old + (1 - decay) * p.detach().double() for old, p in zip(wanted, model.parameters(), strict=True)
@@ -35,10 +35,10 @@ def test_in_place_and_back():
         model.weight.add_(1.0)
     moved = model.weight.detach().clone()
     places = [p.data_ptr() for p in model.parameters()]
-    with average.in_place():
+    with average.swapped_in():
         assert torch.equal(model.weight, first)
     assert torch.equal(model.weight, moved)
-    with pytest.raises(KeyError), average.in_place():
+    with pytest.raises(KeyError), average.swapped_in():
         raise KeyError
     assert torch.equal(model.weight, moved)
     assert torch.equal(average.values[0], first)
@@ -58,11 +58,11 @@ def test_a_run_saves_the_average_and_trains_on_the_weights(tiny, go, watching, t
         first = None
 
         class FromTheStart(watching):
-            def began(self, recipe, data, trainer):
-                super().began(recipe, data, trainer)
+            def on_train_begin(self, recipe, data, trainer):
+                super().on_train_begin(recipe, data, trainer)
                 note(trainer)
 
-        go(recipe, tmp_path / name, FromTheStart(on_move=note))
+        go(recipe, tmp_path / name, FromTheStart(on_step=note))
         ends[name] = list(seen)
     assert len(ends["with"]) == 4
     for one, other in zip(ends["with"], ends["without"], strict=True):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike import from_pretrained, write
 from ripe_mambaspike.api import load
 from ripe_mambaspike.cli.main import main
@@ -45,7 +46,7 @@ def test_fuses_and_predicts(run, tiny, tmp_path, capsys):
     assert main(["fuse", str(run), "--out", str(out), "--json"]) == 0
     small = from_pretrained(out, form="deployed")
     assert json.loads(capsys.readouterr().out)["parameters"]["deployed"] == small.parameter_count()
-    (recording, _, _), *_ = held_out(tiny(), 1)
+    (recording, _, _), *_ = held_out(tiny().data, 1)
     clip = write(recording, tmp_path / "clip.npz")
     shares = []
     for network in (run, out):
@@ -71,7 +72,7 @@ def test_a_recording_in_more_steps_than_it_was_trained_on(tmp_path):
     recording = Recording(make_events(x, y, np.sort(random.integers(0, 90_000, 400)), p), (16, 16))
     found = predict(load(tmp_path / "True", time_steps=9), recording)
     assert len(found.timeline) == 9
-    with pytest.raises(InputError, match="takes from 1 to 4096"):
+    with raises(InputError, field="time_steps"):
         load(tmp_path / "True", time_steps=4097)
-    with pytest.raises(InputError, match=r"takes from 1 to 4$"):
+    with raises(InputError, field="time_steps"):
         load(tmp_path / "False", time_steps=9)

@@ -14,7 +14,7 @@ from ripe_mambaspike.train.chance import (
     MIN_CLIPS,
     chance_warning,
     commonest_share,
-    first_check,
+    first_check_epoch,
     is_at_chance,
     result_warnings,
 )
@@ -81,7 +81,7 @@ def test_nothing_is_said_of_few_clips_or_one_class():
     ],
 )
 def test_when_a_run_is_looked_at(settings, epoch):
-    assert first_check(recipe_of(*settings), 64) == epoch
+    assert first_check_epoch(recipe_of(*settings), 64) == epoch
 
 
 def test_chance_is_the_commonest_class_as_shown():
@@ -147,8 +147,8 @@ def test_a_result_is_judged_by_the_test_part_too():
 def accuracies(monkeypatch, *values):
     """The training accuracy of each epoch to come."""
     left = list(values)
-    real = loop.averages
-    monkeypatch.setattr(loop, "averages", lambda means: {**real(means), "train_top1": left.pop(0)})
+    real = loop.mean_columns
+    monkeypatch.setattr(loop, "mean_columns", lambda means: {**real(means), "train_top1": left.pop(0)})
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from ripe_mambaspike.data.clips import EvalBatches, open_data
+from raising import raises
+from ripe_mambaspike.data.clips import EvalBatches
+from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.models.base import Output
-from ripe_mambaspike.models.evaluate import Evaluation, evaluate
+from ripe_mambaspike.models.evaluate import Evaluation, evaluate_batches
 from ripe_mambaspike.models.pretrained import from_pretrained
 
 CPU = torch.device("cpu")
@@ -55,7 +57,7 @@ def test_counted_by_hand(sizes):
     logits[4, 3] += 10.0
     model = Told(8).train()
     model.inner.eval()
-    found = evaluate(model, parts(logits, labels, sizes), 8)
+    found = evaluate_batches(model, parts(logits, labels, sizes), 8)
     wanted = np.zeros((8, 8), np.int64)
     for true, called in zip(labels, [0, 2, 2, 3, 0, 7, 1], strict=True):
         wanted[true, called] += 1
@@ -75,7 +77,7 @@ def test_counted_by_hand(sizes):
 @pytest.mark.parametrize(("classes", "top5"), [(3, None), (5, None), (6, 1.0)])
 def test_top5_of_five_classes_or_fewer_says_nothing(classes, top5):
     logits = (torch.eye(classes) - 0.01 * torch.arange(classes))[[0, 1, 2]]
-    found = evaluate(Told(classes), parts(logits, [0, 1, 1], [3]), classes)
+    found = evaluate_batches(Told(classes), parts(logits, [0, 1, 1], [3]), classes)
     assert (found.top1, found.top5) == (2 / 3, top5)
 
 
@@ -95,15 +97,15 @@ def test_the_document():
 @pytest.mark.parametrize("sizes", [[], [0]], ids=["no batch", "an empty batch"])
 def test_no_clips_are_refused(sizes):
     batches = [(torch.zeros(size, 2, 2, 8, 8), torch.zeros(size, dtype=torch.int64)) for size in sizes]
-    with pytest.raises(DataError, match="the part has no clips"):
-        evaluate(Told(3), batches, 3)
+    with raises(DataError, field="split"):
+        evaluate_batches(Told(3), batches, 3)
 
 
 def test_the_part_of_a_set_is_counted_once(finished, tiny):
-    data = open_data(tiny())
+    data = open_data(tiny().data)
     model = from_pretrained(finished / "best")
     for size in (4, 32):
-        found = evaluate(model, EvalBatches(data.val, size, CPU), 11)
+        found = evaluate_batches(model, EvalBatches(data.val, size, CPU), 11)
         assert found.n == 11
         assert found.confusion.sum(1).tolist() == np.bincount(data.val.labels, minlength=11).tolist()
         assert math.isfinite(found.loss)
@@ -111,20 +113,20 @@ def test_the_part_of_a_set_is_counted_once(finished, tiny):
 
 def test_the_number_of_the_log(finished, tiny, read_log):
     """The reloaded network gives the validation score of its epoch again, whatever mode it is in."""
-    data = open_data(tiny())
+    data = open_data(tiny().data)
     best = max(read_log(finished), key=lambda row: (float(row["val_top1"]), -float(row["val_loss"])))
     model = from_pretrained(finished / "best").train()
-    found = evaluate(model, EvalBatches(data.val, 32, CPU), 11)
+    found = evaluate_batches(model, EvalBatches(data.val, 32, CPU), 11)
     assert f"{found.top1:.6g}" == best["val_top1"]
     assert f"{found.loss:.6g}" == best["val_loss"]
     assert model.training
 
 
 def test_no_bfloat16_inside(finished, tiny):
-    data = open_data(tiny())
+    data = open_data(tiny().data)
     model = from_pretrained(finished / "best")
-    plain = evaluate(model, EvalBatches(data.val, 32, CPU), 11)
+    plain = evaluate_batches(model, EvalBatches(data.val, 32, CPU), 11)
     with torch.autocast("cpu", torch.bfloat16):
-        again = evaluate(model, EvalBatches(data.val, 32, CPU), 11)
+        again = evaluate_batches(model, EvalBatches(data.val, 32, CPU), 11)
     assert again.loss == plain.loss
     assert (again.confusion == plain.confusion).all()

@@ -8,7 +8,7 @@ import torch
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.train import history
 from ripe_mambaspike.train import trainer as loop
-from ripe_mambaspike.train.history import COLUMNS, filters, write_log
+from ripe_mambaspike.train.history import COLUMNS, tdm_columns, write_log
 from ripe_mambaspike.train.objective import relaxed_weight
 from ripe_mambaspike.train.schedule import learning_rate, sharpness
 
@@ -60,7 +60,7 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
     recipe = tiny("schedule.batch_size=11", "schedule.epochs=3", "run.validate_every=3", *settings)
     a_pass = 2 if "schedule.batch_size=6" in settings else 1
     rates = []
-    callback = watching(on_move=lambda trainer: rates.extend({g["lr"] for g in trainer.optimizer.param_groups}))
+    callback = watching(on_step=lambda trainer: rates.extend({g["lr"] for g in trainer.optimizer.param_groups}))
     go(recipe, tmp_path / "run", callback)
     rows, epochs = read_log(tmp_path / "run"), recipe.schedule.epochs
     assert [row["epoch"] for row in rows] == [str(number + 1) for number in range(epochs)]
@@ -73,7 +73,7 @@ def test_the_schedule_is_in_the_log(tiny, go, read_log, watching, tmp_path, sett
 def test_filters_follow_the_schedule_at_their_own_rate(tiny, go, watching, tmp_path):
     recipe = tiny("schedule.batch_size=11", "schedule.epochs=2", "optimizer.tdm_lr_scale=4")
     rates = []
-    callback = watching(on_move=lambda trainer: rates.append([g["lr"] for g in trainer.optimizer.param_groups]))
+    callback = watching(on_step=lambda trainer: rates.append([g["lr"] for g in trainer.optimizer.param_groups]))
     go(recipe, tmp_path / "run", callback)
     wanted = [learning_rate(recipe, move, 1, move + 1) for move in range(2)]
     assert rates == [[rate, 4 * rate, rate] for rate in wanted]
@@ -89,7 +89,7 @@ def test_the_means_are_by_clips(tiny, go, read_log, monkeypatch, tmp_path):
         settings_seen.append(settings)
         return parts
 
-    monkeypatch.setattr(loop, "whole_step", spy)
+    monkeypatch.setattr(loop, "accumulated_step", spy)
     go(tiny("schedule.grad_accum_steps=2"), tmp_path / "run")
     rows = read_log(tmp_path / "run")
     assert [clips for clips, _ in found] == [8, 3, 8, 3]
@@ -123,9 +123,9 @@ def test_the_filters_in_order():
         for number, stage in enumerate(model.stages):
             stage.first_conv.coefficient.fill_(-(2.0 * number + 1))
             stage.second_conv.coefficient.fill_(2.0 * number + 2)
-    assert filters(model) == {f"tdm_{layer}": float(layer) for layer in range(1, 7)}
+    assert tdm_columns(model) == {f"tdm_{layer}": float(layer) for layer in range(1, 7)}
     without = create_model("dvsgesture", seed=0, num_classes=11, tdm=False, **fields)
-    assert filters(without) == {f"tdm_{layer}": None for layer in range(1, 7)}
+    assert tdm_columns(without) == {f"tdm_{layer}": None for layer in range(1, 7)}
 
 
 def test_a_board_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, caplog):
@@ -143,7 +143,7 @@ def test_a_board_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, capl
 
     monkeypatch.setattr(history.importlib, "import_module", lambda name: types.SimpleNamespace(SummaryWriter=Writer))
     before = threading.excepthook
-    board = history.Board(tmp_path, 1)
+    board = history.TensorBoardLog(tmp_path, 1)
     for _ in range(2):
         board.write({"epoch": 1, "loss": 0.5})
     board.close()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ripe_mambaspike import from_pretrained
-from ripe_mambaspike.cli.evaluate import shuffled
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.data.samples import held_out, sample_clips, spread_over_classes
+from ripe_mambaspike.inference.evaluate import shuffled_steps
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ def test_samples_are_of_as_many_classes_as_there_can_be(labels, count, wanted):
 
 
 def test_samples_are_test_clips(tiny):
-    recipe = tiny()
-    clips, recordings = sample_clips(recipe, 3), held_out(recipe, 3)
+    data = tiny().data
+    clips, recordings = sample_clips(data, 3), held_out(data, 3)
     assert len({label for _, label, _ in clips}) == 3
     assert [name for _, _, name in clips] == [name for _, _, name in recordings]
     for (counts, _, name), (recording, label, _) in zip(clips, recordings, strict=True):
@@ -39,16 +39,16 @@ def test_samples_are_test_clips(tiny):
 
 
 def test_no_samples_where_the_data_is_gone(tiny, tmp_path):
-    assert sample_clips(tiny(f"data.root={tmp_path}")) is None
+    assert sample_clips(tiny(f"data.root={tmp_path}").data) is None
 
 
 def test_shuffled_clips_have_the_same_steps_in_another_order():
     x, y = torch.arange(6 * 5.0).view(6, 5, 1, 1, 1).expand(6, 5, 2, 3, 3), torch.arange(6)
-    ((given, labels),) = shuffled([(x, y)])
+    ((given, labels),) = shuffled_steps([(x, y)])
     assert torch.equal(labels, y)
     assert torch.equal(given.sort(1).values, x)
     assert len({tuple(row.tolist()) for row in given[:, :, 0, 0, 0] % 5}) > 1
-    ((again, _),) = shuffled([(x, y)])
+    ((again, _),) = shuffled_steps([(x, y)])
     assert torch.equal(given, again)
 
 

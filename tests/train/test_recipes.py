@@ -10,18 +10,19 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ripe_mambaspike.data.augment.settings import BENCHMARKS, Augmentation
+from raising import raises
+from ripe_mambaspike.data.augment.settings import BENCHMARKS
 from ripe_mambaspike.data.sets.registry import dataset_info
+from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.train import recipe_fields
-from ripe_mambaspike.train.recipe import DataSettings, ModelSettings, Recipe, RunSettings, ScheduleSettings
-from ripe_mambaspike.train.recipe_checks import NAME
+from ripe_mambaspike.train.recipe import ModelSettings, Recipe, RunSettings, ScheduleSettings
 from ripe_mambaspike.train.recipes import (
-    check,
-    describe,
+    RENAMED_FIELDS,
+    check_recipe,
+    describe_recipe,
     difference,
-    fields_of,
+    field_help,
     list_recipes,
     load_recipe,
     recipe_from,
@@ -30,6 +31,7 @@ from ripe_mambaspike.train.recipes import (
     to_yaml,
     with_settings,
 )
+from ripe_mambaspike.yaml_text import parse_yaml
 
 PAPER = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite"]
 OURS = ["folder", "nmnist-600", "quickstart", "sim-nmnist", "sim-nmnist-real"]
@@ -46,14 +48,8 @@ HYPER = {
 }
 
 
-def refused(call, *named):
-    with pytest.raises(ConfigError) as caught:
-        call()
-    said = str(caught.value)
-    assert len(said.splitlines()) == 1
-    for word in named:
-        assert word in said, said
-    return said
+def read(text):
+    return recipe_from(parse_yaml(text, "here"), "here")
 
 
 # What ships
@@ -91,11 +87,11 @@ def test_every_shipped_recipe(name):
     recipe = load_recipe(name)
     assert recipe.name == name
     dataset_info(recipe.data.dataset)
-    what, command, *_ = describe(name).splitlines()
+    what, command, *_ = describe_recipe(name).splitlines()
     assert what
     assert command.split("  ")[0] == f"ripe train {name}" + " --set data.root=DIR" * (name == "folder")
-    assert recipe_from(yaml.safe_load(to_yaml(recipe, comments=True)), "again") == recipe
-    assert recipe_from(yaml.safe_load(to_yaml(recipe)), "again") == recipe
+    assert read(to_yaml(recipe, comments=True)) == recipe
+    assert read(to_yaml(recipe)) == recipe
     assert recipe_from(to_dict(recipe), "again") == recipe
 
 
@@ -146,156 +142,144 @@ def test_what_is_left_out_keeps_its_default():
         ("data: {grid: [34, 48]}", "data.grid", (34, 48)),
         ("data: {grid: null}", "data.grid", None),
         ("data: {root: null}", "data.root", None),
-        ("data: {root: /there}", "data.root", "/there"),
+        ("data: {root: 2024-01-01}", "data.root", "2024-01-01"),
         ("data: {cache: off}", "data.cache", "off"),
-        ("run: {graph: off}", "run.cuda_graph", "off"),
+        ("run: {cuda_graph: off}", "run.cuda_graph", "off"),
         ("data: {extra: [sim-nmnist=/a]}", "data.extra", ("sim-nmnist=/a",)),
         ("loss: {passes: 1}", "loss.passes", 1),
-        ("data: {binary: yes}", "data.binary", True),
+        ("data: {binary: true}", "data.binary", True),
         ("model: {fields: {drop_path_rate: 1e-1}}", "model.fields", {"drop_path_rate": 0.1}),
         ("model: {fields: {neurons: [lif, lif, silif]}}", "model.fields", {"neurons": ["lif", "lif", "silif"]}),
     ],
 )
 def test_a_value_is_read_by_its_type(text, path, value):
-    made = recipe_from(yaml.safe_load(text), "x")
-    found = {field: (found, type(found)) for field, _, found in recipe_fields.leaves(made)}
-    assert found[path] == (value, type(value))
+    section, name = path.split(".")
+    found = getattr(getattr(read(text), section), name)
+    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "field"),
     [
-        ("schedule: {epoch: 3}", ["here has no field 'schedule.epoch'", "did you mean 'schedule.epochs'"]),
-        ("epochs: 3", ["no field 'epochs'", "did you mean 'schedule.epochs'"]),
-        ("shedule: {}", ["no field 'shedule'", "did you mean 'schedule'"]),
-        ("data: {epochs: 3}", ["no field 'data.epochs'", "did you mean 'schedule.epochs'"]),
-        ("{3: 4}", ["no field '3'"]),
-        ("data: 3", ["here: data is 3", "fields and their values are wanted"]),
-        ("data:", ["here: data is None"]),
-        ("schedule: {epochs: 3.0}", ["here: schedule.epochs is 3.0; a whole number is wanted"]),
-        ("schedule: {epochs: '3'}", ["schedule.epochs is '3'; a whole number"]),
-        ("schedule: {epochs: true}", ["schedule.epochs is True; a whole number"]),
-        ("optimizer: {learning_rate: fast}", ["optimizer.learning_rate is 'fast'; a finite number"]),
-        ("optimizer: {learning_rate: .nan}", ["optimizer.learning_rate is nan; a finite number"]),
-        ("optimizer: {learning_rate: .inf}", ["optimizer.learning_rate is inf; a finite number"]),
-        ("optimizer: {learning_rate: 1e999}", ["optimizer.learning_rate is '1e999'; a finite number"]),
-        (f"optimizer: {{learning_rate: 1{'0' * 400}}}", ["optimizer.learning_rate is 1000", "a finite number"]),
-        ("optimizer: {learning_rate: true}", ["optimizer.learning_rate is True; a finite number"]),
-        ("optimizer: {learning_rate: null}", ["optimizer.learning_rate is None; a finite number"]),
-        ("data: {binary: 1}", ["data.binary is 1; true or false is wanted"]),
-        ("data: {by: events}", ["data.by is 'events'; one of time, count is wanted"]),
-        ("data: {by: off}", ["data.by is False"]),
-        ("loss: {passes: 3}", ["loss.passes is 3; one of 1, 2"]),
-        ("loss: {passes: true}", ["loss.passes is True; one of 1, 2"]),
-        ("loss: {passes: 2.0}", ["loss.passes is 2.0; one of 1, 2"]),
-        ("loss: {passes: [1]}", ["loss.passes is [1]; one of 1, 2"]),
-        ("data: {set: 3}", ["data.dataset is 3; a text"]),
-        ("data: {root: 2024-01-01}", ["data.root is datetime.date(2024, 1, 1); a text (in quotes)"]),
-        ("data: {grid: [1, 2, 3]}", ["data.grid is [1, 2, 3]; one whole number or a list of two"]),
-        ("data: {grid: [34.0, 34]}", ["data.grid is [34.0, 34]"]),
-        ("data: {extra: sim-nmnist=/a}", ["data.extra is 'sim-nmnist=/a'; a list of texts"]),
-        ("data: {extra: [3]}", ["data.extra is [3]; a list of texts"]),
-        ("model: {fields: 3}", ["model.fields is 3; a mapping"]),
-        ("model: {fields: {1: 2}}", ["model.fields is {1: 2}; a mapping"]),
-        ("[]", ["here is []; fields and their values are wanted"]),
-    ],
-)  # fmt: skip
-def test_a_wrong_value_is_one_sentence(text, named):
-    refused(lambda: recipe_from(yaml.safe_load(text), "here"), *named)
-
-
-@pytest.mark.parametrize(
-    ("setting", "wanted"),
-    [
-        ("schedule.epochs=0", "at least 1"),
-        ("schedule.batch_size=0", "at least 1"),
-        ("schedule.grad_accum_steps=0", "at least 1"),
-        ("schedule.warmup_epochs=-1", "at least 0"),
-        ("schedule.warmup_epochs=301", "at most schedule.epochs (300)"),
-        ("schedule.warmup_steps=-1", "at least 0"),
-        ("schedule.first_epochs=-1", "at least 0"),
-        ("schedule.sharpness_start=0", "above 0"),
-        ("schedule.sharpness_end=-1", "above 0"),
-        ("optimizer.learning_rate=1e-7", "at least optimizer.min_learning_rate (1e-06)"),
-        ("optimizer.min_learning_rate=-1", "at least 0"),
-        ("optimizer.tdm_lr_scale=-1", "at least 0"),
-        ("optimizer.weight_decay=-1", "at least 0"),
-        ("optimizer.clip_grad_norm=0", "above 0"),
-        ("loss.spread=-1", "at least 0"),
-        ("loss.consistency=-1", "at least 0"),
-        ("loss.rates=-1", "at least 0"),
-        ("data.dataset=nmist", "did you mean 'nmnist'"),
-        ("data.time_steps=0", "at least 1"),
-        ("data.time_steps=5000", "1 to 4096"),
-        ("data.grid=7", "from 8 to 4096"),
-        ("data.grid=[8, 5000]", "from 8 to 4096"),
-        ("data.extra=[nmnist]", "SET=ROOT"),
-        ("data.extra=[nmnist=]", "SET=ROOT"),
-        ("data.extra=[what=/a]", "SET=ROOT"),
-        ("data.folds=1", "at least 2"),
-        ("data.folds=-2", "at least 0"),
-        ("data.fold=1", "0 (no folds)"),
-        ("data.fold=-1", "at least 0"),
-        ("data.num_workers=-1", "at least 0"),
-        ("run.seed=-1", "at least 0"),
-        ("run.seed=9223372036854775808", "from 0 to 9223372036854775807"),
-        ("run.ema_decay=1", "up to but not 1"),
-        ("run.ema_decay=-0.1", "at least 0"),
-        ("run.recalibrate_batches=0", "at least 1"),
-        ("run.validate_every=0", "at least 1"),
-        ("run.checkpoint_minutes=-1", "at least 0"),
-        ("name=a/b", "letters, digits"),
-        ("name=..", "letters, digits"),
-        ("name=''", "letters, digits"),
-        ("model.name=dvsgestur", "did you mean 'dvsgesture'"),
-        ("model.fields.neuron=lif", "did you mean 'neurons'"),
-        ("model.fields.drop_path_rate=2", "up to but not 1"),
-        ("model.fields.drop_path_rate=much", "a finite number"),
-        ("model.fields.classes=3", "comes from the data"),
-        ("model.fields.steps=3", "comes from the data"),
-        ("model.fields.resolution=34", "comes from the data"),
-        ("model.fields.form=deployed", "comes from the data"),
-        ("augmentation.horizontal_flip=2", "from 0 to 1"),
-        ("augmentation.nda_operations=-1", "from 0 to 100"),
+        ("schedule: {epoch: 3}", "schedule.epoch"),
+        ("epochs: 3", "epochs"),
+        ("{3: 4}", "3"),
+        ("data: 3", "data"),
+        ("data:", "data"),
+        ("schedule: {epochs: 3.0}", "schedule.epochs"),
+        ("schedule: {epochs: '3'}", "schedule.epochs"),
+        ("schedule: {epochs: true}", "schedule.epochs"),
+        ("schedule: {epochs: 1:59}", "schedule.epochs"),
+        ("optimizer: {learning_rate: fast}", "optimizer.learning_rate"),
+        ("optimizer: {learning_rate: .nan}", "optimizer.learning_rate"),
+        ("optimizer: {learning_rate: 1e999}", "optimizer.learning_rate"),
+        ("optimizer: {learning_rate: true}", "optimizer.learning_rate"),
+        ("optimizer: {learning_rate: null}", "optimizer.learning_rate"),
+        ("data: {binary: 1}", "data.binary"),
+        ("data: {binary: yes}", "data.binary"),
+        ("data: {by: events}", "data.by"),
+        ("data: {by: off}", "data.by"),
+        ("loss: {passes: 3}", "loss.passes"),
+        ("loss: {passes: true}", "loss.passes"),
+        ("loss: {passes: [1]}", "loss.passes"),
+        ("data: {dataset: 3}", "data.dataset"),
+        ("data: {grid: [1, 2, 3]}", "data.grid"),
+        ("data: {grid: '48,48'}", "data.grid"),
+        ("data: {grid: [34.0, 34]}", "data.grid"),
+        ("data: {extra: sim-nmnist=/a}", "data.extra"),
+        ("data: {extra: [3]}", "data.extra[0]"),
+        ("model: {fields: 3}", "model.fields"),
+        ("model: {fields: {stage_channels: [.nan, 2, 3]}}", "model.fields.stage_channels[0]"),
+        ("[]", None),
+        ("", None),
     ],
 )
-def test_a_value_out_of_range(setting, wanted):
-    field = setting.partition("=")[0]
-    said = refused(lambda: with_settings(load_recipe("dvsgesture"), [setting]), "recipe 'dvsgesture'", wanted)
-    assert field.rpartition(".")[0] in said
-    assert field.rpartition(".")[2] in said
+def test_a_wrong_value_names_its_field(text, field):
+    with raises(ConfigError, field=field) as caught:
+        read(text)
+    assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_comes_first_leaves_epochs_for_the_rest():
+def test_a_wrong_name_gets_a_hint():
+    for text, meant in (
+        ("schedule: {epoch: 3}", "schedule.epochs"),
+        ("epochs: 3", "schedule.epochs"),
+        ("data: {epochs: 3}", "schedule.epochs"),
+        ("data: {dataset: nmist}", "nmnist"),
+        ("model: {name: dvsgestur}", "dvsgesture"),
+        ("model: {fields: {neuron: lif}}", "neurons"),
+    ):
+        with raises(ConfigError) as caught:
+            read(text)
+        assert f"did you mean '{meant}'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(("earlier", "now"), RENAMED_FIELDS.items())
+def test_an_earlier_name_is_refused_with_todays(earlier, now):
+    section, _, name = earlier.partition(".")
+    with raises(ConfigError, field=earlier) as caught:
+        recipe_from({section: {name: 1} if name else {}}, "here")
+    assert now in str(caught.value)
+    assert now in {*field_help(), "optimizer"}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("schedule.epochs=0", "schedule.batch_size=0", "schedule.grad_accum_steps=0", "schedule.warmup_epochs=-1"),
+        *("schedule.warmup_epochs=301", "schedule.warmup_steps=-1", "schedule.first_epochs=-1"),
+        *("schedule.sharpness_start=0", "schedule.sharpness_end=-1"),
+        *("optimizer.learning_rate=1e-7", "optimizer.min_learning_rate=-1", "optimizer.tdm_lr_scale=-1"),
+        *("optimizer.weight_decay=-1", "optimizer.clip_grad_norm=0"),
+        *("loss.spread=-1", "loss.consistency=-1", "loss.rates=-1"),
+        *("data.dataset=nmist", "data.time_steps=0", "data.time_steps=5000", "data.grid=7", "data.grid=[8, 5000]"),
+        *("data.store=zz", "data.extra=[nmnist]", "data.extra=[nmnist=]", "data.extra=[what=/a]"),
+        *("data.folds=1", "data.folds=-2", "data.fold=1", "data.fold=-1", "data.num_workers=-1"),
+        *("run.seed=-1", "run.seed=9223372036854775808", "run.ema_decay=1", "run.ema_decay=-0.1", "run.threads=2000"),
+        *("run.recalibrate_batches=0", "run.validate_every=0", "run.checkpoint_minutes=-1"),
+        *("name=a/b", "name=..", "name=''", "model.name=dvsgestur"),
+        *("model.fields.neuron=lif", "model.fields.drop_path_rate=2", "model.fields.drop_path_rate=much"),
+        *("model.fields.num_classes=3", "model.fields.time_steps=3", "model.fields.in_size=34"),
+        "model.fields.form=deployed",
+    ],
+)
+def test_a_value_out_of_range(setting):
+    with raises(ConfigError, field=setting.partition("=")[0]) as caught:
+        with_settings(load_recipe("dvsgesture"), [setting])
+    assert "recipe 'dvsgesture'" in str(caught.value)
+
+
+@pytest.mark.parametrize("setting", ["augmentation.horizontal_flip=2", "augmentation.nda_operations=-1"])
+def test_augmentation_checks_itself(setting):
+    with raises(ConfigError) as caught:
+        with_settings(load_recipe("dvsgesture"), [setting])
+    assert "augmentation" in str(caught.value)
+
+
+def test_data_first_leaves_epochs_for_the_rest():
     with_settings(load_recipe("quickstart"), ["schedule.epochs=3"])
-    said = refused(lambda: with_settings(load_recipe("quickstart"), ["schedule.epochs=2"]), "recipe 'quickstart'")
-    assert said.endswith("schedule.first_epochs is 2; fewer than schedule.epochs (2) is wanted")
-    with_settings(load_recipe("dvsgesture"), ["schedule.epochs=1", "schedule.warmup_epochs=1"])  # nothing comes first
+    with raises(ConfigError, field="schedule.first_epochs"):
+        with_settings(load_recipe("quickstart"), ["schedule.epochs=2"])
+    with_settings(load_recipe("dvsgesture"), ["schedule.epochs=1", "schedule.warmup_epochs=1"])  # without data.first
 
 
 def test_the_ends_of_the_ranges_are_allowed():
-    made = with_settings(
-        load_recipe("dvsgesture"),
-        [
-            "schedule.epochs=10",
-            "optimizer.learning_rate=1e-6",
-            "data.folds=2",
-            "data.fold=1",
-            "run.ema_decay=0.999",
-            "data.grid=8",
-        ],
-    )
+    words = ["schedule.epochs=10", "optimizer.learning_rate=1e-6", "data.folds=2", "data.fold=1", "data.grid=8"]
+    made = with_settings(load_recipe("dvsgesture"), [*words, "run.ema_decay=0.999"])
     assert made.schedule.warmup_epochs == made.schedule.epochs == 10
     assert made.optimizer.learning_rate == made.optimizer.min_learning_rate
-    iterations = with_settings(made, ["schedule.epochs=1", "schedule.warmup_steps=5"])  # instead of epochs
-    assert iterations.schedule.epochs == 1
+    assert with_settings(made, ["schedule.epochs=1", "schedule.warmup_steps=5"]).schedule.epochs == 1
 
 
 def test_a_recipe_made_in_python_can_be_checked():
-    check(Recipe())
-    refused(lambda: check(Recipe(schedule=ScheduleSettings(epochs=0))), "schedule.epochs is 0")
-    refused(lambda: check(Recipe(data=DataSettings(grid=(64,)))), "data.grid is (64,)")
-    refused(lambda: check(Recipe(model=ModelSettings("nmnist", {"width": 3}))), "width", "nmnist")
+    check_recipe(Recipe())
+    for recipe, field in (
+        (Recipe(schedule=ScheduleSettings(epochs=0)), "schedule.epochs"),
+        (Recipe(data=DataSettings(grid=(64,))), "data.grid"),
+        (Recipe(model=ModelSettings("nmnist", {"width": 3})), "model.fields.width"),
+    ):
+        with raises(ConfigError, field=field):
+            check_recipe(recipe)
 
 
 # Files
@@ -303,11 +287,11 @@ def test_a_recipe_made_in_python_can_be_checked():
 
 def test_a_file(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text("# What it is\n# Its command\nname: mine\noptimiser:\n  lr: 2e-3\n")
+    path.write_text("# What it is\n# Its command\nname: mine\noptimizer:\n  learning_rate: 2e-3\n")
     recipe = load_recipe(path)
     assert load_recipe(str(path)) == recipe
     assert (recipe.name, recipe.optimizer.learning_rate) == ("mine", 2e-3)
-    assert describe(path) == "What it is\nIts command"
+    assert describe_recipe(path) == "What it is\nIts command"
 
 
 def test_saving_and_loading(tmp_path):
@@ -315,101 +299,57 @@ def test_saving_and_loading(tmp_path):
         save_recipe(load_recipe(name), tmp_path / "recipe.yaml")
         assert load_recipe(tmp_path / "recipe.yaml") == load_recipe(name)
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
-    refused(lambda: save_recipe(Recipe(), tmp_path / "no" / "recipe.yaml"), "no/recipe.yaml", "cannot be written")
+    with raises(ConfigError, path=tmp_path / "no" / "recipe.yaml"):
+        save_recipe(Recipe(), tmp_path / "no" / "recipe.yaml")
 
 
 def test_an_unknown_name_names_the_nearest():
-    said = refused(lambda: load_recipe("dvs-gesture"), "'dvs-gesture'", "did you mean 'dvsgesture'?")
-    for name in SHIPPED:
-        assert name in said
-    refused(lambda: load_recipe(""), "no recipe ''")
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (b"name: [", ["cannot be read as YAML", "line 1"]),
-        (b"name: a\n\tb: c", ["cannot be read as YAML", "line 2"]),
-        (b"just words", ["'just words'"]),
-        (b"", ["None"]),
-        (b"\xff\xfe\x00", ["no text in UTF-8"]),
-        (b"name: \x01", ["cannot be read as YAML"]),
-        (b"!!python/object/apply:os.system ['true']", ["cannot be read as YAML"]),
-        (b"name: a\nname: b", ["has the field 'name' twice"]),
-        (b"a: &x [1]\nb: *x", ["uses an alias"]),
-        (b"a: &x [*x]", ["uses an alias"]),
-        (b"[" * 5000, ["20 deep"]),
-        (b"{? [1] : 2}", ["cannot be read as YAML"]),
-        (b"run: {seed: " + b"1" * 5000 + b"}", ["cannot be read as YAML"]),
-        (b"run: {seed: 0" + b" " * 70000 + b"}", ["at most 65,536 are read"]),
-    ],
-    ids=range(14),
-)
-def test_a_file_that_is_no_recipe(tmp_path, content, named):
-    path = tmp_path / "mine.yaml"
-    path.write_bytes(content)
-    refused(lambda: load_recipe(path), "mine.yaml", *named)
+    with raises(ConfigError, field="recipe") as caught:
+        load_recipe("dvs-gesture")
+    assert all(name in str(caught.value) for name in (*SHIPPED, "did you mean 'dvsgesture'?"))
+    with raises(ConfigError, field="recipe"):
+        load_recipe("")
 
 
 HUGE = "0x" + "f" * 5000  # more digits than Python prints
+HOSTILE = [
+    *("name: [", "name: a\n\tb: c", "just words", "", "name: \x01", "name: a\nname: b", "{? [1] : 2}", "2: 1", "~: 1"),
+    *("a: &x [1]\nb: *x", "a: &x [*x]", "[" * 5000, "run: {seed: " + "1" * 5000 + "}", f"schedule: {{epochs: {HUGE}}}"),
+    *("run: {seed: 0" + " " * 70000 + "}", "data: {first: [" + "a, " * 12000 + "a]}", "{" * 3000, "a: " * 3000),
+    *(f"optimizer: {{learning_rate: {HUGE}}}", f"data: {{grid: [{HUGE}, 1]}}", f"loss: {{passes: {HUGE}}}"),
+    *(f"model: {{fields: {{head_hidden_size: {HUGE}}}}}", f"name: {HUGE}", f"model: {{fields: {{? {HUGE} : 1}}}}"),
+    *("schedule: {epochs: 1" + ":59" * 2000 + "}", "- " * 3000, "? " * 3000, "2020-01-01: 1", "? [a]\n: 1"),
+    *("{" + ", ".join(map(str, range(6000))) + "}", "data: !!set {a}", "data: !!omap [a: 1]", "--- {}\n--- {}"),
+    *("!!python/object/apply:os.system ['true']", "name: !!python/name:os.system", "name: 2020-99-99 x/y"),
+    *("model: {fields: {stage_channels: {a: [1, {b: 2}]}}}", "data: {time_steps: 1, 'time_steps': 2}"),
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        f"schedule: {{epochs: {HUGE}}}",
-        f"optimizer: {{learning_rate: {HUGE}}}",
-        f"data: {{grid: [{HUGE}, 1]}}",
-        f"loss: {{passes: {HUGE}}}",
-        f"model: {{fields: {{head_hidden_size: {HUGE}}}}}",
-        f"name: {HUGE}",
-        f"model: {{fields: {{? {HUGE} : 1}}}}",
-        "schedule: {epochs: 1" + ":59" * 2000 + "}",
-        "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
-        "data: {first: [" + "a, " * 12000 + "a]}",
-        "{" * 3000,
-        "a: " * 3000,
-        "- " * 3000,
-        "? " * 3000,
-        "{" + ", ".join(map(str, range(6000))) + "}",
-        "2: 1",
-        "~: 1",
-        "2020-01-01: 1",
-        "? [a]\n: 1",
-        "data: !!set {a}",
-        "data: !!omap [a: 1]",
-        "name: !!python/name:os.system",
-        "name: 2020-99-99",
-        "optimizer: {learning_rate: .nan}",
-        "optimizer: {learning_rate: .inf}",
-        "model: {fields: {stage_channels: [.nan, 2, 3]}}",
-        "model: {fields: {stage_channels: {a: [1, {b: 2}]}}}",
-        "data: {steps: 1, 'steps': 2}",
-        "--- {}\n--- {}",
-    ],
-)
-def test_hostile_files(tmp_path, content):
+@pytest.mark.parametrize("content", [*HOSTILE, b"\xff\xfe\x00"], ids=range(len(HOSTILE) + 1))
+def test_a_file_that_is_no_recipe(tmp_path, content):
     """A ConfigError of one line, and no other exception."""
     path = tmp_path / "mine.yaml"
-    path.write_text(content)
-    refused(lambda: load_recipe(path), "mine.yaml")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with raises(ConfigError) as caught:
+        load_recipe(path)
+    assert "mine.yaml" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("field", ["schedule.epochs", "model.fields.head_hidden_size", "name"])
 def test_settings_with_endless_numbers(field):
-    refused(lambda: with_settings(load_recipe("nmnist"), [f"{field}={HUGE}"]))
+    with raises(ConfigError):
+        with_settings(load_recipe("nmnist"), [f"{field}={HUGE}"])
 
 
 def test_no_file(tmp_path):
-    refused(lambda: load_recipe(tmp_path / "mine.yaml"), "mine.yaml is not there")
-    refused(lambda: load_recipe("mine.yml"), "mine.yml is not there")
-    refused(lambda: load_recipe("a\0.yaml"), "no path")
-    refused(lambda: load_recipe("x" * 5000 + ".yaml"), "cannot be read")
-    refused(lambda: load_recipe(tmp_path), "is a folder")
-    save_recipe(Recipe(), tmp_path / "recipe.yaml")
-    refused(lambda: load_recipe(tmp_path), "is a folder", str(tmp_path / "recipe.yaml"))
     os.mkfifo(tmp_path / "pipe.yaml")
-    refused(lambda: load_recipe(tmp_path / "pipe.yaml"), "not a regular file")
+    save_recipe(Recipe(), tmp_path / "recipe.yaml")
+    for name in (tmp_path / "mine.yaml", "mine.yml", "x" * 5000 + ".yaml", tmp_path, tmp_path / "pipe.yaml"):
+        with raises(ConfigError, path=name):
+            load_recipe(name)
+    with raises(ConfigError):
+        load_recipe("a\0.yaml")
 
 
 # Setting and comparing
@@ -418,76 +358,58 @@ def test_no_file(tmp_path):
 def test_settings():
     before = load_recipe("dvsgesture")
     words = ["schedule.epochs=30", "data.grid=[34,48]", "data.cache=off", "optimizer.learning_rate=1e-2", "name=mine"]
-    words += ["data.root=", "model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path_rate=0.3"]
+    words += ["data.root=", "data.store=1234567890123456"]
+    words += ["model.fields.neurons=[lif, lif, lif]", "model.fields.drop_path_rate=0.3"]
     after = with_settings(before, words)
     assert (after.schedule.epochs, after.data.grid, after.data.cache, after.name) == (30, (34, 48), "off", "mine")
-    assert (after.optimizer.learning_rate, after.data.root) == (1e-2, None)
+    assert (after.optimizer.learning_rate, after.data.root, after.data.store) == (1e-2, None, "1234567890123456")
     assert after.model.fields == {"neurons": ["lif"] * 3, "drop_path_rate": 0.3}
     assert before == load_recipe("dvsgesture")  # unchanged, its mapping too
-    changed = ["name", "data.grid", "data.cache", "model.fields.neurons", "model.fields.drop_path_rate"]
-    assert difference(before, after) == [*changed, "optimizer.learning_rate", "schedule.epochs"]
+    changed = ["name", "data.store", "data.grid", "data.cache", "optimizer.learning_rate", "schedule.epochs"]
+    fields = ["model.fields.neurons", "model.fields.drop_path_rate"]
+    assert sorted(difference(before, after)) == sorted([*changed, *fields])
     assert difference(after, after) == []
     assert with_settings(after, ["model.fields={}"]).model.fields == {}
     assert with_settings(before, []) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "field"),
     [
-        (["schedule.epochs"], ["'schedule.epochs'", "field=value"]),
-        (["=3"], ["'=3'", "field=value"]),
-        (["schedule.epoch=3"], ["recipe 'dvsgesture' has no field 'schedule.epoch'", "'schedule.epochs'"]),
-        (["epochs=3"], ["no field 'epochs'", "did you mean 'schedule.epochs'"]),
-        (["batchsize=3"], ["did you mean 'schedule.batch_size'"]),
-        (["schedule={epochs: 3}"], ["schedule is a part"]),
-        (["model.fields.=3"], ["no field 'model.fields.'"]),
-        (["run.seed=1", "run.seed=2"], ["run.seed was set twice"]),
-        (["model.fields={}", "model.fields.tdm=false"], ["model.fields.tdm was set twice (as model.fields"]),
-        (["run.seed=[", "run.seed=2"], ["'run.seed=['", "cannot be read as YAML"]),
-        (["schedule.epochs=three"], ["schedule.epochs is 'three'; a whole number is wanted"]),
+        (["schedule.epochs"], None),
+        (["=3"], None),
+        (["schedule.epoch=3"], "schedule.epoch"),
+        (["epochs=3"], "epochs"),
+        (["schedule={epochs: 3}"], "schedule"),
+        (["model.fields.=3"], "model.fields."),
+        (["run.seed=1", "run.seed=2"], "run.seed"),
+        (["model.fields={}", "model.fields.tdm=false"], "model.fields.tdm"),
+        (["run.seed=["], None),
+        (["schedule.epochs=three"], "schedule.epochs"),
     ],
 )
-def test_settings_that_make_no_sense(words, named):
-    refused(lambda: with_settings(load_recipe("dvsgesture"), words), *named)
+def test_settings_that_make_no_sense(words, field):
+    with raises(ConfigError, field=field):
+        with_settings(load_recipe("dvsgesture"), words)
 
 
 # Help
 
 
 def test_every_field_has_the_comment_written_behind_it():
-    found = {field.path: field for field in fields_of()}
-    expected = [path for path, _, _ in recipe_fields.leaves(Recipe())]
-    assert list(found) == expected
-    assert found["data.time_steps"].help == "T, time bins of a clip"
-    assert found["optimizer.decay_rule"].help == 'what decays: see train.step; "release" repeats its slip'
-    assert found["model.fields"].help == "other fields of its config, such as {neurons: [lif, lif, lif]}"
-    assert found["augmentation.mixup_alpha"].help == "Mixup's λ ~ Beta(α, α)"
-    assert all(field.help for field in found.values())
-    assert found["data.grid"].default == [64, 64]
-    assert found["data.by"].type == "one of time, count"
-    assert found["data.root"].type == "a text or null"
-
-
-def test_comments_over_several_lines_and_signs_in_texts():
-    assert recipe_fields.comments_of(Sample) == {"a": "behind the last line", "b": "with # a sign", "c": ""}
-
-
-@dataclasses.dataclass
-class Sample:
-    a: tuple[int, ...] = (
-        1,
-        2,
-    )  # behind the last line
-    b: str = "# none"  # with # a sign
-    # a line of its own
-    c: int = 3
+    found = field_help()
+    flat = {f"{part}.{name}" for part, values in to_dict(Recipe()).items() if part != "name" for name in values}
+    assert set(found) == {"name", *flat}
+    assert found["data.time_steps"] == "T, time bins of a clip"
+    assert found["augmentation.mixup_alpha"] == "Mixup's λ ~ Beta(α, α)"
+    assert all(found.values())
 
 
 def test_the_written_yaml_says_what_each_field_means():
     text = to_yaml(load_recipe("nmnist"), comments=True)
-    assert "\n  steps: 10  # T, time bins of a clip\n" in text
+    assert "\n  time_steps: 10  # T, time bins of a clip\n" in text
     assert "\n  grid: [34, 34]  # " in text
-    assert "\noptimiser:  # AdamW\n" in text
+    assert "\noptimizer:  # AdamW\n" in text
     assert "#" not in to_yaml(load_recipe("nmnist"))
     assert list(yaml.safe_load(text)) == [field.name for field in dataclasses.fields(Recipe)]
 
@@ -503,7 +425,7 @@ texts = st.text(max_size=20)
 @st.composite
 def made_recipes(draw):
     epochs = draw(counts)
-    lr_min = draw(st.floats(0, 1))
+    min_rate = draw(st.floats(0, 1))
     folds = draw(st.sampled_from([0, 2, 5]))
     fields = {
         "neurons": st.sampled_from([["lif"] * 3, "silif"]),
@@ -511,11 +433,11 @@ def made_recipes(draw):
         "tdm": st.booleans(),
     }
     values = {
-        "name": draw(st.from_regex(NAME, fullmatch=True)),
+        "name": draw(st.from_regex(r"\w[\w.+-]{0,99}", fullmatch=True)),
         "data": {
             "root": draw(st.none() | texts),
             "cut": draw(st.none() | texts),
-            "steps": draw(st.integers(1, 4096)),
+            "time_steps": draw(st.integers(1, 4096)),
             "grid": [draw(st.integers(8, 4096)), draw(st.integers(8, 4096))],
             "extra": ["sim-nmnist=" + root for root in draw(st.lists(st.text(min_size=1, max_size=9), max_size=3))],
             "folds": folds,
@@ -524,35 +446,24 @@ def made_recipes(draw):
             "binary": draw(st.booleans()),
         },
         "model": {"name": "nmnist", "fields": draw(st.fixed_dictionaries({}, optional=fields))},
-        "optimizer": {"lr": lr_min + draw(positive), "lr_min": lr_min, "weight_decay": draw(share)},
+        "optimizer": {
+            "learning_rate": min_rate + draw(positive),
+            "min_learning_rate": min_rate,
+            "weight_decay": draw(share),
+        },
         "loss": {"spread": draw(positive), "passes": draw(st.sampled_from([1, 2]))},
         "augmentation": {"mixup_alpha": draw(share), "nda_operations": draw(st.integers(0, 100))},
         "schedule": {"epochs": epochs, "warmup_epochs": draw(st.integers(0, epochs)), "batch_size": draw(counts)},
-        "run": {"seed": draw(st.integers(0, 2**63 - 1)), "ema": draw(st.floats(0, 0.9999))},
+        "run": {"seed": draw(st.integers(0, 2**63 - 1)), "ema_decay": draw(st.floats(0, 0.9999))},
     }
     return recipe_from(values, "made")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipe=made_recipes(), comments=st.booleans())
 def test_any_recipe_reads_back_as_it_was(recipe, comments):
     text = to_yaml(recipe, comments)
-    again = recipe_from(yaml.safe_load(text.encode().decode()), "again")
+    again = read(text.encode().decode())
     assert again == recipe
     assert difference(again, recipe) == []
-    assert len(text.splitlines()) == len(fields_of()) + 7  # one line a field and a part
-
-
-@pytest.mark.parametrize("code", [0x0A, 0x0B, 0x0C, 0x0D, 0x1C, 0x1D, 0x1E, 0x85, 0xA0, 0x2028, 0x2029, 0xFEFF])
-@pytest.mark.parametrize(
-    "around", ["{}", "a{}", "{}b", "a{}b", " {} "], ids=["alone", "end", "start", "inside", "spaces"]
-)
-def test_ends_of_lines_in_a_text_read_back(code, around):
-    recipe = recipe_from({"data": {"cut": around.format(chr(code)), "root": chr(code)}}, "made")
-    text = to_yaml(recipe)
-    assert recipe_from(yaml.safe_load(text), "again") == recipe
-    assert len(text.splitlines()) == len(fields_of()) + 7
-
-
-def test_defaults_of_augmentation_are_read():
-    assert recipe_from({"augmentation": {}}, "x").augmentation == Augmentation()
+    assert len(text.splitlines()) == len(field_help()) + 7  # one line per field and section

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from ripe_mambaspike.data.simulated import simulate_dataset
@@ -15,7 +16,7 @@ from ripe_mambaspike.report.run_data import read_run
 from ripe_mambaspike.report.tables import log_table
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
-from ripe_mambaspike.train.run import Stop
+from ripe_mambaspike.train.run import TrainingStopped
 
 RICH = (
     "schedule.grad_accum_steps=2",  # moves of 8 clips and of the 3 that are left
@@ -86,7 +87,7 @@ for line in sys.stdin:
             os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-MOVE, LOGGED, REPORT = "run:Run:_after_move", "run:write_log", "run:Run:_report"
+MOVE, LOGGED, REPORT = "run:TrainingRun:_after_step", "run:write_log", "run:TrainingRun:_test"
 # (moment to die at, the checkpoint that is then the last: moves and epochs); each goes on from the one before.
 EVERY_MOVE = {
     "plain": [
@@ -95,14 +96,14 @@ EVERY_MOVE = {
         (("checkpoint:atomic_write", 1, "half"), (2, 0)),  # a checkpoint half on the disk
         (("run:save_pretrained", 1, "after"), (3, 0)),  # a network in best/ that no checkpoint knows
         ((LOGGED, 1, "before"), (3, 1)),  # between epochs, the log not written yet
-        (("run:Run:_evaluate", 1, "before"), (6, 1)),  # in the last validation
+        (("run:TrainingRun:_evaluate", 1, "before"), (6, 1)),  # in the last validation
         ((REPORT, 1, "before"), (6, 2)),  # before the test part was read
     ],
     "rich": [
         ((MOVE, 1, "after"), (1, 0)),
         (("run:save_pretrained", 1, "after"), (2, 0)),
         ((MOVE, 1, "after"), (3, 1)),
-        (("run:write_json", 1, "before"), (4, 2)),
+        (("run:write_result", 1, "before"), (4, 2)),
     ],
 }
 EPOCHS_ALONE = {
@@ -138,7 +139,7 @@ def whole(finished, tiny, go, outcome, tmp_path_factory):
 
 
 def newest(folder):
-    files = sorted(path.name for path in (folder / "checkpoints").glob("move-*.safetensors"))
+    files = sorted(path.name for path in (folder / "checkpoints").glob("step-*.safetensors"))
     return tuple(int(word) for word in files[-1].removesuffix(".safetensors").split("-")[1:]) if files else None
 
 
@@ -184,12 +185,12 @@ def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, 
         targets.append([y for _, y in batches])
         return real(model, optimizer, batches, settings)
 
-    monkeypatch.setattr(loop, "whole_step", spy)
+    monkeypatch.setattr(loop, "accumulated_step", spy)
     for move in range(1, 5):
-        with pytest.raises(Stop):
-            go(recipe, folder, resume=True, asked_to_stop=lambda: True)
-        assert last_checkpoint(folder / "checkpoints").document["place"]["moves"] == move
-    go(recipe, folder, resume=True, asked_to_stop=lambda: True)  # nothing is left but validation and test
+        with pytest.raises(TrainingStopped):
+            go(recipe, folder, resume=True, stop_requested=lambda: True)
+        assert last_checkpoint(folder / "checkpoints").document.state.global_step == move
+    go(recipe, folder, resume=True, stop_requested=lambda: True)  # nothing is left but validation and test
     assert outcome(folder) == whole["rich"]
     assert [[len(y) for y in move] for move in targets] == [[4, 4], [3], [4, 4], [3]]
     kinds = [len(row.unique()) for move in targets for y in move for row in y]
@@ -198,37 +199,37 @@ def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, 
 
 
 def test_what_it_goes_on_from_is_said(tiny, go, watching, tmp_path):
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     callback = watching()
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", callback, resume=True, asked_to_stop=lambda: True)
-    assert callback.lines == ["going on from epoch 1, batch 2"]
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", callback, resume=True, stop_requested=lambda: True)
+    assert callback.lines == ["resuming at epoch 1, batch 2"]
 
 
 def test_other_clips_are_refused(tiny, go, tmp_path):
     """Another place for the same clips is fine, other clips there are not."""
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     simulate_dataset("synthgesture", tmp_path / "others", train=6, val=2, test=2, size=16, seed=1)
     with pytest.raises(RipeError):
         go(tiny(f"data.root={tmp_path / 'others'}"), tmp_path / "run", resume=True)
 
 
 def test_the_same_clips_in_another_place(tiny, go, gestures, whole, outcome, tmp_path):
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     (tmp_path / "moved").symlink_to(gestures)
     go(tiny(f"data.root={tmp_path / 'moved'}"), tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole["plain"]
 
 
 def test_seconds_go_on(tiny, go, read_log, tmp_path):
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     reached = last_checkpoint(tmp_path / "run" / "checkpoints")
-    reached.document["seconds"] += 5000.0
-    save_checkpoint(tmp_path / "run" / "checkpoints", (1, 0), reached)
+    later = msgspec.structs.replace(reached.document, seconds=reached.document.seconds + 5000.0)
+    save_checkpoint(tmp_path / "run" / "checkpoints", reached._replace(document=later))
     result = go(tiny(), tmp_path / "run", resume=True)
     assert 5000 < result["seconds"] < 5000 + 600
     seconds = [float(row["seconds"]) for row in read_log(tmp_path / "run")]

@@ -22,7 +22,7 @@ from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.train import run
 from ripe_mambaspike.train.checkpoint import last_checkpoint
-from ripe_mambaspike.train.run import Stop
+from ripe_mambaspike.train.run import TrainingStopped
 from ripe_mambaspike.train.trainer import NotFiniteError
 
 LAST_EPOCH = ("data.validation=false",)
@@ -51,7 +51,7 @@ def test_a_second_run_in_a_folder_is_refused(tiny, go, watching, tmp_path, resum
         refused.append(caught.value)
         assert contents(tmp_path / "run") == before
 
-    go(tiny(), tmp_path / "run", watching(on_move=second))
+    go(tiny(), tmp_path / "run", watching(on_step=second))
     assert len(refused) == 6
     assert refused[0].path == tmp_path / "run" / ".lock"
     assert str(tmp_path / "run") in str(refused[0])
@@ -113,7 +113,7 @@ def test_what_killed_runs_left_is_removed(finished, tiny, go, outcome, tmp_path)
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()
     left = [
-        "checkpoints/.move-000000006-000000002.safetensors.ab12cd34",
+        "checkpoints/.step-000000006-000000002.safetensors.ab12cd34",
         ".log.csv.abcdefgh",
         ".result.json.abcdefg_",
         "best/.model.safetensors.4711.tmp",
@@ -145,8 +145,8 @@ def stop_after(moves):
 @pytest.mark.parametrize(("moves", "epochs"), [(1, 0), (7, 1)])
 def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_path, moves, epochs):
     folder = tmp_path / "run"
-    with pytest.raises(Stop):
-        go(tiny(*LAST_EPOCH), folder, asked_to_stop=stop_after(moves))
+    with pytest.raises(TrainingStopped):
+        go(tiny(*LAST_EPOCH), folder, stop_requested=stop_after(moves))
     assert not (folder / "best").exists()
     assert sorted(path.name for path in (folder / "last").iterdir()) == [
         "config.json",
@@ -166,8 +166,8 @@ def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_pat
 
 
 def test_its_statistics_are_taken_anew(tiny, go, tmp_path):
-    with pytest.raises(Stop):
-        go(tiny(*LAST_EPOCH), tmp_path / "run", asked_to_stop=stop_after(2))
+    with pytest.raises(TrainingStopped):
+        go(tiny(*LAST_EPOCH), tmp_path / "run", stop_requested=stop_after(2))
     model = from_pretrained(tmp_path / "run" / "last").state_dict()
     state = last_checkpoint(tmp_path / "run" / "checkpoints").tensors
     moving = [name for name in model if "running_mean" in name]
@@ -179,8 +179,8 @@ def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path):
     recipe = tiny(*LAST_EPOCH, "run.ema_decay=0.5")
     go(recipe, tmp_path / "whole")
     for moves in (1, 1, 2, 1):
-        with pytest.raises(Stop):
-            go(recipe, tmp_path / "run", resume=True, asked_to_stop=stop_after(moves))
+        with pytest.raises(TrainingStopped):
+            go(recipe, tmp_path / "run", resume=True, stop_requested=stop_after(moves))
         assert (tmp_path / "run" / "last").is_dir()
     go(recipe, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
@@ -189,8 +189,8 @@ def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path):
 
 
 def test_a_run_that_has_picked_one_keeps_it(tiny, go, caplog, tmp_path):
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=stop_after(4))
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=stop_after(4))
     assert not (tmp_path / "run" / "last").exists()
     assert find_checkpoint(tmp_path / "run") == tmp_path / "run" / "best"
     assert "1 epochs" in caplog.text
@@ -221,7 +221,7 @@ def test_a_network_that_is_not_finite_is_not_kept(tiny, go, watching, tmp_path):
             trainer.model.head.weight.fill_(float("nan"))
 
     with pytest.raises(NotFiniteError):
-        go(tiny(*LAST_EPOCH), tmp_path / "run", watching(on_move=spoil))
+        go(tiny(*LAST_EPOCH), tmp_path / "run", watching(on_step=spoil))
     assert not (tmp_path / "run" / "last").exists()
 
 
@@ -230,8 +230,8 @@ def test_a_disk_without_room_for_it(tiny, go, monkeypatch, caplog, tmp_path):
         raise WeightsError("there is no room; more is wanted")
 
     monkeypatch.setattr(run, "save_pretrained", full)
-    with pytest.raises(Stop):
-        go(tiny(*LAST_EPOCH), tmp_path / "run", asked_to_stop=stop_after(1))
+    with pytest.raises(TrainingStopped):
+        go(tiny(*LAST_EPOCH), tmp_path / "run", stop_requested=stop_after(1))
     assert "no room" in caplog.text
     assert last_checkpoint(tmp_path / "run" / "checkpoints") is not None
     assert not (tmp_path / "run" / "last").exists()
@@ -250,23 +250,23 @@ def two_threads():
 
 def test_a_run_goes_on_with_its_number_of_threads(tiny, go, watching, outcome, finished, two_threads, tmp_path):
     torch.set_num_threads(1)
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=stop_after(2))
-    assert last_checkpoint(tmp_path / "run" / "checkpoints").document["threads"] == 1
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=stop_after(2))
+    assert last_checkpoint(tmp_path / "run" / "checkpoints").document.threads == 1
     torch.set_num_threads(2)
     seen = []
-    callback = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
+    callback = watching(on_step=lambda _: seen.append(torch.get_num_threads()))
     result = go(tiny(), tmp_path / "run", callback, resume=True)
     assert set(seen) == {1}
     assert result["threads"] == 1
-    assert any("1 thread" in line and "2 threads" in line for line in callback.lines)
+    assert any("1 thread" in line and "instead of 2" in line for line in callback.lines)
     assert torch.get_num_threads() == 2  # as before
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
 def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
     seen = []
-    callback = watching(on_move=lambda _: seen.append(torch.get_num_threads()))
+    callback = watching(on_step=lambda _: seen.append(torch.get_num_threads()))
     result = go(tiny("run.threads=2", "schedule.epochs=1"), tmp_path / "run", callback)
     assert set(seen) == {2}
     assert result["threads"] == 2
@@ -281,12 +281,12 @@ def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
 
 def test_a_variable_that_says_otherwise_is_told(tiny, go, two_threads, monkeypatch, caplog, tmp_path):
     torch.set_num_threads(1)
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=stop_after(2))
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=stop_after(2))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)
-    with pytest.raises(Stop):
-        go(tiny(), tmp_path / "run", resume=True, asked_to_stop=stop_after(1))
+    with pytest.raises(TrainingStopped):
+        go(tiny(), tmp_path / "run", resume=True, stop_requested=stop_after(1))
     assert "OMP_NUM_THREADS" in caplog.text
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.train.recipe import OptimizerSettings, Recipe, ScheduleSettings
 from ripe_mambaspike.train.recipes import load_recipe
@@ -115,14 +116,14 @@ def test_moves_an_epoch(clips, batch, grad_accum_steps, processes, moves):
 
 def test_what_is_refused():
     recipe = plan(epochs=4, warmup_steps=6)
-    with pytest.raises(InputError, match="epoch is 4; 0 to 3 is wanted"):
+    with raises(InputError, field="epoch"):
         learning_rate(recipe, 4, 4)
-    with pytest.raises(InputError, match="epoch is -1"):
+    with raises(InputError, field="epoch"):
         sharpness(recipe, -1)
     for move in (3, 9):
-        with pytest.raises(InputError, match=f"move is {move}; epoch 1 has the moves 5 to 8"):
+        with raises(InputError, field="global_step"):
             learning_rate(recipe, 1, 4, move)
-    with pytest.raises(InputError, match="clips is 0"):
+    with raises(InputError, field="clips"):
         steps_per_epoch(0, recipe)
-    with pytest.raises(InputError, match="processes is 0"):
+    with raises(InputError, field="processes"):
         steps_per_epoch(3, recipe, 0)

@@ -10,12 +10,18 @@ import time
 
 import pytest
 
+from raising import raises
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.train import seeds
+from ripe_mambaspike.models.evaluate import TrainingResult, read_result
+from ripe_mambaspike.train import jobs, seeds
+from ripe_mambaspike.train.jobs import SeedRun
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
-from ripe_mambaspike.train.seeds import SeedRun
 
-RESULT = {"format": "ripe-result", "version": 1, "top1": 0.5, "top5": 1.0, "n": 10}
+RESULT = {
+    "format": "ripe-result", "version": 1, "name": "x", "protocol": "validation", "picked_on": "val", "epoch": 1,
+    "set": "x", "cut": None, "top1": 0.5, "top5": 1.0, "n": 10,
+}  # fmt: skip
+READ = TrainingResult(**RESULT)
 
 
 def write_result(folder, **changes):
@@ -33,16 +39,15 @@ def test_seeds(text, wanted):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-", "a", "-1", "4-0", "0-4-8", "0,", ",1", "0,1-3", "1.5", "0 1", "0..4", "²", "0,0", "0-5000", "9" * 11],
+    ["", "-", "a", "-1", "4-0", "0-4-8", "0,", ",1", "0,1-3", "1.5", "0 1", "0..4", "²", "0,0", "0-5000", "9" * 20],
 )
 def test_other_words_are_no_seeds(text):
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="--seeds"):
         seeds.parse_seeds(text)
-    assert repr(text) in str(error.value)
 
 
 def test_a_range_without_end_costs_nothing():
-    with pytest.raises(ConfigError, match="1000"):
+    with raises(ConfigError, field="--seeds"):
         seeds.parse_seeds("0-99999999999")
 
 
@@ -52,7 +57,7 @@ def test_runs_and_their_folders(tmp_path):
     assert [run.name for run in runs] == ["seed-0-fold-0", "seed-0-fold-1", "seed-7-fold-0", "seed-7-fold-1"]
     assert [(run.seed, run.fold) for run in runs] == [(0, 0), (0, 1), (7, 0), (7, 1)]
     for folds in (1, 0, -3):
-        with pytest.raises(ConfigError, match=str(folds)):
+        with raises(ConfigError, field="--folds"):
             seeds.plan_runs([0], folds, tmp_path)
 
 
@@ -70,48 +75,39 @@ def test_the_command_and_its_settings(tmp_path):
 
 @pytest.mark.parametrize("setting", ["run.seed=3", "data.fold=1", "data.folds=2", " run.seed =3"])
 def test_what_is_chosen_here_is_not_set(setting):
-    with pytest.raises(ConfigError, match=setting.split("=")[0].strip()):
-        seeds.check_settings(["schedule.epochs=1", setting])
+    with raises(ConfigError, field=setting.split("=")[0].strip()):
+        seeds.train_seeds("synthgesture", "0", settings=["schedule.epochs=1", setting])
 
 
 def test_a_finished_run_of_the_same_recipe(tmp_path):
     run = SeedRun(1, None, tmp_path / "seed-1")
     asked = with_settings(load_recipe("synthgesture"), ["run.seed=1"])
-    assert seeds.finished(run, asked) is None
+    assert seeds.finished_result(run, asked) is None
     run.folder.mkdir()
     save_recipe(asked, run.folder / "recipe.yaml")
-    assert seeds.finished(run, asked) is None
+    assert seeds.finished_result(run, asked) is None
     write_result(run.folder)
-    assert seeds.finished(run, asked) == RESULT
+    assert seeds.finished_result(run, asked) == READ
     elsewhere = with_settings(asked, ["run.device=cpu", "data.num_workers=3", "data.root=/elsewhere"])
-    assert seeds.finished(run, elsewhere) == RESULT
+    assert seeds.finished_result(run, elsewhere) == READ
     for setting in ("run.seed=2", "schedule.epochs=99", "data.cut=other", "model.fields.neurons=lif"):
-        with pytest.raises(InputError) as error:
-            seeds.finished(run, with_settings(asked, [setting]))
-        assert setting.split("=")[0] in str(error.value)
-        assert str(run.folder) in str(error.value)
+        with raises(InputError, field=setting.split("=")[0], path=run.folder / "recipe.yaml"):
+            seeds.finished_result(run, with_settings(asked, [setting]))
 
 
-WRONG = {
-    "not JSON": b"{",
-    "empty": b"",
-    "a list": b"[]",
-    "another format": b'{"format": "ripe-labels", "version": 1}',
-    "another version": b'{"format": "ripe-result", "version": 2}',
-    "no n": b'{"format": "ripe-result", "version": 1, "top1": 1}',
-    "n 0": b'{"format": "ripe-result", "version": 1, "top1": 1, "n": 0}',
-    "top1 in percent": b'{"format": "ripe-result", "version": 1, "top1": 98.1, "n": 3}',
-    "top1 null": b'{"format": "ripe-result", "version": 1, "top1": null, "n": 3}',
-    "top1 NaN": b'{"format": "ripe-result", "version": 1, "top1": NaN, "n": 3}',
-    "top5 text": b'{"format": "ripe-result", "version": 1, "top1": 1, "top5": "1", "n": 3}',
-}
+WRONG = [
+    *(b"{", b"", b"[]", {"format": "ripe-labels"}, {"version": 2}, {"n": None}, {"n": 0}, {"top1": 98.1}),
+    *({"top1": None}, {"top1": float("nan")}, {"top5": "1"}, {"epoch": "1"}, {"picked_on": "luck"}, {"per_class": {}}),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_a_damaged_result(tmp_path, case):
-    (tmp_path / "result.json").write_bytes(WRONG[case])
-    with pytest.raises(WeightsError, match=r"result\.json"):
-        seeds.read_result(tmp_path)
+@pytest.mark.parametrize("change", WRONG, ids=str)
+def test_a_damaged_result(tmp_path, change):
+    path = tmp_path / "result.json"
+    path.write_bytes(change if isinstance(change, bytes) else json.dumps({**RESULT, **change}).encode())
+    field = next(iter(change)) if isinstance(change, dict) else None
+    with raises(WeightsError, field=None if "NaN" in path.read_text() else field, path=path):
+        read_result(tmp_path)
 
 
 def script(text):
@@ -134,10 +130,10 @@ def test_runs_here_and_the_failed_one_leaves_the_others(tmp_path):
         (runs[4], writing(runs[4].folder)),
     ]
     told = []
-    outcomes = seeds.run_local(commands, 2, told.append)
+    outcomes = jobs.run_local(commands, 2, told.append)
     assert [outcome.run for outcome in outcomes] == runs
     assert sorted(outcome.run.seed for outcome in told) == [0, 1, 2, 3, 4]
-    assert [outcome.result for outcome in outcomes] == [RESULT, None, None, None, RESULT]
+    assert [outcome.result for outcome in outcomes] == [READ, None, None, None, READ]
     assert [outcome.error for outcome in outcomes] == [
         None,
         "exit code 2: there is no GPU",
@@ -148,8 +144,8 @@ def test_runs_here_and_the_failed_one_leaves_the_others(tmp_path):
     assert runs[0].log.read_text() == "fine\n"
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_so_many_at_once(tmp_path, jobs):
+@pytest.mark.parametrize("count", [1, 3])
+def test_so_many_at_once(tmp_path, count):
     """Every run notes how many marks of others it sees while its own is there."""
     runs = seeds.plan_runs(list(range(6)), None, tmp_path)
     marks = tmp_path / "marks"
@@ -161,10 +157,10 @@ def test_so_many_at_once(tmp_path, jobs):
             "time.sleep(0.3); print(len(list(m.iterdir()))); own.unlink()"
         )
         commands.append((run, script(text)))
-    seeds.run_local(commands, jobs, lambda outcome: None)
+    jobs.run_local(commands, count, lambda outcome: None)
     seen = [int(run.log.read_text()) for run in runs]
-    assert max(seen) <= jobs
-    if jobs == 1:
+    assert max(seen) <= count
+    if count == 1:
         assert seen == [1] * 6
 
 
@@ -197,7 +193,7 @@ def test_stopping_ends_what_was_begun(tmp_path, number):
     waiting = threading.Thread(target=interrupt)
     waiting.start()
     with pytest.raises(KeyboardInterrupt):
-        seeds.run_local(sleeping, 2, lambda outcome: None)
+        jobs.run_local(sleeping, 2, lambda outcome: None)
     waiting.join()
     assert signal.getsignal(signal.SIGTERM) == before
     for run in runs[:2]:
@@ -207,22 +203,22 @@ def test_stopping_ends_what_was_begun(tmp_path, number):
 
 
 def test_slurm_words():
-    assert seeds.slurm_parameters(["gpu", "timeout_min=600", "slurm_qos=long"]) == {
+    assert jobs.slurm_parameters(["gpu", "timeout_min=600", "slurm_qos=long"]) == {
         "timeout_min": 600,
         "gpus_per_node": 1,
         "cpus_per_task": 4,
         "slurm_partition": "gpu",
         "slurm_qos": "long",
     }
-    for words, named in (([], "partition"), (["a=3"], "partition"), (["gpu", "fast"], "fast"), (["gpu", "x="], "x=")):
-        with pytest.raises(ConfigError, match=named):
-            seeds.slurm_parameters(words)
+    for words in ([], ["a=3"], ["gpu", "fast"], ["gpu", "x="]):
+        with raises(ConfigError, field="--slurm"):
+            jobs.slurm_parameters(words)
 
 
 def test_without_submitit(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(InputError, match=r"ripe-mambaspike\[train\]"):
-        seeds.slurm_executor(tmp_path, {})
+    with raises(InputError, field="--slurm"):
+        jobs.slurm_executor(tmp_path, {})
 
 
 def test_submitit_is_imported_when_asked_for_alone():
@@ -234,28 +230,28 @@ class TestSubmitit:
     @pytest.fixture(autouse=True)
     def cluster(self, monkeypatch):
         pytest.importorskip("submitit")
-        monkeypatch.setattr(seeds, "CLUSTER", "local")
-        monkeypatch.setattr(seeds, "POLL_SECONDS", 0.1)
-        monkeypatch.setattr(seeds, "FILE_SYSTEM_SECONDS", 0.3)
+        monkeypatch.setattr(jobs, "CLUSTER", "local")
+        monkeypatch.setattr(jobs, "POLL_SECONDS", 0.1)
+        monkeypatch.setattr(jobs, "FILE_SYSTEM_SECONDS", 0.3)
 
     def test_jobs(self, tmp_path):
-        executor = seeds.slurm_executor(tmp_path, {"timeout_min": 2, "slurm_partition": "gpu"})
+        executor = jobs.slurm_executor(tmp_path, {"timeout_min": 2, "slurm_partition": "gpu"})
         runs = seeds.plan_runs([0, 1], None, tmp_path)
         failing = script("import sys; sys.exit('ripe: no data')")
         told = []
-        outcomes = seeds.run_slurm([(runs[0], writing(runs[0].folder)), (runs[1], failing)], executor, told.append)
-        assert [outcome.result for outcome in outcomes] == [RESULT, None]
+        outcomes = jobs.run_slurm([(runs[0], writing(runs[0].folder)), (runs[1], failing)], executor, told.append)
+        assert [outcome.result for outcome in outcomes] == [READ, None]
         assert "no data" in outcomes[1].error
         assert len(told) == 2
 
     def test_what_it_does_not_know(self, tmp_path, monkeypatch):
-        with pytest.raises(InputError, match="colour"):
-            seeds.slurm_executor(tmp_path, {"slurm_partition": "gpu", "slurm_colour": 3})
-        monkeypatch.setattr(seeds, "CLUSTER", "slurm")
+        with raises(InputError, field="--slurm"):
+            jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu", "slurm_colour": 3})
+        monkeypatch.setattr(jobs, "CLUSTER", "slurm")
         monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(InputError, match="srun"):
-            seeds.slurm_executor(tmp_path, {"slurm_partition": "gpu"})
+        with raises(InputError, field="--slurm"):
+            jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu"})
 
     def test_a_job_that_is_stopped_asks_for_itself(self):
-        training = seeds.Training(["x"], "log")
-        assert training.checkpoint().function is training
+        task = jobs.SlurmTask(["x"], "log")
+        assert task.checkpoint().function is task

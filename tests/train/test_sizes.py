@@ -5,12 +5,14 @@ import json
 import pytest
 import yaml
 
+from raising import raises
+from ripe_mambaspike.data.settings import grid_for
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.train.network import make_network
+from ripe_mambaspike.train.jobs import SeedRun
+from ripe_mambaspike.train.network import create_network
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
-from ripe_mambaspike.train.seeds import SeedRun
-from ripe_mambaspike.train.seeds import finished as finished_run
-from ripe_mambaspike.train.sizes import grid_for, with_sizes_of
+from ripe_mambaspike.train.run_folder import with_grid_of
+from ripe_mambaspike.train.seeds import finished_result
 
 
 @pytest.mark.parametrize(
@@ -51,16 +53,16 @@ def test_it_goes_on_with_the_sizes_that_it_had(tiny, go, watching, finished, tmp
     """A recipe that leaves the grid to the data is the same one as that with the grid it led to."""
     callback = watching()
     go(tiny("data.grid=null"), finished, callback, resume=True)
-    assert "had ended" in callback.lines[-1]
+    assert "has ended" in callback.lines[-1]
     go(tiny("data.grid=16"), finished, resume=True)
-    with pytest.raises(ConfigError, match=r"data\.grid"):
+    with raises(ConfigError, field="data.grid"):
         go(tiny("data.grid=18"), finished, resume=True)
-    with pytest.raises(ConfigError, match=r"data\.steps"):
+    with raises(ConfigError, field="data.time_steps"):
         go(tiny("data.grid=null", "data.time_steps=5"), finished, resume=True)
 
 
 def test_a_group_of_seeds_knows_its_finished_runs(tiny, finished):
-    assert finished_run(SeedRun(0, None, finished), tiny("data.grid=null")) is not None
+    assert finished_result(SeedRun(0, None, finished), tiny("data.grid=null")) is not None
 
 
 def test_a_recipe_that_leaves_its_sizes_to_the_data_reads_back(tmp_path):
@@ -69,11 +71,10 @@ def test_a_recipe_that_leaves_its_sizes_to_the_data_reads_back(tmp_path):
     save_recipe(recipe, tmp_path / "recipe.yaml")
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
     set_by_hand = with_settings(recipe, ["data.grid=48"])
-    assert with_sizes_of(recipe, set_by_hand) == set_by_hand
-    assert with_sizes_of(set_by_hand, recipe) == set_by_hand
+    assert with_grid_of(recipe, set_by_hand) == set_by_hand
+    assert with_grid_of(set_by_hand, recipe) == set_by_hand
 
 
 def test_a_network_needs_a_grid():
-    with pytest.raises(ConfigError) as caught:
-        make_network(load_recipe("folder"), ("a", "b"))
-    assert caught.value.field == "data.grid"
+    with raises(ConfigError, field="data.grid"):
+        create_network(load_recipe("folder"), ("a", "b"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ripe_mambaspike.train.run import Stop
+from ripe_mambaspike.train.run import TrainingStopped
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,8 +54,8 @@ def test_clips_kept_on_the_device_are_the_clips(recorded, tiny, go, tmp_path, ou
 
 @pytest.mark.parametrize("moves", [2, 4])
 def test_stopped_and_gone_on_with_is_never_stopped(moves, recorded, tiny, go, tmp_path, outcome):
-    with pytest.raises(Stop):
-        go(tiny(*ON_CUDA), tmp_path / "run", asked_to_stop=_after(moves))
+    with pytest.raises(TrainingStopped):
+        go(tiny(*ON_CUDA), tmp_path / "run", stop_requested=_after(moves))
     go(tiny(*ON_CUDA), tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(recorded)
 
@@ -80,14 +80,15 @@ def test_learning_begins_as_on_a_cpu(tiny, go, tmp_path, read_log):
 
 
 def test_the_saved_network_gives_the_reported_number(recorded, tiny):
-    from ripe_mambaspike.data.clips import EvalBatches, open_data
-    from ripe_mambaspike.models.evaluate import evaluate
+    from ripe_mambaspike.data.clips import EvalBatches
+    from ripe_mambaspike.data.training_data import open_data
+    from ripe_mambaspike.models.evaluate import evaluate_batches
     from ripe_mambaspike.models.pretrained import from_pretrained
 
     device = torch.device("cuda")
-    data = open_data(tiny(*ON_CUDA))
+    data = open_data(tiny(*ON_CUDA).data)
     network = from_pretrained(recorded / "best").to(device)
-    found = evaluate(network, EvalBatches(data.test, 32, device), len(data.classes))
+    found = evaluate_batches(network, EvalBatches(data.test, 32, device), len(data.classes))
     assert found.to_dict(data.classes)["confusion"] == json.loads((recorded / "result.json").read_text())["confusion"]
 
 

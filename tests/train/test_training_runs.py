@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ripe_mambaspike.data.clips import Clips, TrainingData, open_data
+from raising import raises
+from ripe_mambaspike.data.clips import Clips
+from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.models.evaluate import Evaluation
 from ripe_mambaspike.models.pretrained import from_pretrained
@@ -51,8 +53,8 @@ def scores(monkeypatch):
 
     def script(*pairs):
         left = [scored(*pair) for pair in pairs]
-        monkeypatch.setattr(run.Run, "_evaluate", lambda self, model, part: left.pop(0))
-        monkeypatch.setattr(Evaluation, "to_dict", lambda self, names: {"top1": self.top1, "loss": self.loss})
+        monkeypatch.setattr(run.TrainingRun, "_evaluate", lambda self, model, part: left.pop(0))
+        monkeypatch.setattr(Evaluation, "to_dict", lambda self, names: {"per_class": [], "confusion": []})
         return left
 
     return script
@@ -75,7 +77,7 @@ def test_validation_picks(tiny, go, scores, watching, tmp_path, pairs, epoch, st
     callback = watching(on_epoch=lambda trainer: weights.append(trainer.model.head.weight.detach().clone()))
     result = go(tiny("schedule.epochs=3", *ONE_MOVE), tmp_path / "run", callback)
     assert left == []
-    assert [best["epoch"] for best in callback.bests] == stars
+    assert [best.epoch for best in callback.bests] == stars
     assert result["epoch"] == epoch
     assert (result["picked_on"], result["top1"]) == ("val", 0.7)
     assert json.loads((tmp_path / "run" / "best" / "labels.json").read_text())["epoch"] == epoch
@@ -96,7 +98,7 @@ def test_validated_every_other_epoch_and_after_the_last(tiny, go, scores, read_l
 def opened(monkeypatch):
     """(part, epochs over) whenever a part's clips are opened or evaluated."""
     seen, epochs = [], []
-    real_events, real_evaluate = TrainingData._events, run.Run._evaluate
+    real_events, real_evaluate = TrainingData._events, run.TrainingRun._evaluate
 
     def events(self, part):
         seen.append((part, len(epochs)))
@@ -107,7 +109,7 @@ def opened(monkeypatch):
         return real_evaluate(self, model, part)
 
     monkeypatch.setattr(TrainingData, "_events", events)
-    monkeypatch.setattr(run.Run, "_evaluate", evaluated)
+    monkeypatch.setattr(run.TrainingRun, "_evaluate", evaluated)
     return seen, epochs
 
 
@@ -119,7 +121,7 @@ def parts_seen(seen, names):
 def test_when_the_test_part_is_read(tiny, go, opened, watching, tmp_path, protocol):
     recipe = tiny(f"run.protocol={protocol}", *ONE_MOVE)
     seen, epochs = opened
-    data = open_data(recipe)
+    data = open_data(recipe.data)
     names = {tuple(data.val.names): "picking on val", tuple(data.test.names): "reading test"}
     seen.clear()
     result = go(recipe, tmp_path / "run", watching(on_epoch=lambda _: epochs.append(1)))
@@ -167,7 +169,7 @@ def test_the_result(finished, tiny):
     assert confusion.sum(1).tolist() == [row["n"] for row in result["per_class"]] == [1] * 11
     assert np.trace(confusion) == sum(row["correct"] for row in result["per_class"])
     assert result["top1"] == np.trace(confusion) / 11
-    assert [row["name"] for row in result["per_class"]] == list(open_data(tiny()).classes)
+    assert [row["name"] for row in result["per_class"]] == list(open_data(tiny().data).classes)
     model = from_pretrained(finished / "best")
     assert result["parameters"]["training"] == sum(p.numel() for p in model.parameters())
     assert result["parameters"]["deployed"] < result["parameters"]["training"]
@@ -188,8 +190,8 @@ def test_the_folder(finished):
         "model.safetensors",
     ]
     assert sorted(path.name for path in (finished / "checkpoints").iterdir()) == [
-        "move-000000003-000000001.safetensors",
-        "move-000000006-000000002.safetensors",
+        "step-000000003-000000001.safetensors",
+        "step-000000006-000000002.safetensors",
     ]
 
 
@@ -205,27 +207,23 @@ def test_the_saved_recipe_gives_the_same_run_again(finished, go, outcome, tmp_pa
 
 def test_a_second_run_in_the_folder_is_refused(finished, tiny, go):
     before = digests(finished)
-    with pytest.raises(DataError, match="holds a run already; --resume auto to go on with it") as caught:
+    with raises(DataError, path=finished):
         go(tiny(), finished)
-    assert str(finished) in str(caught.value)
     assert digests(finished) == before
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "field"),
     [
-        (["optimizer.learning_rate=2e-3"], "optimizer.learning_rate differs"),
-        (["schedule.epochs=3"], "schedule.epochs differs"),
-        (["run.seed=1", "run.ema_decay=0.9"], "run.seed, run.ema_decay differ)"),
-        (["model.fields={stage_channels: [4, 8, 16], embed_dims: [4, 8, 8]}"], "model.fields"),
+        (["optimizer.learning_rate=2e-3"], "optimizer.learning_rate"),
+        (["run.seed=1", "run.ema_decay=0.9"], "run.seed"),
+        (["model.fields={stage_channels: [4, 8, 16], embed_dims: [4, 8, 8]}"], "model.fields.stage_channels"),
     ],
 )
-def test_another_recipe_is_refused(finished, tiny, go, settings, said):
+def test_another_recipe_is_refused(finished, tiny, go, settings, field):
     before = digests(finished)
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, field=field, path=finished / "recipe.yaml"):
         go(tiny(*settings), finished, resume=True)
-    assert said in str(caught.value)
-    assert str(finished) in str(caught.value)
     assert digests(finished) == before
 
 
@@ -234,14 +232,14 @@ def test_a_finished_run_stands(finished, tiny, go, watching):
     before, callback = digests(finished), watching()
     result = go(tiny("run.checkpoint_minutes=3", "data.cache=off"), finished, callback, resume=True)
     assert result == json.loads((finished / "result.json").read_text())
-    assert callback.lines == [f"{finished} had ended; its result stands"]
+    assert callback.lines == [f"{finished} has ended; this is its result"]
     assert callback.trainer is None
     assert digests(finished) == before
 
 
 def test_goes_on_with_other_checkpoint_minutes(finished, tiny, go, outcome, tmp_path):
-    with pytest.raises(run.Stop):
-        go(tiny(), tmp_path / "run", asked_to_stop=lambda: True)
+    with pytest.raises(run.TrainingStopped):
+        go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     go(tiny("run.checkpoint_minutes=0", "data.cache=off"), tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(finished)
 
@@ -274,7 +272,7 @@ def gradients(model):
 def test_gradients_are_added_up_by_clips(network):
     network.double()  # so that rounding does not hide a wrong share
     five, three = ((x.double(), y) for x, y in (clips(5), clips(3, seed=1)))
-    settings = StepSettings(clip=1e30)
+    settings = StepSettings(clip_grad_norm=1e30)
     found, parts = [], []
     for batch in (five, three):
         network.zero_grad(set_to_none=True)
@@ -298,7 +296,7 @@ def test_gradients_are_added_up_by_clips(network):
 
 
 def test_the_gradient_is_clipped(network):
-    settings = StepSettings(clip=0.01)
+    settings = StepSettings(clip_grad_norm=0.01)
     parts = accumulated_step(network, make_optimizer(network, 1e-3, 0.05), [clips(4)], settings)
     assert parts.norm > 0.01
     left = torch.stack([gradient.norm() for gradient in gradients(network).values()]).norm()
@@ -314,7 +312,7 @@ def moves(monkeypatch):
         taken.append([(x.clone(), y.clone()) for x, y in batches])
         return real(model, optimizer, batches, settings)
 
-    monkeypatch.setattr(loop, "whole_step", spy)
+    monkeypatch.setattr(loop, "accumulated_step", spy)
     return taken
 
 
@@ -323,7 +321,7 @@ def test_every_clip_counts_once_an_epoch(tiny, go, moves, tmp_path, accumulate, 
     recipe = tiny(f"schedule.grad_accum_steps={accumulate}", "loss.passes=1", *PLAIN)
     go(recipe, tmp_path / "run")
     assert [[len(x) for x, _ in move] for move in moves] == sizes * 2
-    train = open_data(recipe).train
+    train = open_data(recipe.data).train
     wanted = sorted(hashlib.sha256(train.clip(n)[0].numpy().tobytes()).hexdigest() for n in range(11))
     assert len(set(wanted)) == 11
     orders = []
@@ -336,13 +334,13 @@ def test_every_clip_counts_once_an_epoch(tiny, go, moves, tmp_path, accumulate, 
     assert orders[0] != orders[1]
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
     steps = {int(value) for name, value in last.tensors.items() if name.endswith(".step")}
-    assert steps == {2 * len(sizes)} == {last.document["place"]["moves"]}
+    assert steps == {2 * len(sizes)} == {last.document.state.global_step}
 
 
 def test_mirrored_clips_are_learned_from_as_what_they_show(tiny, go, moves, tmp_path):
     recipe = tiny(*PLAIN, "loss.passes=1", "schedule.epochs=1", "augmentation.horizontal_flip=1")
     go(recipe, tmp_path / "run")
-    train = open_data(recipe).train
+    train = open_data(recipe.data).train
     mirrored = {train.clip(n)[0].flip(-1).numpy().tobytes(): int(train.labels[n]) for n in range(11)}
     seen = [
         (mirrored[x.numpy().tobytes()], y.argmax(-1).item())
@@ -430,7 +428,7 @@ def test_what_decays(network, rule):
 @pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
 def test_temporal_filters_can_learn_at_a_rate_of_their_own(network, lr):
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    groups = make_optimizer(network, lr, 0.05, filters=50.0).param_groups
+    groups = make_optimizer(network, lr, 0.05, tdm_lr_scale=50.0).param_groups
     decayed, kept = split_by_decay(network)
     coefficients = [f"stages.{stage}.{conv}_conv.coefficient" for stage in range(3) for conv in ("first", "second")]
     assert [[names[id(p)] for p in group["params"]] for group in groups] == [

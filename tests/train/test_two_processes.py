@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import multiprocessing
 
+from raising import raises
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.train import distributed
-from ripe_mambaspike.train.distributed import ALONE, Processes, asked_for, joined
-from ripe_mambaspike.train.run import Stop, train_recipe
+from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, process_group, processes_from_environment
+from ripe_mambaspike.train.run import TrainingStopped, train
 
 pytestmark = pytest.mark.slow  # each process starts anew
 PLAIN = (  # nothing is drawn, so that it does not matter who draws
@@ -42,27 +43,27 @@ APART = (
 )
 
 
-class Watcher:
-    """Remembers the learner; asks for a stop, or fails, after so many moves."""
+class Watching:
+    """Remembers the trainer; asks for a stop, or fails, after so many steps."""
 
     def __init__(self, stop_after=None, fail_after=None):
-        self.stop_after, self.fail_after, self.trainer, self.moves = stop_after, fail_after, None, 0
+        self.stop_after, self.fail_after, self.trainer, self.steps = stop_after, fail_after, None, 0
 
-    def began(self, recipe, data, trainer):
+    def on_train_begin(self, recipe, data, trainer):
         self.trainer = trainer
 
-    def moved(self, trainer):
-        self.moves += 1
-        if self.moves == self.fail_after:
+    def on_step_end(self, trainer):
+        self.steps += 1
+        if self.steps == self.fail_after:
             raise DataError("a file cannot be read; another is wanted")
 
-    def asked_to_stop(self):
-        return self.moves == self.stop_after
+    def stop_requested(self):
+        return self.steps == self.stop_after
 
-    def ended(self, row, best):
+    def on_epoch_end(self, row, best):
         pass
 
-    def says(self, line):
+    def on_message(self, line):
         pass
 
     def state(self):
@@ -76,21 +77,21 @@ class Watcher:
 def work(rank, port, folder, drawn, short, apart):
     """Several runs, one after the other, in folders of their names."""
     torch.set_num_threads(1)
-    distributed.BATCH = 4  # so that both have something to evaluate
+    distributed.EVAL_BATCH = 4  # so that both have something to evaluate
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
-    processes, told = asked_for(), {}
+    processes, told = processes_from_environment(), {}
 
     def go(name, recipe, stop_after=None, fail_after=None, **how):
-        callback = Watcher(stop_after, fail_after)
-        how |= {"processes": processes, "asked_to_stop": callback.asked_to_stop}
+        callback = Watching(stop_after, fail_after)
+        how |= {"processes": processes, "stop_requested": callback.stop_requested}
         try:
-            told[f"result of {name}"] = train_recipe(recipe, folder / name, callback, **how)["confusion"]
-        except Stop:
-            told[f"{name} stopped"] = callback.moves
+            told[f"result of {name}"] = train(recipe, folder / name, callback=callback, **how).confusion
+        except TrainingStopped:
+            told[f"{name} stopped"] = callback.steps
         told[f"state after {name}"] = callback.state()
 
     try:
-        with joined(processes, "cpu"):
+        with process_group(processes, "cpu"):
             go("short", short)
             go("apart", apart)
             go("whole", drawn)
@@ -170,28 +171,28 @@ def test_one_that_fails_ends_the_other(runs):
 
 
 def test_a_run_goes_on_with_as_many_processes(runs, tiny):
-    with pytest.raises(ConfigError, match="begun on 2 processes and is to go on with 1; the same number is wanted"):
-        train_recipe(tiny("schedule.batch_size=2"), runs[0] / "failed", Watcher(), resume=True)
+    with raises(ConfigError, field="processes"):
+        train(tiny("schedule.batch_size=2"), runs[0] / "failed", resume=True)
 
 
 def test_what_torchrun_says(monkeypatch):
     for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert asked_for() == ALONE
+    assert processes_from_environment() == SINGLE_PROCESS
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert asked_for() == ALONE
+    assert processes_from_environment() == SINGLE_PROCESS
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(ConfigError, match="the variable RANK is None; a whole number"):
-        asked_for()
+    with raises(ConfigError, field="RANK"):
+        processes_from_environment()
     monkeypatch.setenv("RANK", "2")
-    with pytest.raises(ConfigError, match="MASTER_ADDR is not set; a start by torchrun is wanted"):
-        asked_for()
+    with raises(ConfigError, field="MASTER_ADDR"):
+        processes_from_environment()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
-    assert asked_for() == Processes(2, 3)
+    assert processes_from_environment() == Processes(2, 3)
     monkeypatch.setenv("RANK", "3")
-    with pytest.raises(ConfigError, match="RANK is 3 and WORLD_SIZE 3"):
-        asked_for()
+    with raises(ConfigError, field="RANK"):
+        processes_from_environment()
     monkeypatch.setenv("WORLD_SIZE", "many")
-    with pytest.raises(ConfigError, match="the variable WORLD_SIZE is 'many'"):
-        asked_for()
+    with raises(ConfigError, field="WORLD_SIZE"):
+        processes_from_environment()

@@ -15,8 +15,8 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.evaluation import evaluation
 
 
-def account(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
-    """Parameters and bytes of the network, FLOPs and energy at the resolution and steps of x [B, T, 2, H, W]."""
+def account_clip(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
+    """Parameters and bytes of the network, FLOPs and energy at the size of x [B, T, 2, H, W]."""
     assert isinstance(model, RipeMambaSpike | MambaSpike)
     if isinstance(model, MambaSpike):
         model.check(x)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.account.sweeps import Sweep
 
 
-def show(document: dict[str, Any]) -> None:
+def show_account(document: dict[str, Any]) -> None:
     out = console()
     parameters, flops, energy = document["parameters"], document["flops"], document["energy"]
     config = document["config"]

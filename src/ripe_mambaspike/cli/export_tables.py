@@ -12,7 +12,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def show(document: dict[str, Any]) -> None:
+def show_export(document: dict[str, Any]) -> None:
     out = console()
     sizes = ", ".join(f"{name} {size:,}" for name, size in document["files"].items())
     out.print(f"{document['to']}, {document['weights']} weights; bytes: {escape(sizes)}", soft_wrap=True)

@@ -20,16 +20,6 @@ def console() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=WIDTH)
 
 
-def progress(message: str) -> None:
-    """What is being done, for whoever waits; never on standard output."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
-
-
-def progress_done() -> None:
-    progress("")
-
-
 def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
     """A title line and a table; the first `left` columns are words, the others numbers."""
     made = Table(header_style="bold")

@@ -1,4 +1,4 @@
-"""`ripe predict`: what a recording shows, by a trained network."""
+"""`ripe predict`: classify recordings with a trained network."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings, printable
-from ripe_mambaspike.cli.output import console, print_json, progress, progress_done
+from ripe_mambaspike.cli.output import console, print_json
+from ripe_mambaspike.cli.progress import progress_bar
 from ripe_mambaspike.errors import InputError, RipeError
 
 if TYPE_CHECKING:
@@ -25,28 +26,27 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
 INDENT = "  "
 MARK_EVERY = 10  # steps
-ROOM_FOR_MARK = 12  # columns that the last mark may take after the cells
-OTHERS_TOO = "; the others were predicted"
+LAST_MARK_WIDTH = 12  # columns that the last mark may take after the cells
 
 
 @dataclass
 class PredictCommand:
-    """Say what recordings show, how sure the network is, and which class led when."""
+    """Classify recordings: the class, its probability, and the leading class over time."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """The folder of a run (its best network is taken), of a saved network in any form, or of an export."""
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECORDING …")]
     """Recordings of any format."""
     held_out: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """So many test recordings of the set it was trained on, of different classes, with what they show."""
+    """Also predict N test recordings of the dataset it was trained on, of different classes."""
     time_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Time bins of a recording; as in training when not given."""
+    """Time bins of a recording. Default: as in training."""
     grid: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Side of the bins' square grid; as in training when not given."""
+    """Side of the square grid of a bin. Default: as in training."""
     sensor_size: SensorSize = None
-    """The recordings' sensor, whatever they say; the one it was trained on when not given, and others are refused."""
+    """The recordings' sensor, whatever the files say. Default: the sensor of training; others are refused."""
     crop: CropArea = None
-    """The part of the sensor that is binned: left, top, width and height; as in training when not given."""
+    """The part of the sensor that is binned: left, top, width and height. Default: as in training."""
     trust: bool = False
     """Open an export that carries code (aoti, executorch, or a changed torch-export), and run that code."""
     json: bool = False
@@ -54,27 +54,24 @@ class PredictCommand:
 
     def run(self) -> int:
         if not self.recordings and not self.held_out:
-            raise InputError("no recording was given; at least one is wanted")
+            raise InputError("recordings: expected at least one, got none", field="recordings")
         if self.held_out < 0:
-            raise InputError(f"--held-out is {self.held_out}; 0 or more is wanted")
+            raise InputError(f"--held-out: expected 0 or more, got {self.held_out}", field="--held-out")
         classifier = self._classifier()
         out = console()
         keys = ClassStyles()
         made: list[dict[str, Any]] = []
         failed: list[dict[str, str]] = []
         for path in self.recordings:
-            progress(f"predicting {printable(path)} …")
             try:
-                recording, prediction = _predict(classifier, path)
+                with progress_bar(f"predicting {printable(path)} …"):
+                    recording, prediction = _predict(classifier, path)
             except RipeError as error:
                 if len(self.recordings) == 1:
                     raise
                 failed.append({"file": printable(path), "error": str(error)})
-                progress_done()
                 print(f"ripe: {error}", file=sys.stderr)
                 continue
-            finally:
-                progress_done()
             made.append(_row(path, recording, prediction))
             if not self.json:
                 _show(out, path, prediction, keys)
@@ -92,12 +89,12 @@ class PredictCommand:
             )
         if failed:
             names = ", ".join(one["file"] for one in failed)
-            ending = OTHERS_TOO if made else ""
+            ending = "; the others were predicted" if made else ""
             print(f"ripe: {len(failed)} of {len(self.recordings)} recordings failed: {names}{ending}", file=sys.stderr)
         return 2 if failed else 0
 
     def _classifier(self) -> "Classifier":
-        from ripe_mambaspike.api import load
+        from ripe_mambaspike import load
 
         return load(
             self.checkpoint,
@@ -113,17 +110,17 @@ class PredictCommand:
         if not self.held_out:
             return []
         from ripe_mambaspike.data.samples import held_out
+        from ripe_mambaspike.data.settings import read_data_settings
         from ripe_mambaspike.inference.predict import predict
         from ripe_mambaspike.models.labels import find_checkpoint
-        from ripe_mambaspike.train.recipes import load_recipe
 
         folder = find_checkpoint(self.checkpoint)
-        recipe = load_recipe(folder.parent / "recipe.yaml")
-        if recipe.data.store is None:  # of a run before recipes kept it
+        settings = read_data_settings(folder.parent / "recipe.yaml")
+        if settings.store is None:  # of a run before recipes kept it
             warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
             print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
-        for recording, label, name in held_out(recipe, self.held_out):
+        for recording, label, name in held_out(settings, self.held_out):
             with print_warnings():
                 prediction = predict(classifier, recording)
             made.append({**_row(Path(name), recording, prediction), "true": label})
@@ -184,7 +181,7 @@ def _show(out: Console, path: Path, prediction: "Prediction", keys: ClassStyles)
     then = "" if second is None else f", then {escape(second[0])} {_percent(second[1])}"
     label = f"[bold {color}]{escape(prediction.label)}[/] {_percent(prediction.probability)}"
     out.print(f"[bold]{escape(printable(path))}[/]: {label}{then}", soft_wrap=True)
-    a_line = max(1, out.width - len(INDENT) - ROOM_FOR_MARK)
+    a_line = max(1, out.width - len(INDENT) - LAST_MARK_WIDTH)
     moments, start = prediction.timeline, prediction.timeline[0].start_us
     for first in range(0, len(moments), a_line):
         for line in _lines(moments[first : first + a_line], start, keys):

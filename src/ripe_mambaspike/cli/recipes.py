@@ -1,6 +1,6 @@
 """`ripe recipes`: the training runs that ship with the package, and everything that can be set in one."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -28,9 +28,9 @@ class RecipesCommand:
         return 0
 
     def _show_all(self) -> None:
-        from ripe_mambaspike.train.recipes import describe, list_recipes, load_recipe
+        from ripe_mambaspike.train.recipes import describe_recipe, list_recipes, load_recipe
 
-        rows = [_row(name, load_recipe(name), describe(name)) for name in list_recipes()]
+        rows = [_row(name, load_recipe(name), describe_recipe(name)) for name in list_recipes()]
         if self.json:
             print_json({"recipes": rows})
             return
@@ -42,12 +42,11 @@ class RecipesCommand:
         )
 
     def _show_one(self, name: str) -> None:
-        from ripe_mambaspike.train.recipes import describe, fields_of, load_recipe, to_dict, to_yaml
+        from ripe_mambaspike.train.recipes import describe_recipe, field_help, load_recipe, to_dict, to_yaml
 
-        recipe, head = load_recipe(name), describe(name)
+        recipe, head = load_recipe(name), describe_recipe(name)
         if self.json:
-            fields = [asdict(field) for field in fields_of()]
-            print_json({"recipe": recipe.name, "description": head, "values": to_dict(recipe), "fields": fields})
+            print_json({"recipe": recipe.name, "description": head, "values": to_dict(recipe), "fields": field_help()})
             return
         for line in head.splitlines():
             print(f"# {line}".rstrip())
@@ -55,19 +54,14 @@ class RecipesCommand:
 
 
 def show_fields() -> None:
-    """Every field that --set takes, as a part of a command's help."""
-    from rich.markup import escape
-    from rich.table import Table
+    """All fields of a recipe with their defaults, as part of a command's help."""
+    import contextlib
 
-    from ripe_mambaspike.train.recipes import fields_of
+    from ripe_mambaspike.train.recipe import Recipe
 
-    out = console()
-    out.print("[bold]fields[/] that --set takes, with their defaults where a recipe sets none:")
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
-    for one in fields_of():
-        said = escape(f"{one.help or 'see ripe recipes NAME'} ({one.type}; {one.default})")
-        table.add_row(f"[cyan]{one.path}[/]", said)
-    out.print(table)
+    print("Every field of a recipe can be set, by --set FIELD=VALUE or as an option:\n")
+    with contextlib.suppress(SystemExit):
+        tyro.cli(Recipe, prog="ripe train RECIPE", args=["--help"], config=(tyro.conf.FlagConversionOff,))
 
 
 def _row(name: str, recipe: "Recipe", head: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from ripe_mambaspike.cli.data.recordings import CropArea, SensorSize, print_warnings
 from ripe_mambaspike.cli.output import console
-from ripe_mambaspike.cli.train import stopping
+from ripe_mambaspike.cli.train import stop_on_signal
 from ripe_mambaspike.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class StreamCommand:
     """Print one JSON line for every prediction, and one for the summary."""
 
     def run(self) -> int:
-        from ripe_mambaspike.api import load
+        from ripe_mambaspike import load
         from ripe_mambaspike.inference.stream.run import make_stream
         from ripe_mambaspike.inference.stream.summary import StreamLimits
         from ripe_mambaspike.inference.streamer import MAX_WINDOW_US
@@ -94,7 +94,7 @@ class StreamCommand:
             with output_errors():
                 show(prediction)
 
-        with stopping(quiet=True) as should_stop:
+        with stop_on_signal(quiet=True) as should_stop:
             with print_warnings():
                 stream = make_stream(
                     classifier,

@@ -1,40 +1,46 @@
 """`ripe train`: one command for every benchmark and for your own recordings."""
 
 import logging
+import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
 
 from ripe_mambaspike.cli.output import console, number, print_json
+from ripe_mambaspike.cli.progress import ProgressUpdate, progress_bar
 
 if TYPE_CHECKING:
     import torch
 
+    from ripe_mambaspike.data.settings import DataSettings
+    from ripe_mambaspike.models.evaluate import TrainingResult
+    from ripe_mambaspike.train.checkpoint import BestEpoch
     from ripe_mambaspike.train.recipe import Recipe
     from ripe_mambaspike.train.trainer import Trainer
 
+RECIPE_OPTION = re.compile(r"--([a-z]+(?:\.[\w-]+)+)(=.*)?", re.DOTALL)  # such as --schedule.epochs
+NEGATIVE = re.compile(r"-[\d.].*")
 Settings = Annotated[list[str], tyro.conf.arg(metavar="FIELD=VALUE …")]
 
 
 @dataclass
 class TrainCommand:
-    """Train a network by a recipe, pick it by validation, test it once, and write a report.
+    """Train a network with a recipe, select it on validation clips, test it once, and write a report.
 
     Every field of a recipe can be set; they are listed below, and ripe recipes NAME shows a recipe's own values. The
-    folder then holds the recipe as it was run, log.csv, checkpoints, the picked network in best/, result.json and
+    run's folder holds the complete recipe, log.csv, checkpoints, the selected network in best/, result.json and
     report.html.
 
-    Started by torchrun --nproc-per-node N -m ripe_mambaspike train …, it is one run on N processes with
-    schedule.batch_size clips each.
+    With torchrun --nproc-per-node N -m ripe_mambaspike train … one run uses N processes with schedule.batch_size clips
+    each.
     """
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -42,78 +48,89 @@ class TrainCommand:
     set: Settings = field(default_factory=list)
     """Fields to change, such as schedule.epochs=30 data.root=DIR."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """The run's folder; runs/NAME when not given."""
+    """The run's folder. Default: runs/NAME."""
     resume: Literal["auto", "off"] = "off"
-    """auto goes on with a run in that folder, where there is one."""
+    """auto resumes the run in that folder, if there is one."""
     report: bool = True
     """Write report.html at the end."""
     json: bool = False
     """Print the result as one JSON document."""
 
     def run(self) -> int:
+        from ripe_mambaspike import train
         from ripe_mambaspike.nn.evaluation import choose_device
-        from ripe_mambaspike.train.distributed import asked_for, joined
+        from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run import Stop, train_recipe, with_store
+        from ripe_mambaspike.train.run import TrainingStopped
 
-        processes = asked_for()
+        processes = processes_from_environment()
         if not processes.is_first:
-            logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # the first one says it
+            logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # the first one logs it
         recipe = with_settings(load_recipe(self.recipe), self.set)
         folder = self.out or Path("runs") / recipe.name
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
-        device, resume = choose_device(recipe.run.device, "run.device").type, self.resume == "auto"
-        with stopping(quiet=not processes.is_first) as asked, callback:
+        device = choose_device(recipe.run.device, "run.device").type
+        with stop_on_signal(quiet=not processes.is_first) as requested, callback:
             try:
-                with joined(processes, device):
-                    result = train_recipe(
-                        recipe, folder, callback, resume=resume, asked_to_stop=asked, processes=processes
-                    )
-            except Stop:
-                callback.on_message(f"stopped; {folder} is saved, and --resume auto goes on with it")
+                with process_group(processes, device):
+                    result = train(
+                        recipe, folder, resume=self.resume == "auto", callback=callback, stop_requested=requested,
+                        processes=processes,
+                    )  # fmt: skip
+            except TrainingStopped:
+                callback.on_message(f"stopped; {folder} is saved, and --resume auto continues it")
                 return 130
         if not processes.is_first:
             return 0
-        page = self._report(folder, with_store(recipe, result.get("store"))) if self.report else None
+        page = _report(folder, replace(recipe.data, store=result.store)) if self.report else None
         if self.json:
-            print_json(result)
+            print_json(result.to_dict())
         else:
             show_result(result, folder, page)
         return 0
 
-    def _report(self, folder: Path, recipe: "Recipe") -> Path:
-        from ripe_mambaspike.data.samples import sample_clips
-        from ripe_mambaspike.report import write_report
 
-        return write_report(folder, clips=sample_clips(recipe))
+def _report(folder: Path, data: "DataSettings") -> Path:
+    from ripe_mambaspike.data.samples import sample_clips
+    from ripe_mambaspike.report import write_report
+
+    return write_report(folder, clips=sample_clips(data))
 
 
 def gather_settings(words: list[str]) -> list[str]:
-    """`--set a=1 --set b=2` as `--set a=1 b=2`, which is what the parser takes."""
-    gathered: list[str] = []
+    """`--set a.b=1 --set c.d=2 --e.f 3` as `--set a.b=1 c.d=2 e.f=3`, which is what the parser takes."""
+    settings: list[str] = []
     rest: list[str] = []
-    inside = False
+    into: list[str] = rest
     for word in words:
-        if word == "--set":
-            inside = True
-        elif inside and not word.startswith("-"):
-            gathered.append(word)
-        else:
-            inside = False
+        if field := RECIPE_OPTION.fullmatch(word):
+            into = [] if field[2] is None else rest
+            settings.append(field[1].replace("-", "_") + (field[2] or ""))
+            values = into
+        elif word == "--set":
+            into = settings
+        elif word.startswith("-") and not NEGATIVE.fullmatch(word):
+            into = rest
             rest.append(word)
-    return [*rest, "--set", *gathered] if gathered else words
+        elif into is rest or into is settings:
+            into.append(word)
+        else:  # of an option: one value, or several as a list
+            values.append(word)
+            name = settings[-1].partition("=")[0]
+            settings[-1] = f"{name}={values[0]}" if len(values) == 1 else f"{name}=[{', '.join(values)}]"
+    return [*rest, "--set", *settings] if settings else words
 
 
-def show_result(result: dict[str, Any], folder: Path, page: Path | None) -> None:
+def show_result(result: "TrainingResult", folder: Path, page: Path | None) -> None:
     out = console()
     how = {
-        "val": "picked on the validation part, tested once",
-        "test": "picked on the test part itself (paper protocol)",
+        "val": "selected on validation clips, tested once",
+        "test": "selected on the test clips themselves (paper protocol)",
         "last epoch": "the last epoch, tested once",
-    }[result["picked_on"]]
-    share = f"{100 * result['top1']:.2f} %"
-    out.print(f"[bold]top-1 {share}[/] of {result['n']} {result['set']} test clips; epoch {result['epoch']}, {how}")
-    for warning in result.get("warnings", []):  # none of a run that ended under an older version
+    }[result.picked_on]
+    share = f"{100 * result.top1:.2f} %"
+    out.print(f"[bold]top-1 {share}[/] of {result.n} {result.set} test clips; epoch {result.epoch}, {how}")
+    for warning in result.warnings:
         out.print(f"[bold]warning:[/] {escape(warning)}", soft_wrap=True)
     out.print(f"network {folder / 'best'}, result {folder / 'result.json'}, log {folder / 'log.csv'}")
     if page is not None:
@@ -121,46 +138,41 @@ def show_result(result: dict[str, Any], folder: Path, page: Path | None) -> None
 
 
 @contextmanager
-def stopping(quiet: bool = False) -> Iterator[Any]:
-    """A question whether Ctrl-C or a termination was asked for: the first is noted, a second one stops at once."""
-    asked: list[int] = []
+def stop_on_signal(quiet: bool = False) -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM came, as a function: the first is noted, a second one stops at once."""
+    received: list[int] = []
 
     def note(kind: int, _: object) -> None:
-        if asked:
+        if received:
             raise KeyboardInterrupt
-        asked.append(kind)
+        received.append(kind)
         if not quiet:
-            print("stopping after this move …", file=sys.stderr, flush=True)
+            print("stopping after this step …", file=sys.stderr, flush=True)
 
     before = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
 
 
 class ProgressCallback:
-    """Tells a person how the run goes: a bar within an epoch on a terminal, a line for every epoch anywhere."""
+    """Prints the progress of a run: a bar within an epoch on a terminal, and a line for every epoch."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self._bar: Progress | None = None
-        self._task: Any = None
-        self._began, self._moves, self._total = time.monotonic(), 0, 1
+        self._bar = ExitStack()
+        self._update: ProgressUpdate | None = None
+        self._start, self._steps, self._total = time.monotonic(), 0, 1
 
     def __enter__(self) -> "ProgressCallback":
         if sys.stderr.isatty() and not self.quiet:
-            from rich.console import Console
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
+            self._update = self._bar.enter_context(progress_bar())
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.close()
 
     def on_message(self, line: str) -> None:
         if not self.quiet:
@@ -173,29 +185,25 @@ class ProgressCallback:
             f"{trainer.model.parameter_count():,} parameters on {trainer.device}"
         )
         if recipe.run.protocol == "paper":
-            self.on_message("paper protocol: the network is picked on the test part; its number is not a held-out one")
+            self.on_message("paper protocol: the network is selected on the test clips, so their accuracy is too good")
         self._total = max(1, recipe.schedule.epochs)
-        self._began, self._moves = time.monotonic(), 0
-        if self._bar is not None:
-            self._task = self._bar.add_task("", total=trainer.batches, text="")
+        self._start, self._steps = time.monotonic(), 0
 
     def on_step_end(self, trainer: "Trainer") -> None:
-        self._moves += 1
-        if self._bar is None:
+        self._steps += 1
+        if self._update is None:
             return
-        place = trainer.place
-        spent = time.monotonic() - self._began
-        left_moves = (self._total - place.epoch) * trainer.batches - place.batch
-        left = spent / self._moves * left_moves / max(1, trainer.recipe.schedule.grad_accum_steps)
-        loss = float(trainer.sums[0]) / max(1, place.clips)
-        speed = place.clips / max(place.seconds, 1e-9)
+        state = trainer.state
+        spent = time.monotonic() - self._start
+        batches_left = (self._total - state.epoch) * trainer.batches - state.batch
+        left = spent / self._steps * batches_left / max(1, trainer.recipe.schedule.grad_accum_steps)
+        loss = float(trainer.sums[0]) / max(1, state.clips)
+        speed = state.clips / max(state.seconds, 1e-9)
         text = f"loss {loss:.3f}  {speed:.0f} clips/s  {memory(trainer.device)}{clock(left)} left"
-        self._bar.update(
-            self._task, description=f"epoch {place.epoch + 1}/{self._total}", completed=place.batch, text=text
-        )
+        self._update(f"epoch {state.epoch + 1}/{self._total}  {text}", state.batch, trainer.batches)
 
-    def on_epoch_end(self, row: dict[str, float | None], best: dict[str, Any] | None) -> None:
-        picked = " *" if best is not None and best["epoch"] == row["epoch"] else ""
+    def on_epoch_end(self, row: dict[str, float | None], best: "BestEpoch | None") -> None:
+        picked = " *" if best is not None and best.epoch == row["epoch"] else ""
         val = "" if row.get("val_top1") is None else f"  val {100 * (row['val_top1'] or 0):.2f} %{picked}"
         self.on_message(
             f"epoch {row['epoch']:.0f}/{self._total}  loss {number(row['loss'])}  train "
@@ -206,7 +214,7 @@ class ProgressCallback:
 
 
 def memory(device: "torch.device") -> str:
-    """The most that was used so far, where the system tells."""
+    """The largest memory used so far, where the system reports it."""
     from ripe_mambaspike.train.trainer import peak_memory
 
     found = peak_memory(device)

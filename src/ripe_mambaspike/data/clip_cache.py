@@ -1,13 +1,15 @@
-"""Where binned clips come from: made when needed, or made once and kept in memory or on the device.
+"""Batches of binned clips: binned when needed, or binned once and cached in memory or on the device.
 
-Counts are whole numbers, so bytes hold them exactly where none is over 255: every way gives the same bits. Worker
-processes never draw from torch's global generator, and a recording they cannot read is refused with its own sentence.
+Counts are integers, so bytes hold them exactly where none is over 255: every way gives the same bits. Worker processes
+never draw from torch's global generator, and an error of theirs is raised as it is.
 """
 
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,26 +18,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ripe_mambaspike.data.settings import DataSettings
 from ripe_mambaspike.errors import ConfigError, DataError, MemoryNeededError, RipeError
-from ripe_mambaspike.train.recipe import DataSettings
 
 if TYPE_CHECKING:
     from ripe_mambaspike.data.clips import Clips
 
-Numbers = NDArray[np.int64]  # of clips
+Indices = NDArray[np.int64]  # of clips
 Mode = Literal["off", "memory", "device"]
 Progress = Callable[[int, int], None]  # clips done, of how many
-MOST_BYTES = 2 << 30  # that auto takes of the machine's memory
-TOGETHER = 16  # clips that are made at a time for the cache
-FLOAT32 = 4
-DEATHS = ("DataLoader worker", "Pin memory thread")  # what PyTorch's errors about lost workers begin with
+MAX_AUTO_BYTES = 2 << 30  # of the machine's memory that `auto` may take
+BUILD_BATCH = 16  # clips that are binned at a time for the cache
+FLOAT32 = 4  # bytes
+LOST_WORKER = ("DataLoader worker", "Pin memory thread")  # how PyTorch's errors about lost workers begin
 
 
 class ClipCache:
-    """Batches of clips by number on one device; made by `open_cache`."""
+    """Batches of clips by index on one device; made by `open_cache`."""
 
     def __init__(self, clips: "Clips", device: torch.device, kept: Tensor | None = None, workers: int = 0) -> None:
-        """`kept` are all the clips [N, T, 2, H, W], uint8 or float32, if they are."""
+        """`kept` holds all clips [N, T, 2, H, W], uint8 or float32, where they are cached."""
         self.clips, self.device, self.kept, self.workers = clips, device, kept, workers
         self._idle: list[DataLoader[Any]] = []
 
@@ -45,28 +47,28 @@ class ClipCache:
             return "off"
         return "memory" if self.kept.device.type == "cpu" else "device"
 
-    def batches(self, plan: Sequence[Numbers]) -> Iterator[tuple[Tensor, Tensor]]:
-        """(counts [B, T, 2, H, W] float32, labels [B] int64) for each of the plan's numbers, in order; B may be 0."""
-        for numbers, counts in zip(plan, self._packed(plan), strict=True):
-            labels = torch.from_numpy(self.clips.labels[numbers])
+    def batches(self, plan: Sequence[Indices]) -> Iterator[tuple[Tensor, Tensor]]:
+        """(counts [B, T, 2, H, W] float32, labels [B] int64) for each of the plan's batches of indices; B may be 0."""
+        for indices, counts in zip(plan, self._packed(plan), strict=True):
+            labels = torch.from_numpy(self.clips.labels[indices])
             yield counts.to(self.device, non_blocking=True).to(torch.float32), labels.to(self.device)
 
-    def _packed(self, plan: Sequence[Numbers]) -> Iterator[Tensor]:
+    def _packed(self, plan: Sequence[Indices]) -> Iterator[Tensor]:
         if self.kept is not None:
             kept = self.kept
-            return (kept.index_select(0, torch.from_numpy(numbers).to(kept.device)) for numbers in plan)
+            return (kept.index_select(0, torch.from_numpy(indices).to(kept.device)) for indices in plan)
         if not self.workers or not plan:
-            return (pack(self.clips, numbers) for numbers in plan)
+            return (bin_clips(self.clips, indices) for indices in plan)
         return self._from_workers(plan)
 
-    def _from_workers(self, plan: Sequence[Numbers]) -> Iterator[Tensor]:
-        """From processes that stay for the next epoch; two passes at the same time have their own."""
+    def _from_workers(self, plan: Sequence[Indices]) -> Iterator[Tensor]:
+        """From processes that stay for the next epoch; two iterations at the same time have their own."""
         self._idle = [loader for loader in self._idle if _alive(loader)]
         loader = self._idle.pop() if self._idle else _start_loader(self.clips, self.workers, self.device)
         loader.sampler.plan = plan  # type: ignore[attr-defined]
         refused = None
         try:
-            with workers_explained():
+            with explain_lost_workers():
                 for made in loader:
                     if isinstance(made, RipeError):
                         refused = made
@@ -75,13 +77,13 @@ class ClipCache:
         except GeneratorExit:
             self._idle.append(loader)
             raise
-        self._idle.append(loader)  # one whose worker died is let go instead
-        del loader  # an error that is kept would keep this frame, and it the workers
+        self._idle.append(loader)  # unless a worker died: then it is dropped
+        del loader  # a stored error would keep this frame alive, and it the workers
         if refused is not None:
             raise refused
 
     def close(self) -> None:
-        """End the workers that are waiting."""
+        """End idle workers."""
         self._idle.clear()
 
 
@@ -93,11 +95,15 @@ def open_cache(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> ClipCache:
-    """The clips, kept where `data.cache` says; `processes` share this machine's memory."""
+    """The clips, cached where `data.cache` says; `processes` share this machine's memory."""
     if data.num_workers < 0:
-        raise ConfigError(f"data.num_workers is {data.num_workers}; 0 or more processes are wanted")
+        raise ConfigError(
+            f"data.num_workers: expected an int of at least 0, got {data.num_workers}", field="data.num_workers"
+        )
     if data.cache == "device" and device.type != "cuda":
-        raise ConfigError(f"data.cache is device and the run is on {device.type}; auto, memory or off is wanted")
+        raise ConfigError(
+            f"data.cache: expected auto, memory or off on {device.type}, got 'device'", field="data.cache"
+        )
     found = _build_auto if data.cache == "auto" else _build_given
     kept = None if data.cache == "off" else found(clips, data, device, processes, progress)
     return ClipCache(clips, device, kept, data.num_workers)
@@ -108,43 +114,44 @@ def _build_auto(
 ) -> Tensor | None:
     """On the device, in memory, or not at all."""
     itemsize = 1
-    for place in (device, torch.device("cpu")) if device.type == "cuda" else (device,):
-        allowed = _free(place) // 4
-        if place.type == "cpu":
-            allowed = min(MOST_BYTES, allowed // processes)
+    for target in (device, torch.device("cpu")) if device.type == "cuda" else (device,):
+        allowed = _free(target) // 4
+        if target.type == "cpu":
+            allowed = min(MAX_AUTO_BYTES, allowed // processes)
         if clip_bytes(clips) * itemsize > allowed:
             continue
-        kept = build(clips, place, data.num_workers, allowed, progress)
+        kept = bin_all(clips, target, data.num_workers, allowed, progress)
         if kept is not None:
             return kept
-        itemsize = FLOAT32  # bytes were too small
+        itemsize = FLOAT32  # a count is over 255
     return None
 
 
 def _build_given(
     clips: "Clips", data: DataSettings, device: torch.device, processes: int, progress: Progress | None
 ) -> Tensor:
-    """Where the recipe says, or an error."""
-    place = device if data.cache == "device" else torch.device("cpu")
-    free = _free(place, unknown=1 << 62) // (processes if place.type == "cpu" else 1)
+    """Where the recipe says; an error where that has too little memory."""
+    target = device if data.cache == "device" else torch.device("cpu")
+    free = _free(target, unknown=1 << 62) // (processes if target.type == "cpu" else 1)
     needed = clip_bytes(clips)
     if needed <= free:
-        kept = build(clips, place, data.num_workers, free, progress)
+        kept = bin_all(clips, target, data.num_workers, free, progress)
         if kept is not None:
             return kept
         needed *= FLOAT32
     raise MemoryNeededError(
-        f"data.cache is {data.cache}, which takes {needed / 2**30:.2f} GiB, and {free / 2**30:.2f} GiB are free; "
-        "data.cache=off is wanted"
+        f"data.cache: expected at least {needed / 2**30:.2f} GiB of free memory for '{data.cache}', got "
+        f"{free / 2**30:.2f} GiB; set data.cache=off",
+        field="data.cache",
     )
 
 
-def build(clips: "Clips", place: torch.device, workers: int, most: int, progress: Progress | None) -> Tensor | None:
-    """All clips [N, T, 2, H, W], uint8 where no count is over 255 and float32 otherwise; None if over `most` bytes."""
-    numbers = np.arange(len(clips), dtype=np.int64)
-    plan = [numbers[start : start + TOGETHER] for start in range(0, len(clips), TOGETHER)]
+def bin_all(clips: "Clips", target: torch.device, workers: int, most: int, progress: Progress | None) -> Tensor | None:
+    """All clips [N, T, 2, H, W], uint8 where no count is over 255, else float32; None if over `most` bytes."""
+    indices = np.arange(len(clips), dtype=np.int64)
+    plan = [indices[start : start + BUILD_BATCH] for start in range(0, len(clips), BUILD_BATCH)]
     made = ClipCache(clips, torch.device("cpu"), workers=min(workers, len(plan)))
-    kept = torch.empty((len(clips), *clips.shape), dtype=torch.uint8, device=place)
+    kept = torch.empty((len(clips), *clips.shape), dtype=torch.uint8, device=target)
     done = 0
     try:
         for counts in made._packed(plan):
@@ -152,7 +159,7 @@ def build(clips: "Clips", place: torch.device, workers: int, most: int, progress
                 if clip_bytes(clips) * FLOAT32 > most:
                     return None
                 kept = kept.to(torch.float32)
-            kept[done : done + len(counts)] = counts.to(place)
+            kept[done : done + len(counts)] = counts.to(target)
             done += len(counts)
             if progress is not None:
                 progress(done, len(clips))
@@ -162,44 +169,56 @@ def build(clips: "Clips", place: torch.device, workers: int, most: int, progress
 
 
 def clip_bytes(clips: "Clips") -> int:
-    """Of all clips with a byte a count."""
+    """Bytes of all clips at one byte a count."""
     return len(clips) * prod(clips.shape)
 
 
-def _free(place: torch.device, unknown: int = 0) -> int:
-    from ripe_mambaspike.models.memory import free_memory  # here: workers import this module and need no network
-
-    free = free_memory(place)
+def _free(target: torch.device, unknown: int = 0) -> int:
+    free = free_memory(target)
     return unknown if free is None else free
 
 
-def pack(clips: "Clips", numbers: Numbers) -> Tensor:
-    """Clips by number [B, T, 2, H, W], uint8 where no count is over 255 and float32 otherwise."""
-    counts = torch.empty((len(numbers), *clips.shape))
-    for at, number in enumerate(numbers):
-        counts[at] = clips.clip(int(number))[0]
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that a new tensor could take; None where the system does not say."""
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():  # nothing may be asked while a graph is recorded
+            return None
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def bin_clips(clips: "Clips", indices: Indices) -> Tensor:
+    """Clips by index [B, T, 2, H, W], uint8 where no count is over 255, else float32."""
+    counts = torch.empty((len(indices), *clips.shape))
+    for at, index in enumerate(indices):
+        counts[at] = clips.clip(int(index))[0]
     return counts if counts.numel() and counts.max() > 255 else counts.to(torch.uint8)
 
 
 class _Packed(Dataset[Any]):
-    """Whole batches by their numbers. An error is handed over as it is; a loader would wrap it in a traceback."""
+    """Whole batches by their indices. An error is returned as it is; a loader would wrap it in a traceback."""
 
     def __init__(self, clips: "Clips") -> None:
         self.clips = clips
 
-    def __getitem__(self, numbers: Numbers) -> Tensor | RipeError:
+    def __getitem__(self, indices: Indices) -> Tensor | RipeError:
         try:
-            return pack(self.clips, numbers)
+            return bin_clips(self.clips, indices)
         except RipeError as error:
             return error
 
 
 class _Plan:
-    """The batches of the pass that is under way: a loader with lasting workers reads it anew for each."""
+    """The batches of the current iteration: a loader with persistent workers reads it again for each."""
 
-    plan: Sequence[Numbers] = ()
+    plan: Sequence[Indices] = ()
 
-    def __iter__(self) -> Iterator[Numbers]:
+    def __iter__(self) -> Iterator[Indices]:
         return iter(self.plan)
 
     def __len__(self) -> int:
@@ -212,8 +231,8 @@ def _start_loader(clips: "Clips", workers: int, device: torch.device) -> DataLoa
         batch_size=None,
         sampler=_Plan(),
         num_workers=workers,
-        collate_fn=_as_it_is,
-        worker_init_fn=_begin,
+        collate_fn=_identity,
+        worker_init_fn=_ignore_signals,
         persistent_workers=True,
         multiprocessing_context="spawn",  # a fork of a process that has threads or CUDA may hang
         generator=torch.Generator(),  # its own: the global one belongs to the run
@@ -221,32 +240,36 @@ def _start_loader(clips: "Clips", workers: int, device: torch.device) -> DataLoa
     )
 
 
-def _as_it_is(made: Any) -> Any:
+def _identity(made: Any) -> Any:
     return made
 
 
 def _alive(loader: DataLoader[Any]) -> bool:
-    """Whether all workers of a loader that waits are there."""
+    """Whether all workers of an idle loader are alive."""
     workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
     return all(worker.is_alive() for worker in workers)
 
 
-def _begin(worker: int) -> None:
-    """A stop reaches every process of a group, but is the run's to answer: it may want more batches before it ends."""
+def _ignore_signals(worker: int) -> None:
+    """Ctrl-C reaches every process of a group, but only the run may act on it: it may need more batches first."""
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.SIG_IGN)
 
 
 @contextmanager
-def workers_explained() -> Iterator[None]:
-    """Inside, a worker that dies is a DataError.
+def explain_lost_workers() -> Iterator[None]:
+    """Inside, a worker that dies raises a DataError.
 
-    PyTorch may raise it in the middle of anything that the main thread does, so a loop over batches stands in this.
+    PyTorch may raise its own error in the middle of anything that the main thread does, so a whole loop over batches
+    belongs inside.
     """
     try:
         yield
-    except (EOFError, ConnectionError, RuntimeError) as error:  # the first two: it died while it handed a batch over
+    except (EOFError, ConnectionError, RuntimeError) as error:  # the first two: it died while sending a batch
         said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        if isinstance(error, RuntimeError) and not said.startswith(DEATHS):
+        if isinstance(error, RuntimeError) and not said.startswith(LOST_WORKER):
             raise
-        raise DataError(f"a data worker died ({said}); fewer data.num_workers or more memory is wanted") from error
+        raise DataError(
+            f"data.num_workers: expected workers that live, got one that died ({said}); set fewer, or free memory",
+            field="data.num_workers",
+        ) from error

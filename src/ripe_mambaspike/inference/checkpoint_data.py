@@ -1,15 +1,15 @@
-"""The clips that a saved network was made for: its set, split and binning, as the files beside it say."""
+"""The data that a saved network was trained on: dataset, split and binning, as the files beside it say."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from ripe_mambaspike.data.clips import Clips, TrainingData, open_data, root_of
+from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
+from ripe_mambaspike.data.settings import DataSettings, read_data_settings, root_of
 from ripe_mambaspike.data.store import describe_keys, store_keys
+from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.train.recipe import DataSettings, Recipe
-from ripe_mambaspike.train.recipes import load_recipe
 
 CURRENT_STORE = "current"  # instead of a key
 
@@ -23,15 +23,19 @@ def data_settings_of(
     cut: str | None = None,
     store: str | None = None,
 ) -> DataSettings:
-    """The set asked for, binned as the network was trained; where none was asked for, as in the run's recipe.
+    """The given dataset, binned as for training; without one, as in the run's recipe.
 
-    The preparation is the one with the key `store`, or the `current` one. When none is named, it is the one that the
-    network was trained on; under another root, or of another set, the current one where that is not there.
+    The preparation is the one with the key `store`, or the `current` one. By default it is the one that the network was
+    trained on; under another root, or of another dataset, the current one where that does not exist.
     """
     recipe = run_data_settings(folder)
     known = labels.set or dataset
     if known is None:
-        raise WeightsError(f"{folder}: --dataset: expected a name, since the network does not say its set; got none")
+        raise WeightsError(
+            f"{folder}: --dataset: expected a name, since the network does not know its own, got none",
+            field="--dataset",
+            path=folder,
+        )
     settings = DataSettings(dataset=known, cut=labels.cut)
     if recipe is not None and dataset in (None, labels.set):
         settings = recipe
@@ -47,7 +51,7 @@ def data_settings_of(
         extra=(),
         first=(),
         cache="off",
-        time_steps=labels.steps,
+        time_steps=labels.time_steps,
         grid=labels.grid,
         by=labels.by,
         binary=labels.binary,
@@ -59,25 +63,25 @@ def data_settings_of(
     if trained is None or trained in store_keys(home):
         return replace(asked, store=trained)
     elsewhere = root is not None and (recipe is None or root_of(asked).resolve() != root_of(recipe).resolve())
-    if elsewhere or not store_keys(home):  # that nothing is prepared there is said when it is opened
+    if elsewhere or not store_keys(home):  # opening it raises where nothing is prepared there
         return asked
     command = "sim make" if dataset_info(asked.dataset).simulated else "data prepare"
     raise DataError(
         f"{home}: store: expected {trained}, which {folder} was trained on, got {describe_keys(home)}; make it again "
-        f"by `ripe {command} {asked.dataset}` with the options of then, or name another by --store KEY",
+        f"by `ripe {command} {asked.dataset}` with the same options, or choose another by --store KEY",
         field="store",
         path=home,
     )
 
 
 def run_data_settings(folder: Path) -> DataSettings | None:
-    """As the run of a network says, where it lies in one."""
+    """Of the run that a network belongs to; None for a network outside a run."""
     recipe = next((path for path in (folder / "recipe.yaml", folder.parent / "recipe.yaml") if path.exists()), None)
-    return None if recipe is None else load_recipe(recipe).data
+    return None if recipe is None else read_data_settings(recipe)
 
 
 def trained_store(folder: Path, labels: Labels) -> str | None:
-    """The key of the store that a network was trained on; None where nothing says it."""
+    """The key of the store that a network was trained on; None where it is not known."""
     if labels.store is not None:
         return labels.store
     recipe = run_data_settings(folder)
@@ -85,29 +89,33 @@ def trained_store(folder: Path, labels: Labels) -> str | None:
 
 
 def store_note(trained: str | None, data: TrainingData) -> str | None:
-    """What has to be said of a result on this data, unless it is what the network was trained on."""
+    """A note for a result on this data, unless it is what the network was trained on."""
     key = data.store.key
     if trained is None:
-        return f"store {key}: whether the network was trained on it cannot be checked, since it keeps no key"
+        return f"store {key}: whether the network was trained on it is not known, since it has no key"
     if trained != key:
-        return f"store {key} is not the one that the network was trained on, {trained}"
+        return f"store {key} differs from {trained}, which the network was trained on"
     return None
 
 
 def open_data_for(folder: Path, labels: Labels, settings: DataSettings) -> TrainingData:
-    """The set, if it has the network's classes."""
-    data = open_data(Recipe(data=settings))
+    """The dataset; an error unless it has the network's classes."""
+    data = open_data(settings)
     if data.classes != labels.classes:
         raise WeightsError(
-            f"{folder} tells {len(labels.classes)} classes apart ({', '.join(labels.classes[:3])}, …) and "
-            f"{settings.dataset} has {len(data.classes)} ({', '.join(data.classes[:3])}, …); the same ones are wanted"
+            f"{folder}: classes: expected the {len(data.classes)} of {settings.dataset} "
+            f"({', '.join(data.classes[:3])}, …), got {len(labels.classes)} ({', '.join(labels.classes[:3])}, …)",
+            field="classes",
+            path=folder,
         )
     return data
 
 
 def split_of(data: TrainingData, part: str) -> Clips:
-    """One part of the set by its name: train, val or test."""
+    """One split of the dataset by its name: train, val or test."""
     found = {"train": lambda: data.train, "val": lambda: data.val, "test": lambda: data.test}[part]()
     if found is None:
-        raise WeightsError(f"{data.settings.dataset} has no {part} part; one that is there is wanted")
+        raise WeightsError(
+            f"--split: expected one with clips in {data.settings.dataset}, got {part!r}", field="--split"
+        )
     return found

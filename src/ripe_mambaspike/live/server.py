@@ -63,6 +63,7 @@ class Service:
     worker: PredictionWorker = field(default_factory=PredictionWorker)
     library: RecordingLibrary | None = None  # while it runs
     folder: Path | None = None
+    found: int = 0  # recordings in the folder, of which some are listed
     viewers: int = 0
     arriving: int = 0  # uploads
 

@@ -1,15 +1,16 @@
 """What every network offers, whatever it is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
+from ripe_mambaspike.models.cuda_graphs import RecordedPasses
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.nn.hierarchy import make_classifier
 from ripe_mambaspike.nn.modified import Modification, module_modification
@@ -27,6 +28,40 @@ class Output(NamedTuple):
     observed: Mapping[str, Tensor] = MappingProxyType({})  # what `observe` asked for, by the module's name
 
 
+class FrontEnd(NamedTuple):
+    """What the spiking part and the bridge give for some steps of a recording."""
+
+    features: Tensor  # the bridge's mixture [B, T, N, d]
+    attention: Tensor  # the last stage's map [B, T, C, h, w]
+    rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
+    token_scores: Tensor | None  # of every position so far [B, N], where tokens are selected
+    state: State  # what the next steps go on from
+    observed: dict[str, Tensor]  # what was asked for, by the module's name
+
+
+class PreparedWeights:
+    """What was made from the weights for the fused operators, by device, precision and kind of kernels.
+
+    An entry is used as long as every parameter and buffer is the same tensor, in the same version, at the same address
+    (see `models.fused.prepared`). Changes made through `tensor.data` have no version: after them call `model.eval()`,
+    which drops all entries, as `model.train()` and `model.to()` do.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, tuple[list[Tensor], list[int], Any]] = {}
+        self.graphs = RecordedPasses()  # of small inputs, on a GPU
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.graphs.clear()
+
+    def __deepcopy__(self, memo: Any) -> "PreparedWeights":
+        return PreparedWeights()
+
+    def __reduce__(self) -> Any:
+        return PreparedWeights, ()
+
+
 class Model(nn.Module):
     """A network with its config; `model(x)` gives per-step logits [B, T, num_classes]."""
 
@@ -39,6 +74,15 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
         self.config, self.name = config, name
+        self.prepared_weights = PreparedWeights()
+
+    def train(self, mode: bool = True) -> Self:
+        self.prepared_weights.clear()
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        self.prepared_weights.clear()
+        return super()._apply(fn, recurse)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Clips [B, T, 2, H, W] → the tokens that the head reads [B, T, k, d]."""
@@ -133,6 +177,25 @@ class Model(nn.Module):
         from ripe_mambaspike.models.pretrained import save_pretrained
 
         return save_pretrained(self, folder)
+
+
+class Architecture(NamedTuple):
+    config: type[ModelConfig]
+    model: type[Model]
+
+
+ARCHITECTURES: dict[str, Architecture] = {}  # by the name that config.json has for them
+Network = TypeVar("Network", bound=type[Model])
+
+
+def register_architecture(config: type[ModelConfig]) -> Callable[[Network], Network]:
+    """A decorator for a new kind of network: which class builds a config of this type."""
+
+    def add(model: Network) -> Network:
+        ARCHITECTURES[config.architecture] = Architecture(config, model)
+        return model
+
+    return add
 
 
 def require_unmodified(model: Model, what: str) -> None:

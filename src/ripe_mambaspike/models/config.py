@@ -17,7 +17,6 @@ MAX_TIME_STEPS = 4096
 MAX_WIDTH = 16384  # of any layer
 MAX_COUNT = {"num_classes": 2**20, "time_steps": MAX_TIME_STEPS, "num_tokens": 2**20, "depth": 256}
 MAX_PARAMETERS = 2**30  # approximate; a larger network can be counted but not built
-CAUSAL_MIXERS = ("mamba", "none")  # Mamba then runs the forward direction alone
 SWITCHES = {"attention": ("ds-mpa", "none"), "bridge": ("mr-s3a", "stage3")}  # what True and False mean
 
 
@@ -71,7 +70,7 @@ class ModelConfig:
 
         for name in values:
             if name not in cls.field_names():
-                renamed = CONFIG_FIELDS[cls.architecture].get(name)
+                renamed = CONFIG_FIELDS.get(cls.architecture, {}).get(name)
                 close = [renamed] if renamed else difflib.get_close_matches(name, cls.field_names(), 1)
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 known = ", ".join(cls.field_names())
@@ -160,7 +159,7 @@ class RipeConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         from ripe_mambaspike.nn.attention import ATTENTIONS
-        from ripe_mambaspike.nn.mixers import MIXERS
+        from ripe_mambaspike.nn.mixers import MIXERS, causal_mixers
         from ripe_mambaspike.nn.neurons import NEURONS
 
         super().__post_init__()
@@ -190,7 +189,8 @@ class RipeConfig(ModelConfig):
         if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < 1:
             self._refuse("drop_path_rate", "a number from 0 up to but not including 1")
         self._check_divisible()
-        self._check_causal()
+        if self.causal:
+            self._check_causal(causal_mixers())
         if self.form == "dual-kernel" and not self.tdm:
             self._refuse("form", "another form where tdm is false, since two kernels need the temporal filter")
 
@@ -212,11 +212,9 @@ class RipeConfig(ModelConfig):
         if self.mixer == "transformer" and any(w % 4 for w in self.embed_dims):
             self._refuse("embed_dims", "multiples of 4, as the transformer's four heads need")
 
-    def _check_causal(self) -> None:
-        if not self.causal:
-            return
-        if self.mixer not in CAUSAL_MIXERS:
-            self._refuse("mixer", f"{' or '.join(CAUSAL_MIXERS)} for a causal network")
+    def _check_causal(self, mixers: list[str]) -> None:
+        if self.mixer not in mixers:
+            self._refuse("mixer", f"{' or '.join(mixers)} for a causal network")
         if self.num_tokens is not None:
             self._refuse("num_tokens", "null for a causal network, since selecting tokens looks at every step")
 

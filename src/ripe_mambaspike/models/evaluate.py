@@ -1,20 +1,30 @@
-"""How well a network calls the clips of a part. Always in float32, so that the number can be repeated."""
+"""How well a network classifies the clips of a split, always in float32 so that the number can be repeated.
+
+`result.json`, which a training run leaves in its folder, holds the evaluation of its network on the test clips.
+"""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.base import Model, Output, clip_logits
 from ripe_mambaspike.nn.evaluation import evaluation
-from ripe_mambaspike.train.statistics import TOP, too_few_for_top5
+from ripe_mambaspike.schema import read_json
 
-BATCH = 32  # clips at a time, always: another number may round to another call
+EVAL_BATCH = 32  # clips at a time, always: another number may round to another class
+TOP_K = 5  # the likeliest classes that top-5 counts
+RESULT_FILE = "result.json"
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[int, Meta(ge=1)]
 
 
 class Evaluation(NamedTuple):
@@ -23,7 +33,7 @@ class Evaluation(NamedTuple):
     confusion: NDArray[np.int64]
     among_five: int  # clips whose label is among the five likeliest
     loss: float  # mean cross-entropy of the clip's logits
-    rates: list[float]  # mean firing rate of every spiking layer; empty for a network that tells none
+    rates: list[float]  # mean firing rate of every spiking layer; empty for a network that has none
 
     @property
     def n(self) -> int:
@@ -40,7 +50,7 @@ class Evaluation(NamedTuple):
     @property
     def top5(self) -> float | None:
         """None where there are so few classes that it is always 1."""
-        return None if too_few_for_top5(len(self.confusion)) else self.among_five / self.n
+        return None if has_trivial_top5(len(self.confusion)) else self.among_five / self.n
 
     def to_dict(self, names: tuple[str, ...]) -> dict[str, Any]:
         """top1, top5 (None for five classes or fewer), n, loss, per_class, confusion, rates; shares from 0 to 1."""
@@ -58,10 +68,15 @@ class Evaluation(NamedTuple):
         }
 
 
+def has_trivial_top5(num_classes: int) -> bool:
+    """Whether every label is among the five likeliest, whatever the network predicts."""
+    return num_classes <= TOP_K
+
+
 @torch.no_grad()
-def evaluate(model: Model, batches: Iterable[tuple[Tensor, Tensor]], classes: int) -> Evaluation:
+def evaluate_batches(model: Model, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Evaluation:
     """Batches of clips [B, T, 2, H, W] and labels [B], on the network's device."""
-    confusion = np.zeros((classes, classes), np.int64)
+    confusion = np.zeros((num_classes, num_classes), np.int64)
     among_five, loss = 0, 0.0
     rates: Tensor | None = None
     run: Any = model.run
@@ -72,12 +87,65 @@ def evaluate(model: Model, batches: Iterable[tuple[Tensor, Tensor]], classes: in
             out: Output = run(x)
             logits = clip_logits(out.logits)
             np.add.at(confusion, (y.cpu().numpy(), logits.argmax(-1).cpu().numpy()), 1)
-            five = logits.topk(min(TOP, classes), -1).indices
+            five = logits.topk(min(TOP_K, num_classes), -1).indices
             among_five += int((five == y[:, None]).any(-1).sum())
             loss += float(F.cross_entropy(logits, y, reduction="sum"))
             measured = out.rates.double() * len(y)
             rates = measured if rates is None else rates + measured
     total = int(confusion.sum())
     if not total:
-        raise DataError("the part has no clips; one with some is wanted")
+        raise DataError("split: expected at least one clip, got none", field="split")
     return Evaluation(confusion, among_five, loss / total, [] if rates is None else (rates / total).tolist())
+
+
+class ClassAccuracy(msgspec.Struct, frozen=True):
+    """How many clips of a class were classified correctly."""
+
+    name: str
+    n: Annotated[int, Meta(ge=0)]
+    correct: Annotated[int, Meta(ge=0)]
+
+
+class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training run ended with: the selected network on the test clips."""
+
+    format: Literal["ripe-result"]
+    version: Literal[1]
+    name: str  # of the recipe
+    protocol: Literal["validation", "paper"]
+    picked_on: Literal["val", "test", "last epoch"]
+    epoch: Positive
+    set: str
+    cut: str | None
+    store: str | None = None  # None for a run of an earlier version
+    split: str = "test"
+    top1: Share
+    top5: Share | None = None
+    n: Positive
+    loss: float | None = None
+    per_class: list[ClassAccuracy] = []
+    confusion: list[list[int]] = []
+    rates: list[float] = []
+    seed: int = 0
+    folds: int | None = None
+    fold: int | None = None
+    parameters: dict[str, int] = {}
+    seconds: float = 0.0
+    threads: int | None = None
+    commit: str | None = None
+    warnings: list[str] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def read_result(folder: Path) -> TrainingResult | None:
+    """The result of the run in a folder; None where it has none yet."""
+    path = folder / RESULT_FILE
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WeightsError(f"{path}: expected a readable file, got {error.strerror}", path=path) from error
+    return read_json(path, TrainingResult, error=WeightsError, hint="without the file, the run is tested again")

@@ -1,22 +1,25 @@
-"""A whole RIPE-MambaSpike over the fused operators.
+"""RIPE-MambaSpike over the fused operators: the network of `models.ripe`, with the same results, states and names.
 
-`plan` puts the weights into the operators' form; `run_plan` computes with it. A deployed network's plan can be kept
-and used for every clip; a network in training is planned anew for each pass, and gradients flow through the plan.
+`plan` puts the weights into the operators' form: folded, cast, transformed. In evaluation without gradients the model
+keeps its plans (`prepared`) until a weight changes. A network in training is planned anew for each pass, and gradients
+flow through the plan.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ripe_mambaspike.models.base import Output
+from ripe_mambaspike.models.base import FrontEnd, Output, PreparedWeights
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.input_checks import nan_where_not_finite
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.nn.fused.bridge import BridgePlan, bridge_tokens, plan_bridge
-from ripe_mambaspike.nn.fused.hierarchy import HierarchyPlan, classify, plan_hierarchy
+from ripe_mambaspike.nn.fused.bridge import BridgePlan, bridge_features, bridge_tokens, join_tokens, plan_bridge
+from ripe_mambaspike.nn.fused.carried import Carried
+from ripe_mambaspike.nn.fused.hierarchy import HierarchyPlan, apply_head, mix_tokens, plan_hierarchy
 from ripe_mambaspike.nn.fused.layers import affine_of, coefficient_of
 from ripe_mambaspike.nn.fused.stage import (
     FirstNeuronOutput,
@@ -28,10 +31,14 @@ from ripe_mambaspike.nn.fused.stage import (
     run_stage,
 )
 from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
+from ripe_mambaspike.nn.stage import count_spikes
+from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
+
+OBSERVABLE = frozenset({"spikes", "spike_counts", "attention"})  # what the operators keep; the rest is the reference's
 
 
 class Plan(NamedTuple):
@@ -41,7 +48,8 @@ class Plan(NamedTuple):
     stages: tuple[StagePlan, ...]
     bridge: BridgePlan
     hierarchy: HierarchyPlan
-    select: Any  # the tokens kept, from the last stage's spikes
+    tokens: Any  # the module that scores positions
+    select: Callable[[Tensor | None], Tensor | None]  # the positions with the highest scores
     scales: int  # how many of the stages the bridge reads
     dtype: torch.dtype
 
@@ -54,14 +62,30 @@ def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
     if config.form == "dual-kernel":
         log_once("no kernels for the dual-kernel form; the reference path takes over")
         return False
-    found = model.modification()
+    found = model.modification() or without_kernels(model)
     if found is not None:
         log_once(f"{found}; the reference path takes over")
         return False
-    if config.form == "training" and len({m.training for m in model.modules() if isinstance(m, _BatchNorm)}) > 1:
+    if config.form == "training" and len({m.training for m in _modules(model) if isinstance(m, _BatchNorm)}) > 1:
         log_once("norms partly in training, partly in evaluation; the reference path takes over")
         return False
     return True
+
+
+def without_kernels(model: Any) -> str | None:
+    """The first neuron that no kernel computes, in words."""
+    for level, stage in enumerate(model.stages):
+        for name in ("first_neuron", "second_neuron"):
+            kind = type(stage.__dict__["_modules"][name])
+            if not hasattr(kind, "constants"):
+                return f"stages.{level}.{name} is a {kind.__name__}, which has no kernels"
+    return None
+
+
+def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Names = ()) -> bool:
+    """Whether the fused operators can run x as part of a recording, with state: in evaluation, without gradients."""
+    evaluating = not torch.is_grad_enabled() and not model.entry.training
+    return evaluating and OBSERVABLE.issuperset(observe) and kernels_cover(model, x, mode)
 
 
 def plan(model: Any, x: Tensor) -> Plan:
@@ -78,47 +102,151 @@ def plan(model: Any, x: Tensor) -> Plan:
         tuple(plan_stage(stage, dtype) for stage in model.stages),
         plan_bridge(model.bridge, dtype),
         plan_hierarchy(model.hierarchy, model.head, dtype),
-        _selection(model),
+        model.tokens,
+        model.select,
         read,
         dtype,
     )
 
 
+class _Front(NamedTuple):
+    spikes: list[Spikes]  # of the stages
+    attention: Tensor  # of the last stage [B, T, h, w, C]
+    rates: list[Tensor]
+    scores: Tensor | None  # of the tokens
+    observed: dict[str, Tensor]
+
+
+def _run_stages(
+    planned: Plan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Names = ()
+) -> _Front:
+    kept: list[Spikes] = []
+    rates = []
+    observed: dict[str, Tensor] = {}
+    following = (*planned.coefficients[1:], None)
+    attention = x
+    for level, (stage, coefficient) in enumerate(zip(planned.stages, following, strict=True)):
+        name, last = f"stages.{level}", level == len(planned.stages) - 1
+        result = run_stage(
+            stage,
+            _first_neuron(planned, level, kept[-1].operand if level else x, mode, carried),
+            coefficient,
+            mode,
+            carried,
+            level,
+            keep_attention=last or "attention" in observe,
+            keep_rates=keep_rates,
+        )
+        if level and not torch.is_grad_enabled():
+            kept[-1] = kept[-1].without_operand()
+        attention = result.attention
+        kept.append(result.spikes)
+        rates += result.rates
+        for neuron, fired in (("first_neuron", result.inner), ("second_neuron", result.spikes.data)):
+            if "spikes" in observe:
+                observed[f"{name}.{neuron}.spikes"] = fired.permute(0, 1, 4, 2, 3).to(x.dtype)
+            if "spike_counts" in observe:
+                observed[f"{name}.{neuron}.spike_counts"] = count_spikes(fired)
+        if "attention" in observe:
+            observed[f"{name}.attention"] = attention.permute(0, 1, 4, 2, 3)
+    fired = kept[-1].data.permute(0, 1, 4, 2, 3)
+    scores, left = planned.tokens(fired, below(carried.initial, "tokens"), carried.first_step)
+    if carried.wanted:
+        carried.final |= prefixed("tokens", left)
+    return _Front(kept, attention, rates, scores, observed)
+
+
 def run_fused(
-    planned: Plan, x: Tensor, mode: ForwardMode = HARD, token_indices: Tensor | None = None, want_rates: bool = True
+    planned: Plan,
+    x: Tensor,
+    mode: ForwardMode = HARD,
+    token_indices: Tensor | None = None,
+    want_rates: bool = True,
+    state: State | None = None,
+    observe: Names = (),
 ) -> Output:
-    """x [B, T, 2, H, W] → logits, rates, the last attention map and the tokens kept."""
+    """x [B, T, 2, H, W] → logits and all that a pass gives; of a causal network after a state, with the next one."""
+    carried = Carried(state, wanted=state is not None)
     with torch.autocast(x.device.type, enabled=False):
-        kept: list[Spikes] = []
-        rates = []
-        following = (*planned.coefficients[1:], None)
-        attention = x
-        for level, (stage, coefficient) in enumerate(zip(planned.stages, following, strict=True)):
-            last = level == len(planned.stages) - 1
-            result = run_stage(
-                stage,
-                run_first_neuron(stage, kept[-1].operand, mode) if level else _enter(planned, x, mode),
-                coefficient,
-                mode,
-                keep_attention=last,
-                keep_rates=want_rates,
-            )
-            if level and not torch.is_grad_enabled():
-                kept[-1] = kept[-1].without_operand()
-            attention = result.attention
-            kept.append(result.spikes)
-            rates += result.rates
+        front = _run_stages(planned, x, mode, carried, want_rates, observe)
         if token_indices is None:
-            token_indices = planned.select(kept[-1].data.permute(0, 1, 4, 2, 3))
-        tokens = bridge_tokens(planned.bridge, kept[-planned.scales :], attention, token_indices, mode)
-        logits = nan_where_not_finite(classify(planned.hierarchy, tokens).to(x.dtype), x)
-    measured = torch.stack(rates) if rates else logits.new_empty(0)
-    return Output(logits, measured, attention.permute(0, 1, 4, 2, 3), token_indices)
+            token_indices = planned.select(front.scores)
+        read = front.spikes[-planned.scales :]
+        tokens = bridge_tokens(planned.bridge, read, front.attention, token_indices, mode, carried)
+        tokens = mix_tokens(planned.hierarchy, tokens, carried)
+        logits = nan_where_not_finite(apply_head(planned.hierarchy, tokens).to(x.dtype), x)
+    rates = torch.stack(front.rates) if front.rates else logits.new_empty(0)
+    final = None if state is None else compact(carried.final)
+    attention = front.attention.permute(0, 1, 4, 2, 3)
+    return Output(logits, rates, attention, token_indices, final, front.observed)
 
 
-def _selection(model: Any) -> Callable[[Tensor], Tensor | None]:
-    """The tokens kept, from the last stage's spikes [B, T, C, H, W]; None where all are."""
-    return lambda spikes: model.select(model.tokens(spikes)[0])
+def run_front_end(
+    planned: Plan, x: Tensor, mode: ForwardMode, state: State | None, first_step: Step, observe: Names
+) -> FrontEnd:
+    """`RipeMambaSpike.front_end` over the fused operators."""
+    carried = Carried(state, first_step, wanted=True)
+    with torch.autocast(x.device.type, enabled=False):
+        front = _run_stages(planned, x, mode, carried, True, observe)
+        grid = front.attention.shape
+        features = bridge_features(planned.bridge, front.spikes[-planned.scales :], grid, mode, carried)
+    attention = front.attention.permute(0, 1, 4, 2, 3)
+    return FrontEnd(features, attention, torch.stack(front.rates), front.scores, compact(carried.final), front.observed)
+
+
+def run_tail(planned: Plan, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
+    """Features and attention of `front_end` for a whole recording → tokens behind the hierarchy [B, T, k, d]."""
+    with torch.autocast(features.device.type, enabled=False):
+        rows = attention.permute(0, 1, 3, 4, 2)
+        tokens = join_tokens(planned.bridge, features, rows, token_indices)
+        return mix_tokens(planned.hierarchy, tokens)
+
+
+def run_head(planned: Plan, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+    """The head over the tokens of `run_tail`."""
+    with torch.autocast(tokens.device.type, enabled=False):
+        return apply_head(planned.hierarchy, tokens, pre_logits)
+
+
+def prepared(model: Any, x: Tensor) -> Plan:
+    """The plan for inputs like x, made anew only where a weight has changed since the last one."""
+    keeps = not torch.is_grad_enabled() and not model.entry.training
+    if not keeps or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return plan(model, x)
+    tensors = _tensors(model)
+    try:
+        versions = [*map(id, tensors), *(one._version for one in tensors), *(one.data_ptr() for one in tensors)]
+    except RuntimeError:  # made in inference mode, or no memory of their own
+        return plan(model, x)
+    kept: PreparedWeights = model.prepared_weights
+    key = (x.device, precision(x), backend(x, precision(x)))
+    found = kept.entries.get(key)
+    if found is not None and found[1] == versions:
+        return found[2]
+    with torch.inference_mode(False), torch.no_grad():
+        made = plan(model, x)
+    kept.entries[key] = (tensors, versions, made)
+    return made
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """All modules, straight from where PyTorch keeps them: this runs before every pass, and `modules()` is slower."""
+    found = [model]
+    for module in found:  # which grows
+        if children := module.__dict__["_modules"]:
+            found += [child for child in children.values() if child is not None]
+    return found
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    """All parameters and buffers."""
+    found = []
+    for module in _modules(model):
+        held = module.__dict__
+        for group in (held["_parameters"], held["_buffers"]):
+            if group:
+                found += [tensor for tensor in group.values() if tensor is not None]
+    return found
 
 
 def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[ForwardMode], None]]:
@@ -135,15 +263,18 @@ def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tenso
     return (scale, shift), lambda mode: norm.track(mean, variance, count, mode)
 
 
-def _enter(planned: Plan, x: Tensor, mode: ForwardMode) -> FirstNeuronOutput:
-    """The entry norm, the first stage's temporal filter and its first neuron."""
+def _first_neuron(planned: Plan, level: int, x: Tensor, mode: ForwardMode, carried: Carried) -> FirstNeuronOutput:
+    """A stage's first neuron; in the first stage from events, through the entry norm and the temporal filter."""
+    stage, coefficient = planned.stages[level], planned.coefficients[level]
+    if level:
+        return run_first_neuron(stage, x, mode, carried, f"stages.{level}")
     if planned.track_entry is not None:
         planned.track_entry(mode)
     elif not torch.is_grad_enabled():
-        return run_first_neuron_from_events(planned.stages[0], x, planned.entry, planned.coefficients[0], mode)
+        return run_first_neuron_from_events(stage, x, planned.entry, coefficient, mode, carried)
     scale, shift = (value[: x.shape[1], :, None, None] for value in planned.entry)
     normed = torch.addcmul(shift, x, scale)
-    coefficient = planned.coefficients[0]
     if coefficient is not None:
         normed = tdm(normed, coefficient)[0]
-    return run_first_neuron(planned.stages[0], normed.permute(0, 1, 3, 4, 2).to(planned.dtype).contiguous(), mode)
+    operand = normed.permute(0, 1, 3, 4, 2).to(planned.dtype).contiguous()
+    return run_first_neuron(stage, operand, mode, carried, "stages.0")

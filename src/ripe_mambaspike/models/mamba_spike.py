@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output
+from ripe_mambaspike.models.base import Model, Output, register_architecture
 from ripe_mambaspike.models.config import MambaSpikeConfig
 from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
 from ripe_mambaspike.nn.fused.coverage import layer_norm
@@ -72,6 +72,7 @@ class PreNormMamba(nn.Module):
         return found is not None
 
 
+@register_architecture(MambaSpikeConfig)
 class MambaSpike(Model):
     """Its head reads the mean over the steps, so the logits have a single step: [B, 1, classes]."""
 

@@ -1,14 +1,13 @@
 """How much memory a pass takes, and a sentence instead of a crash where there is too little."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.data.clip_cache import free_memory
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fused import kernels_cover
@@ -108,20 +107,6 @@ def is_memory_error(error: BaseException) -> bool:
     """Whether this says that memory ran out, in any of the words in use."""
     kinds = torch.OutOfMemoryError | MemoryError | MemoryNeededError
     return isinstance(error, kinds) or any(words in str(error) for words in SAYINGS)
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Bytes that a new tensor could take, None where nobody says."""
-    if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():  # nothing may be asked while a graph is recorded
-            return None
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
 
 
 def size(count: int) -> str:

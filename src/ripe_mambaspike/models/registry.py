@@ -1,78 +1,124 @@
-"""Networks by name."""
+"""Networks by name: `create_model("dvsgesture", num_classes=5)`, `list_models("*lite*")`, `@register_model`."""
 
 import difflib
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import MambaSpikeConfig, ModelConfig, RipeConfig
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
-DAILY = RipeConfig(
-    num_classes=200,
-    time_steps=10,
-    in_size=(224, 224),
-    stage_channels=(96, 192, 384),
-    embed_dims=(96, 192, 384),
-    drop_path_rate=0.2,
-    head_hidden_size=1024,
-)
+__all__ = ["MambaSpike", "RipeMambaSpike", "build", "create_model", "list_models", "model_config", "register_model"]
 
-CONFIGS: dict[str, ModelConfig] = {
-    "dvsgesture": RipeConfig(),
-    "cifar10dvs": RipeConfig(num_classes=10, time_steps=10, drop_path_rate=0.2),
-    "ncaltech101": RipeConfig(num_classes=101, time_steps=10, drop_path_rate=0.2),
-    "nmnist": RipeConfig(num_classes=10, time_steps=10, in_size=(34, 34)),
-    "dailydvs200": DAILY,
-    "dailydvs200-lite": DAILY.replace(stage_channels=(64, 128, 256), embed_dims=(64, 128, 256)),
-    # Each baseline is counted as its row of the paper: the pooled one from a checkpoint of the released code.
-    "mamba-spike": MambaSpikeConfig(),
-    "mamba-spike-nmnist": MambaSpikeConfig(
-        time_steps=10, in_size=(34, 34), channels=(32, 32, 64), embed_dim=128, depth=4
-    ),
-    "mamba-spike-pooled": MambaSpikeConfig(pool_size=8, conv_bias=True),
-}
+ConfigMaker = Callable[[], ModelConfig]
+_MODELS: dict[str, ConfigMaker] = {}
 
 
-def list_models() -> list[str]:
-    """Every name `create_model` knows."""
-    return list(CONFIGS)
+def register_model(name: str) -> Callable[[ConfigMaker], ConfigMaker]:
+    """A decorator: the function gives the config of the network of this name."""
+
+    def add(make: ConfigMaker) -> ConfigMaker:
+        if name in _MODELS:
+            raise ConfigError(f"model: expected a name that is free, got {name!r}", field="model")
+        _MODELS[name] = make
+        return make
+
+    return add
+
+
+@register_model("dvsgesture")
+def dvsgesture() -> ModelConfig:
+    return RipeConfig()
+
+
+@register_model("cifar10dvs")
+def cifar10dvs() -> ModelConfig:
+    return RipeConfig(num_classes=10, time_steps=10, drop_path_rate=0.2)
+
+
+@register_model("ncaltech101")
+def ncaltech101() -> ModelConfig:
+    return RipeConfig(num_classes=101, time_steps=10, drop_path_rate=0.2)
+
+
+@register_model("nmnist")
+def nmnist() -> ModelConfig:
+    return RipeConfig(num_classes=10, time_steps=10, in_size=(34, 34))
+
+
+@register_model("dailydvs200")
+def dailydvs200() -> ModelConfig:
+    return RipeConfig(
+        num_classes=200,
+        time_steps=10,
+        in_size=(224, 224),
+        stage_channels=(96, 192, 384),
+        embed_dims=(96, 192, 384),
+        drop_path_rate=0.2,
+        head_hidden_size=1024,
+    )
+
+
+@register_model("dailydvs200-lite")
+def dailydvs200_lite() -> ModelConfig:
+    return dailydvs200().replace(stage_channels=(64, 128, 256), embed_dims=(64, 128, 256))
+
+
+# Each baseline is counted as its row of the paper: the pooled one from a checkpoint of the released code.
+@register_model("mamba-spike")
+def mamba_spike() -> ModelConfig:
+    return MambaSpikeConfig()
+
+
+@register_model("mamba-spike-nmnist")
+def mamba_spike_nmnist() -> ModelConfig:
+    return MambaSpikeConfig(time_steps=10, in_size=(34, 34), channels=(32, 32, 64), embed_dim=128, depth=4)
+
+
+@register_model("mamba-spike-pooled")
+def mamba_spike_pooled() -> ModelConfig:
+    return MambaSpikeConfig(pool_size=8, conv_bias=True)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names that `create_model` knows, those that match a pattern such as "*lite*"."""
+    return [name for name in _MODELS if fnmatchcase(name, pattern)]
 
 
 def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The config registered under a name, with fields overridden."""
-    if not isinstance(name, str) or name not in CONFIGS:
-        close = difflib.get_close_matches(str(name), CONFIGS, 1)
+    if not isinstance(name, str) or name not in _MODELS:
+        close = difflib.get_close_matches(str(name), _MODELS, 1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise ConfigError(f"there is no model '{name}'{hint} (known models are {', '.join(CONFIGS)})")
-    return CONFIGS[name].replace(f"model '{name}'", **overrides)
+        raise ConfigError(f"model: expected one of {', '.join(_MODELS)}, got '{name}'{hint}", field="model")
+    return _MODELS[name]().replace(f"model '{name}'", **overrides)
 
 
 def build(config: ModelConfig, name: str) -> Model:
     """A network of this config with fresh weights from PyTorch's global generator; on the meta device of any size."""
-    if isinstance(config, ModelConfig) and torch.get_default_device().type != "meta":
+    if not isinstance(config, ModelConfig):
+        raise ConfigError(f"config: expected a ModelConfig, got a {type(config).__name__}", field="config")
+    if torch.get_default_device().type != "meta":
         config.check_size()
-    if isinstance(config, RipeConfig):
-        return RipeMambaSpike(config, name)
-    if isinstance(config, MambaSpikeConfig):
-        return MambaSpike(config, name)
-    raise ConfigError(f"the config is a {type(config).__name__}; one of this package's configs is wanted")
+    return ARCHITECTURES[config.architecture].model(config, name)
 
 
 def create_model(name: str, *, seed: int | None = None, **overrides: Any) -> Model:
     """A network by name; any field of its config may be overridden.
 
-    `form="deployed"` builds the fused network directly. With a seed the weights are the same every time and the
-    global generator is left as it was.
+    `num_classes=0` gives embeddings instead of logits, `form="deployed"` builds the fused network directly. With a seed
+    the weights are the same every time and the global generator is left as it was.
     """
     config = model_config(name, **overrides)
     if seed is None:
         return build(config, name)
     if not isinstance(seed, int) or isinstance(seed, bool):
-        raise ConfigError(f"seed is {seed!r}; a whole number is wanted")
+        raise ConfigError(f"seed: expected an int, got {seed!r}", field="seed")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(config, name)

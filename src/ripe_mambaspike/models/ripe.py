@@ -5,16 +5,23 @@ written here over its modules (the reference path, which exports trace) and in `
 both give the same results, states and names.
 """
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.base import Model, Output, modified_error
+from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error, register_architecture
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
+from ripe_mambaspike.models.fused import (
+    kernels_cover,
+    prepared,
+    run_front_end,
+    run_fused,
+    run_head,
+    run_tail,
+    steps_covered,
+)
 from ripe_mambaspike.models.input_checks import check_input, check_observe, check_state, nan_where_not_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.attention import ATTENTIONS
@@ -27,21 +34,11 @@ from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
-from ripe_mambaspike.nn.state import State, below, compact, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
 from ripe_mambaspike.nn.tokens import TokenSelection
 
 
-class FrontEnd(NamedTuple):
-    """What the spiking part and the bridge give for some steps of a recording."""
-
-    features: Tensor  # the bridge's mixture [B, T, N, d]
-    attention: Tensor  # the last stage's map [B, T, C, h, w]
-    rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
-    token_scores: Tensor | None  # of every position so far [B, N], where tokens are selected
-    state: State  # what the next steps go on from
-    observed: dict[str, Tensor]  # what was asked for, by the module's name
-
-
+@register_architecture(RipeConfig)
 class RipeMambaSpike(Model):
     config: RipeConfig
 
@@ -66,16 +63,19 @@ class RipeMambaSpike(Model):
         if not kernels_cover(self, x):
             return self.run(x).logits
         with explain_model_memory(self, x):
-            return run_fused(plan(self, x), x, want_rates=False).logits
+            plan = prepared(self, x)
+            return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
         front = self.front_end(x)
-        tokens = self.bridge(front.features, front.attention, self.select(front.token_scores))
-        return nan_where_not_finite(self.hierarchy(tokens), x)
+        tokens = self._tail(front.features, front.attention, self.select(front.token_scores))
+        return nan_where_not_finite(tokens, x)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Mean over the tokens of a step, then the head: [B, T, k, d] → [B, T, num_classes]."""
+        if steps_covered(self, tokens, HARD):
+            return run_head(prepared(self, tokens), tokens, pre_logits)
         pooled = tokens.mean(2)
         if not pre_logits:
             return self.head(pooled)
@@ -87,7 +87,7 @@ class RipeMambaSpike(Model):
         mode: ForwardMode = HARD,
         token_indices: Tensor | None = None,
         state: State | None = None,
-        observe: Collection[str] = (),
+        observe: Names = (),
     ) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens.
 
@@ -106,10 +106,10 @@ class RipeMambaSpike(Model):
         mode: ForwardMode,
         token_indices: Tensor | None,
         state: State | None = None,
-        observe: Collection[str] = (),
+        observe: Names = (),
     ) -> Output:
-        if state is None and not observe and kernels_cover(self, x, mode):
-            return run_fused(plan(self, x), x, mode, token_indices)
+        if steps_covered(self, x, mode, observe) or (state is None and not observe and kernels_cover(self, x, mode)):
+            return run_fused(prepared(self, x), x, mode, token_indices, state=state, observe=observe)
         front = self.front_end(x, mode, state, observe=observe)
         if token_indices is None:
             token_indices = self.select(front.token_scores)
@@ -127,7 +127,7 @@ class RipeMambaSpike(Model):
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
         with explain_model_memory(self, x, len(modes)):
-            planned = plan(self, x) if kernels_cover(self, x, modes[0]) else None
+            planned = prepared(self, x) if kernels_cover(self, x, modes[0]) else None
             outputs: list[Output] = []
             for mode in modes:
                 indices = outputs[0].token_indices if outputs else None
@@ -136,12 +136,7 @@ class RipeMambaSpike(Model):
             return outputs
 
     def front_end(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> FrontEnd:
         """The part that runs as events come in: pieces of a recording with carried state equal one call.
 
@@ -151,15 +146,12 @@ class RipeMambaSpike(Model):
         check_input(x, self.config.max_time_steps, self.dtype, seen=seen, training=self.training)
         check_state(state, x, self.config)
         check_observe(observe)
+        if steps_covered(self, x, mode, observe):
+            return run_front_end(prepared(self, x), x, mode, state, first_step, observe)
         return self.reference_front_end(x, mode, state, first_step, observe)
 
     def reference_front_end(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> FrontEnd:
         """`front_end` over the modules, without checks: what exports trace."""
         current = self.entry(x, mode, first_step)
@@ -186,7 +178,12 @@ class RipeMambaSpike(Model):
         """Features [B, T, N, d] and attention [B, T, C, h, w] of a whole recording → per-step logits."""
         if token_indices is not None:
             self._check_indices(token_indices, features.shape[0], features.shape[2])
-        return self.forward_head(self.hierarchy(self.bridge(features, attention, token_indices)))
+        return self.forward_head(self._tail(features, attention, token_indices)).to(attention.dtype)
+
+    def _tail(self, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
+        if steps_covered(self, attention, HARD):
+            return run_tail(prepared(self, attention), features, attention, token_indices)
+        return self.hierarchy(self.bridge(features, attention, token_indices))
 
     def select(self, token_scores: Tensor | None) -> Tensor | None:
         """The positions with the highest scores [B, k], None where all are kept."""
@@ -271,15 +268,15 @@ def _conv(config: RipeConfig, in_channels: int, channels: int, stride: int, bina
 def _stage(config: RipeConfig, level: int) -> SpikingStage:
     in_channels = (2, *config.stage_channels)[level]
     channels = config.stage_channels[level]
-    neuron = NEURONS[config.neurons[level]]
+    neuron = config.neurons[level]
     return SpikingStage(
         first_conv=_conv(config, in_channels, channels, 2, binary_operand=level > 0),
         first_norm=_norm(config, channels),
-        first_neuron=neuron(channels),
+        first_neuron=NEURONS.make(neuron, channels),
         second_conv=_conv(config, channels, channels, 1, binary_operand=True),
         second_norm=_norm(config, channels),
-        attention=ATTENTIONS[config.attention](channels),
-        second_neuron=neuron(channels),
+        attention=ATTENTIONS.make(config.attention, channels),
+        second_neuron=NEURONS.make(neuron, channels),
     )
 
 

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -97,7 +98,7 @@ def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeigh
     """The weights of one or two directions, stacked."""
 
     def stacked(name: str) -> Tensor:
-        return at_least_float32(torch.stack([direction.get_parameter(name) for direction in directions]))
+        return at_least_float32(torch.stack([attrgetter(name)(direction) for direction in directions]))
 
     bias = None if directions[0].conv1d.bias is None else stacked("conv1d.bias")
     dt_proj = (stacked("dt_proj.weight"), stacked("dt_proj.bias"))
@@ -107,6 +108,8 @@ def inner_weights(directions: Sequence[Mamba], dtype: torch.dtype) -> InnerWeigh
 
 class BidirectionalMamba(nn.Module):
     """Forward and backward Mamba over the normalized tokens, merged by one Linear. [B, L, d] → [B, L, d]."""
+
+    causal: ClassVar[type[nn.Module]]  # the block of a causal network
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -154,3 +157,6 @@ class CausalMamba(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_with_state(x)[0]
+
+
+BidirectionalMamba.causal = CausalMamba

@@ -1,8 +1,11 @@
-"""What may stand in the place of the three Mamba blocks: arms of the same budget for the study.
+"""What mixes the tokens of a level: Mamba, or for the study blocks of the same size in its place.
 
-Each arm has one free size a level. It is chosen so that the arms together have as many parameters as the Mamba
-blocks they replace: the widest level first, and what its rounding leaves over is made good by the next.
-All blocks map [B, L, d] → [B, L, d]; the residual around them is the hierarchy's.
+A mixer is a module made for a token width that maps [B, L, d] → [B, L, d]; the residual around it is the hierarchy's.
+To add one, write such a class with `@register_mixer("name")`. Its attribute `causal` may be the class of a block that
+never looks ahead, with `forward_with_state(x, state) -> (y, state)`.
+
+The study's blocks have one free size a level. It is chosen so that they together have as many parameters as the Mamba
+blocks they replace: the widest level first, and what its rounding leaves over is made up by the next.
 """
 
 from collections.abc import Callable
@@ -11,10 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalMamba
+from ripe_mambaspike.nn.mamba import BidirectionalMamba
+from ripe_mambaspike.nn.registry import Registry
 
 HEADS = 4
 TAPS = 7
+
+MIXERS = Registry("mixer")
+register_mixer = MIXERS.register
+register_mixer("mamba")(BidirectionalMamba)
+register_mixer("flat")(BidirectionalMamba)  # one width, no pooling: see `nn.hierarchy.plan_levels`
+
+
+@register_mixer("none")
+def no_mixer(width: int) -> nn.Module:
+    """No block at all; `make_blocks` leaves it out."""
+    return nn.Identity()
 
 
 class TransformerBlock(nn.Module):
@@ -45,7 +60,11 @@ class GRUBlock(nn.Module):
         self.merge = nn.Linear(2 * hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.merge(self.gru(self.norm(x))[0])
+        if not torch.compiler.is_exporting():
+            return self.merge(self.gru(self.norm(x))[0])
+        weights = [getattr(self.gru, name) for name in self.gru._flat_weights_names]  # also where they are parametrized
+        start = x.new_zeros(2, x.shape[0], self.gru.hidden_size)
+        return self.merge(torch.gru(self.norm(x), start, weights, True, 1, 0.0, False, True, True)[0])
 
 
 class ConvBlock(nn.Module):
@@ -67,11 +86,11 @@ ARMS: dict[str, Callable[[int, int], nn.Module]] = {
     "gru": GRUBlock,
     "conv1d": ConvBlock,
 }
+for _name in ARMS:
+    register_mixer(_name)(ARMS[_name])
 
-MIXERS = ("mamba", *ARMS, "none", "flat")
 
-
-def size(module: nn.Module) -> int:
+def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -81,23 +100,27 @@ def matched_sizes(arm: str, widths: tuple[int, ...]) -> tuple[int, ...]:
         owed = 0
         sizes = []
         for width in reversed(widths):
-            owed += size(BidirectionalMamba(width))
-            best = _closest(lambda hidden, width=width: size(ARMS[arm](width, hidden)), owed)  # type: ignore[misc]
-            owed -= size(ARMS[arm](width, best))
+            owed += parameter_count(BidirectionalMamba(width))
+            best = _closest(lambda hidden, width=width: parameter_count(ARMS[arm](width, hidden)), owed)  # type: ignore[misc]
+            owed -= parameter_count(ARMS[arm](width, best))
             sizes.append(best)
     return tuple(reversed(sizes))
 
 
 def make_blocks(mixer: str, widths: tuple[int, ...], *, causal: bool = False) -> list[nn.Module]:
-    """The blocks of every level, none for `none`; of Mamba with `causal` the forward scan alone."""
+    """The blocks of every level, none for `none`; with `causal` those that never look ahead."""
     if mixer == "none":
         return []
     if causal:
-        assert mixer == "mamba", mixer
-        return [CausalMamba(width) for width in widths]
-    if mixer in ("mamba", "flat"):
-        return [BidirectionalMamba(width) for width in widths]
-    return [ARMS[mixer](width, hidden) for width, hidden in zip(widths, matched_sizes(mixer, widths), strict=True)]
+        return [MIXERS[mixer].causal(width) for width in widths]
+    if mixer in ARMS:
+        return [MIXERS.make(mixer, *sizes) for sizes in zip(widths, matched_sizes(mixer, widths), strict=True)]
+    return [MIXERS.make(mixer, width) for width in widths]
+
+
+def causal_mixers() -> list[str]:
+    """The names of mixers that a causal network can have."""
+    return [name for name, kind in MIXERS.items() if name == "none" or getattr(kind, "causal", None) is not None]
 
 
 def _closest(count: Callable[[int], int], target: int) -> int:

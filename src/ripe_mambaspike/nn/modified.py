@@ -1,8 +1,8 @@
 """Has somebody hooked, subclassed or replaced a module?
 
-Whatever computes with the weights of modules instead of calling them asks first. A table says which modules it stands
-in for, each with the `forward` it knows and, where that matters, a test of the settings and children it takes for
-granted. A module that is altered is called as PyTorch calls modules.
+Code that computes with the weights of modules instead of calling them asks first. A table lists the modules it stands
+in for, each with the `forward` it knows and, where that matters, a test of the settings and children it relies on.
+Where something was modified, modules are called one by one, as PyTorch calls them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +21,7 @@ class Known(NamedTuple):
 
 
 Table = Mapping[type[nn.Module], Known]
+REGISTERED: dict[type[nn.Module], Known] = {}  # made through a registry; always called as modules, whatever is inside
 
 
 class Modification(NamedTuple):
@@ -47,21 +48,22 @@ def find_modification(root: nn.Module, parts: Iterable[nn.Module], table: Table)
     for module in stack:  # which grows; this is run before every pass, and is quick
         held = module.__dict__
         kind = type(module)
+        known_as = table.get(kind) or REGISTERED.get(kind)
         if (
-            kind not in table
+            known_as is None
             or held["_forward_hooks"]
             or held["_forward_pre_hooks"]
             or held["_backward_hooks"]
             or held["_backward_pre_hooks"]
             or "forward" in held
-            or ((fits := table[kind].fits) is not None and not _fits(fits, module))
+            or (known_as.fits is not None and not _fits(known_as.fits, module))
         ):
             return _described(root, table, module)
         seen.add(kind)
-        if children := held["_modules"]:
+        if (children := held["_modules"]) and kind in table:
             stack.extend(child for child in children.values() if child is not None)
     for kind in seen:
-        if kind.forward is not table[kind].forward:
+        if kind.forward is not (table.get(kind) or REGISTERED[kind]).forward:
             return _described(root, table, next(module for module in stack if type(module) is kind))
     return None
 
@@ -88,9 +90,9 @@ def _fits(fits: Fits, module: nn.Module) -> bool:
 
 def _described(root: nn.Module, table: Table, module: nn.Module) -> Modification:
     """Rather a child that is no known module than the parent that it does not fit."""
-    found = next((one for one in module.modules() if type(one) not in table), module)
+    found = next((one for one in module.modules() if type(one) not in table and type(one) not in REGISTERED), module)
     name = next((name for name, one in root.named_modules() if one is found), "")
-    entry = table.get(type(found))
+    entry = table.get(type(found)) or REGISTERED.get(type(found))
     if entry is None:
         return Modification(name, f"is a {type(found).__name__}")
     own = module_modification(found, {"forward": entry.forward})

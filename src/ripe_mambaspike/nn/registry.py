@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torch import nn
+
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.nn.modified import REGISTERED, Known
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 class Registry(dict[str, Any]):
-    """Factories by the name that a config field has for them."""
+    """Classes of modules, or functions that make them, by the name that a config field has for them."""
 
     def __init__(self, field: str) -> None:
         super().__init__()
@@ -25,3 +28,9 @@ class Registry(dict[str, Any]):
             return factory
 
         return add
+
+    def make(self, name: str, *sizes: int) -> nn.Module:
+        """The module of this name. Its class counts as the package's own from now on, not as a modification."""
+        module: nn.Module = self[name](*sizes)
+        REGISTERED.setdefault(type(module), Known(type(module).forward))
+        return module

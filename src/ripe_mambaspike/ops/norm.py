@@ -1,6 +1,5 @@
 """Batch normalization per time step, as one batch norm over T·C channels."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -35,10 +34,3 @@ def affine_over_time(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     trailing = [1] * (x.ndim - 3)
     scale, shift = (value.reshape(*value.shape, *trailing) for value in (scale, shift))
     return shift.addcmul(x, scale).to(x.dtype)
-
-
-def rows_of_steps(table: Tensor, first_step: int | Tensor, steps: int) -> Tensor:
-    """Rows of a table [S, C] for `steps` steps from `first_step` on: [T, C], or [B, T, C] for a step per row [B]."""
-    if isinstance(first_step, int):
-        return table[first_step : first_step + steps]
-    return table[first_step.unsqueeze(1) + torch.arange(steps, device=table.device)]

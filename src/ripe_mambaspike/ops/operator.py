@@ -69,10 +69,18 @@ class Operator:
         types = {field: SCHEMA_TYPES[hint] for field, hint in get_type_hints(inputs).items()}
         self.tensors = [field for field, kind in types.items() if kind in ("Tensor", "Tensor?")]
         arguments = [f"{kind} {field}" for field, kind in types.items()]
-        self.registered = _register(name, arguments, outputs, self._forward, lambda *v: fake(inputs(*v)))
+        self.registered = _register(
+            name, arguments, outputs, lambda *v: self.forward(inputs(*v)), lambda *v: fake(inputs(*v))
+        )
         if gradients:
             arguments += [f"Tensor? grad_{output}" for output in outputs] + [f"Tensor saved_{one}" for one in saved]
-            _register(f"{name}_backward", arguments, gradients, self._backward, self._backward_fake)
+            _register(
+                f"{name}_backward",
+                arguments,
+                gradients,
+                lambda *v: self.backward(*self._parted(v)),
+                self._backward_fake,
+            )
             self.registered.register_autograd(self._gradient, setup_context=self._context)
 
     def reference(self, i: Any) -> Any:
@@ -86,15 +94,15 @@ class Operator:
         log_once(f"{self.name} has no {MODULES[kind]}.py; its reference takes over")
         return "plain"
 
-    def _forward(self, *values: Any) -> Any:
-        i = self.inputs(*values)
+    def forward(self, i: Any) -> Any:
+        """What the operator computes."""
         kind = self._kind(i)
         if kind != "plain":
             return implementation(kind, self.folder, self.name)(i)
         return _same_form(self.reference(i), self.fake(i))
 
-    def _backward(self, *values: Any) -> Any:
-        i, grads, saved = self._parted(values)
+    def backward(self, i: Any, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> Any:
+        """What its gradient computes."""
         kind = self._kind(i)
         if kind == "plain":
             given = [getattr(i, field) for field in self.gradients]
@@ -213,7 +221,8 @@ def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> 
     if len(table) == 1:
         return table.expand(steps, -1).contiguous()
     if isinstance(first_step, Tensor):
-        return table[first_step[:, None] + torch.arange(steps, device=first_step.device)]
+        rows = first_step[:, None] + torch.arange(steps, device=first_step.device)
+        return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if first_step + steps > len(table):
         raise InputError(
             f"first_step: expected first_step + steps up to {len(table)}, got {first_step} + {steps}",
@@ -234,7 +243,8 @@ def _register(name: str, arguments: list[str], outputs: tuple[str, ...], call: A
 def _same_form(found: Any, like: Any) -> Any:
     """A reference's outputs in the form of an operator's: spikes as bytes, empty where not wanted, own memory."""
     if isinstance(like, Tensor):
-        return like if found is None or not like.numel() else torch.empty_like(like).copy_(found)
+        stored = found is not None and like.numel() and any(like.stride())  # a proxy stores nothing
+        return torch.empty_like(like).copy_(found) if stored else like
     return type(like)(_same_form(one, other) for one, other in zip(found, like, strict=True))
 
 

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.account.document import account
+from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import Model, clip_logits
+from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.evaluation import evaluation
@@ -82,9 +82,9 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
     config = model.config
     if clips:
         x = clips[0][0].detach().to("cpu", model.dtype)[None]
-        return account(model, x, "the first held-out clip shown, weights of this run")
+        return account_clip(model, x, "the first held-out clip shown, weights of this run")
     x = synthetic_clip(config.time_steps, *config.in_size).to(model.dtype)
-    return account(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
+    return account_clip(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
 
 
 def _sample(model: Model, x: Tensor, label: int, name: str) -> Sample:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from ripe_mambaspike.models.evaluate import has_trivial_top5
 from ripe_mambaspike.report.charts import MAX_NUMBERED_CLASSES, Series, line_chart, matrix
 from ripe_mambaspike.report.formatting import (
     count_text,
@@ -17,7 +18,6 @@ from ripe_mambaspike.report.formatting import (
 from ripe_mambaspike.report.images import attention_images, data_uri, event_images, finite_maps
 from ripe_mambaspike.report.observe import Observed, Sample
 from ripe_mambaspike.report.run_data import RunData
-from ripe_mambaspike.train.statistics import too_few_for_top5
 
 PICKED_ON_TEST = "picked on the test set (paper protocol)"
 MAX_FRAMES = 16  # of a sample clip
@@ -74,7 +74,7 @@ def _facts(run: RunData, counted: dict[str, Any]) -> list[tuple[str, str]]:
     of = f" of {run.epochs}" if epoch is not None and run.epochs else ""
     commit = result.get("commit")
     top5 = finite_or_none(result.get("top5"))
-    facts = [("top-5", percent_text(top5))] if top5 is not None and not too_few_for_top5(len(run.classes)) else []
+    facts = [("top-5", percent_text(top5))] if top5 is not None and not has_trivial_top5(len(run.classes)) else []
     return [
         *facts,
         ("loss", number_text(finite_or_none(result.get("loss")))),
@@ -104,7 +104,7 @@ def confusion(run: RunData) -> dict[str, Any] | None:
     if not run.confusion:
         return None
     names = [run.name_of(index) for index in range(len(run.confusion))]
-    mistakes = [
+    mistakes: list[dict[str, Any]] = [
         {"true": names[row], "predicted": names[column], "count": count, "total": sum(values)}
         for row, values in enumerate(run.confusion)
         for column, count in enumerate(values)

@@ -1,4 +1,4 @@
-"""An average of the weights over training (EMA): `average ← d·average + (1 − d)·weights` after every move."""
+"""An exponential moving average (EMA) of the weights: `average ← d·average + (1 − d)·weights` after every step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class AveragedWeights:
-    """Kept beside the network; early on it forgets faster, so that the first weights do not linger."""
+    """Kept beside the network. Early on it forgets faster, so that the first weights do not linger."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -16,14 +16,14 @@ class AveragedWeights:
         self.values = [parameter.detach().clone() for parameter in self.parameters]
 
     @torch.no_grad()
-    def follow(self, moves: int) -> None:
-        """After move number `moves`, counted from 1."""
-        decay = min(self.decay, (1 + moves) / (10 + moves))
+    def update(self, global_step: int) -> None:
+        """After step number `global_step`, counted from 1."""
+        decay = min(self.decay, (1 + global_step) / (10 + global_step))
         torch._foreach_lerp_(self.values, [p.detach() for p in self.parameters], 1 - decay)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """The network has the averaged weights inside."""
+    def swapped_in(self) -> Iterator[None]:
+        """Inside, the network has the averaged weights."""
         self._swap()
         try:
             yield

@@ -1,7 +1,7 @@
 """A whole training step as one CUDA graph: thousands of small launches become one.
 
-The graph holds the step for one shape of batch and one set of settings; a new epoch's sharpness or shares need a new
-one. It is taken over the same function that runs without it, so both take the same step.
+The graph holds the step for one shape of batch and one set of settings; a new epoch's sharpness or loss weights need a
+new one. It captures the same function that runs without it, so both take the same step.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step
 
-WARM_UPS = 3
+WARMUP_STEPS = 3
 
 
 class CapturedStep:
-    """Call it with a batch like the first, or with as many; it takes the step and gives the parts of the loss.
+    """Call it with batches of the same shapes: it takes the step and returns the terms of the loss.
 
-    Recording takes a few steps to warm up; the network and the optimizer are put back as they were afterwards.
+    Capturing takes a few steps to warm up; the network and the optimizer are restored afterwards.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class CapturedStep:
     ) -> None:
         for x, _ in batches:
             if not x.is_cuda:
-                raise InputError(f"the batch is on {x.device}; a step can be captured on a CUDA device alone")
+                raise InputError(f"x: expected a batch on a CUDA device, got one on {x.device}", field="x")
         require_unmodified(model, "capture_step")
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
@@ -40,37 +40,37 @@ class CapturedStep:
         self.record(settings)
 
     def record(self, settings: StepSettings) -> None:
-        """Record the step with other settings; nothing is computed, so nothing moves."""
+        """Capture the step with other settings; nothing is computed, so nothing changes."""
         self._optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._parts = accumulated_step(self._model, self._optimizer, self.batches, settings)
+            self._terms = accumulated_step(self._model, self._optimizer, self.batches, settings)
 
     def _warm_up(self, settings: StepSettings) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
+            for _ in range(WARMUP_STEPS):
                 accumulated_step(self._model, self._optimizer, self.batches, settings)
         torch.cuda.current_stream().wait_stream(stream)
 
     def __call__(self, *batches: Batch) -> LossTerms:
-        """The parts are the graph's own memory: the next call overwrites them. Without a batch, the last ones again."""
+        """The terms are the graph's own memory: the next call overwrites them. Without a batch, the last ones again."""
         if batches and [x.shape for x, _ in batches] != [x.shape for x, _ in self.batches]:
             shapes, wanted = ([tuple(x.shape) for x, _ in group] for group in (batches, self.batches))
-            raise InputError(f"the batches have shapes {shapes}; the step was captured for {wanted}")
+            raise InputError(f"batches: expected the captured shapes {wanted}, got {shapes}", field="batches")
         for held, given in zip(self.batches, batches, strict=False):
             for mine, theirs in zip(held, given, strict=True):
                 mine.copy_(theirs)
         self._graph.replay()
-        return self._parts
+        return self._terms
 
 
 def capture_step(
     model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
 ) -> CapturedStep:
-    """The training step for batches like (x, y), recorded."""
+    """The training step for batches like (x, y), captured."""
     return CapturedStep(model, optimizer, [(x, y)], settings)
 
 
@@ -88,7 +88,7 @@ def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Kept:
 
 @torch.no_grad()
 def _restore(model: RipeMambaSpike, optimizer: Optimizer, kept: Kept) -> None:
-    """Everything as it was, in place, because the graph reads it there; state that is new starts from zero."""
+    """Restore everything in place, because the graph reads it there; state that is new starts from zero."""
     tensors, moments = kept
     for held, value in zip(model.state_dict().values(), tensors, strict=True):
         held.copy_(value)

@@ -1,8 +1,8 @@
 """One run on several processes, as torchrun starts them: each has its share of every batch.
 
-The weights are the same everywhere at all times: gradients are averaged before a move, and whatever decides something
-(losses, scores, a wish to stop) is summed up first and then read alike by all. The first process alone prints and
-writes. All have to see the same folders. Only numbers are sent, never objects.
+The weights are the same everywhere at all times: gradients are averaged before a step, and whatever decides something
+(losses, scores, a request to stop) is reduced over all processes first. Only the first process prints and writes. All
+need access to the same folders. Only numbers are sent, never objects.
 """
 
 import gc
@@ -25,25 +25,25 @@ from torch.optim import Optimizer
 from ripe_mambaspike.data.clips import Clips, EvalBatches, share_of
 from ripe_mambaspike.errors import ConfigError, RipeError
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import BATCH, Evaluation, evaluate
+from ripe_mambaspike.models.evaluate import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.sync_stats import sync_batch_stats
 from ripe_mambaspike.train.objective import LossTerms
-from ripe_mambaspike.train.step import Batch, StepSettings, averaged, forward, move
+from ripe_mambaspike.train.step import Batch, StepSettings, compute_loss, update_weights, weighted_terms
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # small numbers always go between CPUs
-STAND_INS = 2  # empty clips of a process that has none: two, because statistics of one number are refused
-LOST = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+PLACEHOLDERS = 2  # empty clips of a process that has none: two, since one value has no variance
+LOST_MESSAGES = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 class ProcessLostError(RipeError):
-    """Another process of the run has ended before its time."""
+    """Another process of the run has ended unexpectedly."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this one is; alone unless told otherwise."""
+    """Which of how many processes this one is."""
 
     rank: int = 0
     world: int = 1
@@ -53,51 +53,49 @@ class Processes:
         """Whether this one prints and writes."""
         return self.rank == 0
 
-    def summed(self, values: Tensor) -> Tensor:
+    def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on the tensor's device."""
         total = values.detach().clone()
         if self.world > 1:
             dist.all_reduce(total)
         return total
 
-    def largest(self, value: int) -> int:
-        """Of all processes' numbers. All have to ask."""
+    def max(self, value: int) -> int:
+        """The largest of all processes' numbers. All have to call it."""
         most = torch.tensor(value)
         if self.world > 1:
             dist.all_reduce(most, dist.ReduceOp.MAX)
         return int(most)
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any of them. All have to ask."""
-        return bool(self.largest(int(flag)))
+        """Whether it is true on any of them. All have to call it."""
+        return bool(self.max(int(flag)))
 
     def wait(self) -> None:
-        """Until all have come this far."""
-        self.largest(0)
+        """Wait until all processes are here."""
+        self.max(0)
 
 
-ALONE = Processes()
+SINGLE_PROCESS = Processes()
 
 
-def asked_for() -> Processes:
-    """What torchrun's environment variables say; alone without them."""
+def processes_from_environment() -> Processes:
+    """As torchrun's environment variables say; a single one without them."""
     world = _variable("WORLD_SIZE", 1, least=1)
     if world == 1:
-        return ALONE
+        return SINGLE_PROCESS
     rank = _variable("RANK", None)
     if rank >= world:
-        raise ConfigError(f"the variable RANK is {rank} and WORLD_SIZE {world}; a rank below it is wanted")
+        raise ConfigError(f"RANK: expected an int below WORLD_SIZE ({world}), got {rank}", field="RANK")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
-            raise ConfigError(
-                f"WORLD_SIZE is {world} and the variable {name} is not set; a start by torchrun is wanted"
-            )
+            raise ConfigError(f"{name}: expected a value, as torchrun sets it, got none", field=name)
     return Processes(rank, world)
 
 
 @contextmanager
-def joined(processes: Processes, device: str) -> Iterator[None]:
-    """Inside, the processes can reach each other, to compute on `cpu` or `cuda` (one device a process)."""
+def process_group(processes: Processes, device: str) -> Iterator[None]:
+    """Inside, the processes can communicate, to compute on `cpu` or `cuda` (one device per process)."""
     if processes.world == 1:
         yield
         return
@@ -105,7 +103,8 @@ def joined(processes: Processes, device: str) -> Iterator[None]:
         index, there = _variable("LOCAL_RANK", None), torch.cuda.device_count()
         if index >= there:
             raise ConfigError(
-                f"process {index + 1} of this machine has no CUDA device ({there} are there); fewer are wanted"
+                f"LOCAL_RANK: expected an int below the number of CUDA devices ({there}), got {index}",
+                field="LOCAL_RANK",
             )
         torch.cuda.set_device(index)
     try:
@@ -120,7 +119,7 @@ def joined(processes: Processes, device: str) -> Iterator[None]:
             raise
         said = " ".join(str(error).split())[:200]
         raise ProcessLostError(
-            f"process {processes.rank} lost the others ({said}); the first to end says why"
+            f"process {processes.rank} lost the others ({said}); the first one that ended shows the cause"
         ) from error
     else:
         _leave(device)
@@ -139,10 +138,10 @@ def _leave(device: str, failed: bool = False) -> None:
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Whether it says that another process cannot be reached."""
+    """Whether the error means that another process cannot be reached."""
     if isinstance(error, RipeError) or not isinstance(error, RuntimeError):
         return False
-    return isinstance(error, dist.DistError) or any(words in str(error) for words in LOST)
+    return isinstance(error, dist.DistError) or any(words in str(error) for words in LOST_MESSAGES)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -158,7 +157,7 @@ def _variable(name: str, default: int | None, least: int = 0) -> int:
         return default
     if given is None or not given.isdecimal() or int(given) < least:
         raise ConfigError(
-            f"the variable {name} is {given!r}; a whole number of at least {least}, as torchrun sets, is wanted"
+            f"{name}: expected an int of at least {least}, as torchrun sets it, got {given!r}", field=name
         )
     return int(given)
 
@@ -171,14 +170,14 @@ class _Objective(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
-        return forward(self.model, x, targets, settings)
+        return compute_loss(self.model, x, targets, settings)
 
 
 @contextmanager
 def shared_batch(x: Tensor, total: int, sync_batch_norm: bool = True) -> Iterator[Tensor]:
     """Clips to run of this process's x [B, ...], which may be none of the `total`; inside, norms share statistics."""
     counted = len(x) > 0
-    x = x if counted else x.new_zeros(STAND_INS, *x.shape[1:])
+    x = x if counted else x.new_zeros(PLACEHOLDERS, *x.shape[1:])
     with sync_batch_stats(len(x), total, counted=counted) if sync_batch_norm else nullcontext():
         yield x
 
@@ -210,51 +209,53 @@ class SharedStep:
         for index, ((x, targets), total) in enumerate(zip(batches, totals, strict=True)):
             share = len(x) / together
             if not len(x):
-                targets = targets.new_zeros(STAND_INS, *targets.shape[1:])
+                targets = targets.new_zeros(PLACEHOLDERS, *targets.shape[1:])
             last = index == len(batches) - 1
             with (
                 shared_batch(x, total, self.sync_batch_norm) as x,
                 nullcontext() if last else self._objective.no_sync(),
                 explain_model_memory(self.model, x, settings.passes, torch.bfloat16 if settings.autocast else None),
             ):
-                parts = self._objective(x, targets, settings)
-                (parts.loss * (share * self.processes.world)).backward()  # the mean over processes undoes the last
-            found.append(parts.detach())
+                terms = self._objective(x, targets, settings)
+                (terms.loss * (share * self.processes.world)).backward()  # the mean over processes undoes the last
+            found.append(terms.detach())
             shares.append(share)
-        return self._joined(averaged(found, shares))._replace(norm=move(self.model, optimizer, settings.clip))
+        return self._reduced(weighted_terms(found, shares))._replace(
+            norm=update_weights(self.model, optimizer, settings.clip_grad_norm)
+        )
 
     def close(self) -> None:
         """Let the wrapper go while there is a group: as the group's last holder it may wait for a thread that waits for
         Python."""
         self._objective = None
 
-    def _joined(self, parts: LossTerms) -> LossTerms:
-        """Parts that are weighted already, summed over the processes."""
-        there = [part for part in parts if part is not None]
-        total = self.processes.summed(torch.cat([part.float().reshape(-1) for part in there]))
-        values = iter(total.split([part.numel() for part in there]))
-        return LossTerms(*(None if part is None else next(values).view(part.shape) for part in parts))  # type: ignore[arg-type]
+    def _reduced(self, terms: LossTerms) -> LossTerms:
+        """Terms that are weighted already, summed over the processes."""
+        there = [term for term in terms if term is not None]
+        total = self.processes.sum(torch.cat([term.float().reshape(-1) for term in there]))
+        values = iter(total.split([term.numel() for term in there]))
+        return LossTerms(*(None if term is None else next(values).view(term.shape) for term in terms))  # type: ignore[arg-type]
 
 
-def evaluate_together(
-    model: Model, clips: Clips, device: torch.device, classes: int, processes: Processes
+def evaluate_distributed(
+    model: Model, clips: Clips, device: torch.device, num_classes: int, processes: Processes
 ) -> Evaluation:
-    """Every clip once. A process takes whole batches, the same that a single process would, so the calls are too."""
-    batches = EvalBatches(clips, BATCH, device)
+    """Every clip once. A process takes whole batches, those of a single process, so predictions are the same."""
+    batches = EvalBatches(clips, EVAL_BATCH, device)
     if processes.world == 1:
-        return evaluate(model, batches, classes)
+        return evaluate_batches(model, batches, num_classes)
     batches.world = processes.world
     batches.plan = batches.plan[share_of(len(batches.plan), processes.rank, processes.world)]
-    confusion, rest = np.zeros((classes, classes), np.int64), torch.zeros(2, dtype=torch.float64)
+    confusion, rest = np.zeros((num_classes, num_classes), np.int64), torch.zeros(2, dtype=torch.float64)
     rates = torch.zeros(0, dtype=torch.float64)
     if batches.plan:
-        found = evaluate(model, batches, classes)
+        found = evaluate_batches(model, batches, num_classes)
         confusion = found.confusion
         rest = torch.tensor([found.among_five, found.loss * found.n], dtype=torch.float64)
         rates = torch.tensor(found.rates, dtype=torch.float64) * found.n
-    confusion = processes.summed(torch.from_numpy(confusion)).numpy()
-    among_five, loss = processes.summed(rest).tolist()
-    layers = processes.largest(len(rates))
-    rates = processes.summed(rates if len(rates) else rates.new_zeros(layers))
+    confusion = processes.sum(torch.from_numpy(confusion)).numpy()
+    among_five, loss = processes.sum(rest).tolist()
+    layers = processes.max(len(rates))
+    rates = processes.sum(rates if len(rates) else rates.new_zeros(layers))
     total = int(confusion.sum())
     return Evaluation(confusion, int(among_five), loss / total, (rates / total).tolist())

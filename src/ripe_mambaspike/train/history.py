@@ -1,4 +1,4 @@
-"""What a run tells while it trains: one row an epoch in `log.csv`, and the same numbers for TensorBoard."""
+"""What a run records while it trains: one row per epoch in `log.csv`, and the same numbers for TensorBoard."""
 
 import csv
 import importlib
@@ -20,23 +20,23 @@ from ripe_mambaspike.train.objective import LossTerms
 
 LOG = logging.getLogger("ripe_mambaspike")
 Row = dict[str, float | None]
-LAYERS = 6
+NUM_LAYERS = 6
 COLUMNS = (
     "epoch", "lr", "sharpness", "relaxed_share", "loss", "hard", "relaxed", "consistency", "rate", "grad_norm",
-    *(f"rate_{layer}" for layer in range(1, LAYERS + 1)), *(f"tdm_{layer}" for layer in range(1, LAYERS + 1)),
+    *(f"rate_{layer}" for layer in range(1, NUM_LAYERS + 1)), *(f"tdm_{layer}" for layer in range(1, NUM_LAYERS + 1)),
     "train_top1", "val_loss", "val_top1", "seconds", "samples_per_second", "memory_mib",
 )  # fmt: skip
-SUMMED = ("loss", "hard", "relaxed", "consistency", "rate", "right", "norm")  # of Parts, then the layers' rates
+SUMMED = ("loss", "hard", "relaxed", "consistency", "rate", "right", "norm")  # of LossTerms, then the layers' rates
 
 
-def summed(parts: LossTerms) -> list[Tensor]:
-    """The numbers of a step that an epoch averages, in the order of SUMMED and the layers; nothing counts as zero."""
-    nothing = parts.loss.new_zeros(())
-    scalars = [getattr(parts, name) for name in SUMMED]
-    return [nothing if value is None else value.float() for value in scalars] + list(parts.rates.float().unbind())
+def summed_terms(terms: LossTerms) -> list[Tensor]:
+    """The numbers of a step that an epoch averages, in the order of SUMMED and the layers; None counts as zero."""
+    zero = terms.loss.new_zeros(())
+    scalars = [getattr(terms, name) for name in SUMMED]
+    return [zero if value is None else value.float() for value in scalars] + list(terms.rates.float().unbind())
 
 
-def averages(means: list[float]) -> Row:
+def mean_columns(means: list[float]) -> Row:
     """The epoch's means, in the same order, as columns."""
     row: Row = dict(zip(SUMMED, means, strict=False))
     row["train_top1"], row["grad_norm"] = row.pop("right"), row.pop("norm")
@@ -44,7 +44,7 @@ def averages(means: list[float]) -> Row:
     return row
 
 
-def filters(model: RipeMambaSpike) -> Row:
+def tdm_columns(model: RipeMambaSpike) -> Row:
     """Mean |λ| of the temporal filter before every convolution, in order."""
     row: Row = {}
     convs: list[Any] = [conv for stage in model.stages for conv in (stage.first_conv, stage.second_conv)]
@@ -64,7 +64,9 @@ def write_log(path: Path, rows: list[Row]) -> None:
         with atomic_write(path) as file:
             file.write(text.getvalue().encode())
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror or error}); a disk with room is wanted") from error
+        raise DataError(
+            f"{path}: expected a file that can be written, got {error.strerror or error}", path=path
+        ) from error
 
 
 def _cell(value: float | None) -> str:
@@ -73,10 +75,10 @@ def _cell(value: float | None) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.6g}"
 
 
-class Board:
-    """TensorBoard's files in the run folder, where tensorboard is installed; silent where it is not.
+class TensorBoardLog:
+    """TensorBoard's files in the run folder, where tensorboard is installed.
 
-    What it cannot write is told once and ends nothing: the run's own files have the same numbers.
+    A file that cannot be written is logged once and ends nothing: the run's own files have the same numbers.
     """
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
@@ -107,7 +109,7 @@ class Board:
             threading.excepthook = self._hook
 
     def _thread_failed(self, what: threading.ExceptHookArgs) -> None:
-        """Its own thread fails first; the next call here raises the same."""
+        """Its writer thread fails first; the next call here raises the same error."""
         if not (isinstance(what.exc_value, OSError) and type(what.thread).__name__ == "_AsyncWriterThread"):
             self._hook(what)
 
@@ -117,4 +119,4 @@ class Board:
             yield
         except OSError as error:
             self._writer = None
-            LOG.warning(f"TensorBoard's file cannot be written ({error.strerror or error}); the run goes on without it")
+            LOG.warning(f"TensorBoard's file cannot be written ({error.strerror or error}); continuing without it")

@@ -1,4 +1,4 @@
-"""Where a number that is not finite comes from: the first part of the network that gives one."""
+"""Where a number that is not finite comes from: the first module of the network that outputs one."""
 
 import torch
 from torch import Tensor, nn
@@ -6,11 +6,11 @@ from torch import Tensor, nn
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.train.step import StepSettings, forward
+from ripe_mambaspike.train.step import StepSettings, compute_loss
 
 
 def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
-    """Which module, in words; the weights are as they were before the step that failed."""
+    """A description of the module; the weights are those before the step that failed."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"the weight {name}"
@@ -39,8 +39,8 @@ def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: 
 
 def _first_bad_gradient(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
     model.zero_grad(set_to_none=True)
-    forward(model, x, targets, settings).loss.backward()
+    compute_loss(model, x, targets, settings).loss.backward()
     for name, parameter in reversed(list(model.named_parameters())):  # gradients come from the last layer
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name}"
-    return "no module when it is tried again"
+    return "no module on a second try"

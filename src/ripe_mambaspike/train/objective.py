@@ -1,4 +1,4 @@
-"""What training makes small: `L = (1 − w)·TET(z_d) + w·TET(z_c) + λ_SGC·MSE(z_d, z_c) + λ_L1·r`.
+"""The training loss: `L = (1 − w)·TET(z_d) + w·TET(z_c) + λ_SGC·MSE(z_d, z_c) + λ_L1·r`.
 
 Glossary: z_d, z_c logits of the hard (spiking) and the relaxed pass [B, T, classes]; w `relaxed_share`; TET's λ
 `spread`; λ_SGC `consistency`; λ_L1 `rates`; r the mean firing rate of the hard pass's layers. Everything is computed
@@ -15,7 +15,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Output, clip_logits
 
-LEAST_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
+MIN_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LossWeights:
 
 
 class LossTerms(NamedTuple):
-    """The objective and what it is made of, each before its weight; None where there was no relaxed pass."""
+    """The loss and its terms, each before its weight; None where there was no relaxed pass."""
 
     loss: Tensor
     hard: Tensor  # TET of the hard pass
@@ -38,18 +38,18 @@ class LossTerms(NamedTuple):
     consistency: Tensor | None  # mean square between the logits of both
     rate: Tensor  # mean of the layers' rates
     rates: Tensor  # of every layer of the hard pass, in order [layers]
-    right: Tensor  # share of the clips whose likeliest target the hard pass calls
+    right: Tensor  # share of the clips that the hard pass classifies as their likeliest target
     norm: Tensor | None = None  # of the whole gradient before it is clipped, once there is one
 
     def detach(self) -> "LossTerms":
-        return LossTerms(*(None if part is None else part.detach() for part in self))  # type: ignore[arg-type]
+        return LossTerms(*(None if term is None else term.detach() for term in self))  # type: ignore[arg-type]
 
 
 def relaxed_weight(epoch: int, epochs: int) -> float:
     """Share of the relaxed pass in the loss: from 1/2 down to 1/10, linear in the epoch (counted from 0)."""
     if epochs < 1 or not 0 <= epoch < epochs:
-        raise ConfigError(f"epoch is {epoch} of {epochs}; a number from 0 up to but not {max(1, epochs)} is wanted")
-    return max(LEAST_RELAXED_SHARE, FIRST_RELAXED_SHARE * (1 - epoch / epochs))
+        raise ConfigError(f"epoch: expected an int from 0 to {max(1, epochs) - 1}, got {epoch}", field="epoch")
+    return max(MIN_RELAXED_SHARE, FIRST_RELAXED_SHARE * (1 - epoch / epochs))
 
 
 def tet(logits: Tensor, targets: Tensor, spread: float, label_smoothing: float = 0.0) -> Tensor:
@@ -107,6 +107,7 @@ def _check_targets(logits: Tensor, targets: Tensor) -> None:
     wanted = (batch, classes) if targets.is_floating_point() else (batch,)
     if tuple(targets.shape) != wanted:
         raise InputError(
-            f"the targets are {targets.dtype} of shape {tuple(targets.shape)}; class indices ({batch},) or "
-            f"probabilities ({batch}, {classes}) are wanted"
+            f"targets: expected class indices ({batch},) or probabilities ({batch}, {classes}), got {targets.dtype} of "
+            f"shape {tuple(targets.shape)}",
+            field="targets",
         )

@@ -1,50 +1,49 @@
-"""Recipes: read, written, changed and compared. Every way of making one ends in `check`."""
+"""Recipes: read, checked, changed, compared and written. Every way of making one ends in `check_recipe`."""
 
-from collections.abc import Sequence
-from dataclasses import is_dataclass, replace
+import ast
+import difflib
+import inspect
+import io
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-import yaml
+import msgspec
 
+from ripe_mambaspike.data.sets.registry import datasets
+from ripe_mambaspike.data.settings import MAX_RECIPE_BYTES
+from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
+from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.models.registry import list_models, model_config
+from ripe_mambaspike.schema import convert, short_repr
 from ripe_mambaspike.train.recipe import Recipe
-from ripe_mambaspike.train.recipe_checks import check, read_network_fields
-from ripe_mambaspike.train.recipe_fields import (
-    FieldHelp,
-    build,
-    comments_of,
-    fields_of,
-    kinds_of,
-    leaves,
-    nearest,
-    plain,
-    show,
-)
+from ripe_mambaspike.yaml_text import parse_yaml, yaml_value
 
-__all__ = [
-    "FieldHelp",
-    "check",
-    "describe",
-    "difference",
-    "fields_of",
-    "list_recipes",
-    "load_recipe",
-    "recipe_from",
-    "save_recipe",
-    "to_dict",
-    "to_yaml",
-    "with_settings",
-]
-
-LARGEST = 64 * 1024  # bytes of a recipe file; a full one with comments has a tenth of it
-MAX_VALUES = 10_000  # of a recipe, fields and items counted
-MAX_DEPTH = 20
-MAX_BITS = 128  # of a whole number
 ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite")  # the paper's first
-WANTED = "a recipe in YAML is wanted"
+DATA_FIELDS = {"time_steps": "data.time_steps", "in_size": "data.grid"}  # of a model's config, set by the data
+FROM_DATA = ("num_classes", *DATA_FIELDS, "form")  # fields of a model's config that a recipe cannot set
+TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.cut", "data.store", "model.name")
+RENAMED_FIELDS = {
+    **{f"data.{earlier}": f"data.{name}" for earlier, name in RENAMED_DATA_FIELDS.items()},
+    "optimiser": "optimizer",
+    "optimizer.lr": "optimizer.learning_rate",
+    "optimizer.lr_min": "optimizer.min_learning_rate",
+    "optimizer.filters": "optimizer.tdm_lr_scale",
+    "optimizer.clip": "optimizer.clip_grad_norm",
+    "schedule.accumulate": "schedule.grad_accum_steps",
+    "schedule.warmup_iterations": "schedule.warmup_steps",
+    "run.recalibrate": "run.recalibrate_batches",
+    "run.ema": "run.ema_decay",
+    "run.sync_norms": "run.sync_batch_norm",
+    "run.graph": "run.cuda_graph",
+}
 
 
 def list_recipes() -> list[str]:
@@ -56,11 +55,12 @@ def list_recipes() -> list[str]:
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
     """A shipped recipe by its name, or one from a .yaml file."""
-    return recipe_from(_parse(_text_of(name_or_path), _origin(name_or_path)), _origin(name_or_path))
+    origin = f"{name_or_path}" if _is_path(name_or_path) else f"recipe '{name_or_path}'"
+    return recipe_from(parse_yaml(_text_of(name_or_path), origin), origin)
 
 
-def describe(name_or_path: str | Path) -> str:
-    """The comment that a recipe's file begins with: what it is, its command, and why it is so."""
+def describe_recipe(name_or_path: str | Path) -> str:
+    """The comment at the top of a recipe's file: what it is, its command, and why it is so."""
     lines = []
     for line in _text_of(name_or_path).splitlines():
         if not line.startswith("#"):
@@ -70,203 +70,237 @@ def describe(name_or_path: str | Path) -> str:
 
 
 def recipe_from(values: Any, origin: str) -> Recipe:
-    """A recipe from plain values by name; the origin is what errors call it."""
-    recipe = build(Recipe, values, origin)
+    """A recipe from plain values by field; errors name the origin."""
     try:
-        network = recipe.model
-        settled = replace(network, fields=read_network_fields(network.name, network.fields))
-        recipe = replace(recipe, model=settled)
-        check(recipe)
+        if not isinstance(values, dict):
+            raise ConfigError(f"expected fields and their values, got {short_repr(values)}")
+        values = {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+        _check_names(values)
+        if isinstance(data := values.get("data"), dict) and "grid" in data:
+            data["grid"] = _read_grid(data["grid"])
+        recipe = convert(values, Recipe, error=ConfigError)
+        _check_rules(recipe)
     except ConfigError as error:
-        raise ConfigError(f"{origin}: {error}") from error
+        raise ConfigError(f"{origin}: {error}", field=error.field, path=origin if _is_path(origin) else None) from error
     return recipe
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise a ConfigError "field: expected X, got Y" unless a run can be made from this recipe."""
+    convert(to_dict(recipe), Recipe, error=ConfigError)
+    _check_rules(recipe)
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with fields set by words such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
-    values = to_dict(recipe)
-    known = [path for path, _, _ in leaves(recipe)]
+    values, known = to_dict(recipe), field_help()
     seen: list[str] = []
     for setting in settings:
-        path, equals, text = setting.partition("=")
-        path = path.strip()
+        path, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or not path:
-            raise ConfigError(f"a setting is {show(setting)}; field=value is wanted, such as schedule.epochs=3")
-        inner = path.startswith("model.fields.") and len(path) > len("model.fields.")
-        if path not in known and not inner:
-            if any(field.startswith(f"{path}.") for field in known):
-                raise ConfigError(
-                    f"{path} is a part of the recipe; one of its fields is wanted, such as {path}.…=value"
-                )
-            raise ConfigError(f"recipe '{recipe.name}' has no field {show(path)}{nearest(path, known)}")
-        if clash := [
-            other for other in seen if f"{other}.".startswith(f"{path}.") or f"{path}.".startswith(f"{other}.")
-        ]:
-            raise ConfigError(f"{path} was set twice (as {clash[0]} before); one value is wanted")
+            raise ConfigError(f"expected field=value, such as schedule.epochs=3, got {short_repr(setting)}")
+        section, _, name = path.partition(".")
+        inside = path.startswith("model.fields.") and path != "model.fields."
+        if path not in known and not inside:
+            raise _unknown_field(path)
+        if clash := [one for one in seen if f"{one}.".startswith(f"{path}.") or f"{path}.".startswith(f"{one}.")]:
+            raise ConfigError(f"{path}: expected one value, got a second one after {clash[0]}", field=path)
         seen.append(path)
-        *above, last = ["model", "fields", path.removeprefix("model.fields.")] if inner else path.split(".")
-        place = values
-        for part in above:
-            place = place[part]
-        is_key = path == "data.store" and text.strip().isdigit()  # a key without a letter is no number
-        place[last] = text.strip() if is_key else _parse(text, f"the setting {show(setting)}")
+        value = parse_yaml(text, path)
+        if path in TEXT_FIELDS and isinstance(value, int | float):
+            value = text  # a store's key of digits is no number
+        if inside:
+            values["model"]["fields"][path.removeprefix("model.fields.")] = value
+        elif name:
+            values[section][name] = value
+        else:
+            values[section] = value
     return recipe_from(values, f"recipe '{recipe.name}'")
 
 
 def difference(a: Recipe, b: Recipe) -> list[str]:
     """The dotted fields in which two recipes differ, in order."""
-    found: list[str] = []
-    for (path, _, mine), (_, _, other) in zip(leaves(a), leaves(b), strict=True):
-        mine, other = plain(mine), plain(other)
-        if isinstance(mine, dict) and isinstance(other, dict):
-            missing = object()
-            keys = dict.fromkeys([*mine, *other])
-            found += [f"{path}.{key}" for key in keys if mine.get(key, missing) != other.get(key, missing)]
-        elif mine != other:
-            found.append(path)
-    return found
+    mine, other, missing = dict(_leaves(to_dict(a))), dict(_leaves(to_dict(b))), object()
+    return [path for path in dict.fromkeys([*mine, *other]) if mine.get(path, missing) != other.get(path, missing)]
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """Plain values, nested as in the file."""
-    values: dict[str, Any] = {}
-    for path, _, value in leaves(recipe):
-        *above, last = path.split(".")
-        place = values
-        for part in above:
-            place = place.setdefault(part, {})
-        place[last] = plain(value)
-    return values
+    return msgspec.to_builtins(asdict(recipe))  # type: ignore[no-any-return]
 
 
 def to_yaml(recipe: Recipe, comments: bool = False) -> str:
-    """The whole recipe in YAML, in field order; with comments, each field's own behind it."""
+    """The whole recipe in YAML, in field order; with comments, each field's help behind it."""
+    helps = field_help() if comments else {}
+
+    def line(indent: str, name: str, value: str, said: str) -> str:
+        return f"{indent}{name}:{' ' if value else ''}{value}{f'  # {said}' if comments and said else ''}"
+
     lines = []
-    for name, kind in kinds_of(Recipe).items():
-        value = getattr(recipe, name)
+    for name, kind in get_type_hints(Recipe).items():
+        value = to_dict(recipe)[name]
         if not is_dataclass(kind):
-            lines.append(f"{name}: {_scalar(value)}{_comment(comments_of(Recipe).get(name, ''), comments)}")
+            lines.append(line("", name, yaml_value(value), helps.get(name, "")))
             continue
-        says = (kind.__doc__ or "").partition("\n")[0].partition(". ")[0].rstrip(".")
-        lines.append(f"{name}:{_comment(says, comments)}")
-        for path, _, inner in leaves(value):
-            said = comments_of(kind).get(path, "")  # type: ignore[arg-type]
-            lines.append(f"  {path}: {_scalar(inner)}{_comment(said, comments)}")
+        summary = (kind.__doc__ or "").partition("\n")[0].partition(". ")[0].rstrip(".")
+        lines.append(line("", name, "", summary))
+        lines += [line("  ", one, yaml_value(v), helps.get(f"{name}.{one}", "")) for one, v in value.items()]
     return "\n".join(lines) + "\n"
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write the recipe with everything resolved; `load_recipe` gives the same one."""
+    """Write the recipe with all fields; `load_recipe` gives the same one."""
     try:
         with atomic_write(Path(path)) as file:
             file.write(to_yaml(recipe, comments=True).encode())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}); a file in a folder is wanted") from error
+        raise ConfigError(f"{path}: expected a file that can be written, got {error.strerror}", path=path) from error
 
 
-def _comment(said: str, wanted: bool) -> str:
-    return f"  # {said}" if wanted and said else ""
+@cache
+def field_help() -> dict[str, str]:
+    """Every dotted field of a recipe, in order, and the comment behind it."""
+    found = {}
+    for name, kind in get_type_hints(Recipe).items():
+        if is_dataclass(kind) and isinstance(kind, type):
+            found |= {f"{name}.{one.name}": _comments(kind).get(one.name, "") for one in fields(kind)}
+        else:
+            found[name] = _comments(Recipe).get(name, "")
+    return found
 
 
-def _scalar(value: Any) -> str:
-    """A value on one line."""
-    options: dict[str, Any] = {"default_flow_style": True, "width": float("inf"), "allow_unicode": True}
-    text = yaml.safe_dump([plain(value)], sort_keys=False, **options)[1:-2]
-    if len(text.splitlines()) > 1:  # U+0085 and its kin end a line too, and YAML reads such an end as a space
-        text = yaml.safe_dump([plain(value)], sort_keys=False, default_style='"', **options)[1:-2]
-    return text
+@cache
+def _comments(kind: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass; none where the source is not available."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):
+        return {}
+    by_line = {
+        token.start[0]: token.string.lstrip("# ").rstrip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    return {
+        node.target.id: by_line.get(node.end_lineno or node.lineno, "")
+        for node in ast.parse(source).body[0].body  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def _leaves(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    """Raise for the first unknown field, with the name it has now or the nearest one."""
+    known = field_help()
+    sections = {path.partition(".")[0] for path in known}
+    for section, inner in values.items():
+        if section not in sections:
+            raise _unknown_field(section)
+        for name in inner if isinstance(inner, dict) else ():
+            if f"{section}.{name}" not in known:
+                raise _unknown_field(f"{section}.{name}")
+
+
+def _unknown_field(path: Any) -> ConfigError:
+    path = path if isinstance(path, str) and path.isprintable() and len(path) <= 80 else short_repr(path)
+    if path in RENAMED_FIELDS:
+        expected = f"{RENAMED_FIELDS[path]}, as it is called now"
+    elif within := [name for name in field_help() if name.startswith(f"{path}.")]:
+        expected = f"one of its fields, such as {within[0]}=value"
+    else:
+        expected = "a field of a recipe"
+    return ConfigError(f"{path}: expected {expected}, got {path!r}{_nearest(path, field_help())}", field=path)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'x'?": by spelling, or the only field that ends so."""
+    last = {path.rpartition(".")[2]: path for path in known}
+    ends = [path for path in known if path.rpartition(".")[2] == name.rpartition(".")[2]]
+    close = ends if len(ends) == 1 else difflib.get_close_matches(name, list(known), 1)
+    close = close or [last[word] for word in difflib.get_close_matches(name.rpartition(".")[2], last, 1)]
+    return f"; did you mean '{close[0]}'?" if close and name not in RENAMED_FIELDS else ""
+
+
+def _refuse(path: str, expected: str, got: Any, hint: str = "") -> None:
+    raise ConfigError(f"{path}: expected {expected}, got {short_repr(got)}{hint}", field=path)
+
+
+def _read_grid(grid: Any) -> Any:
+    sides = [grid, grid] if not isinstance(grid, list | tuple) else list(grid)
+    if grid is not None and (len(sides) != 2 or not all(type(side) is int for side in sides)):
+        _refuse("data.grid", "one int or two", grid)
+    return None if grid is None else sides
+
+
+def _check_rules(recipe: Recipe) -> None:
+    """Everything beyond the types and bounds of single fields."""
+    data, optimizer, schedule = recipe.data, recipe.optimizer, recipe.schedule
+    known = list(datasets())
+    if data.dataset not in known:
+        _refuse("data.dataset", f"one of {', '.join(known)}", data.dataset, _nearest(data.dataset, known))
+    if data.store is not None and not KEY.fullmatch(data.store):
+        _refuse("data.store", "the key of a prepared dataset (see ripe data list) or null", data.store)
+    for word in data.extra:
+        name, _, root = word.partition("=")
+        if name not in known or not root:
+            _refuse("data.extra", f"DATASET=ROOT with one of the datasets {', '.join(known)}", word)
+    if data.folds == 1:
+        _refuse("data.folds", "0 (the dataset's own split) or at least 2", 1)
+    if data.fold >= max(data.folds, 1):
+        _refuse("data.fold", f"an int from 0 to {max(data.folds, 1) - 1}", data.fold)
+    if optimizer.learning_rate < optimizer.min_learning_rate:
+        expected = f"at least optimizer.min_learning_rate ({optimizer.min_learning_rate})"
+        _refuse("optimizer.learning_rate", expected, optimizer.learning_rate)
+    if not schedule.warmup_steps and schedule.warmup_epochs > schedule.epochs:
+        _refuse("schedule.warmup_epochs", f"at most schedule.epochs ({schedule.epochs})", schedule.warmup_epochs)
+    if data.first and schedule.first_epochs >= schedule.epochs:
+        _refuse("schedule.first_epochs", f"fewer than schedule.epochs ({schedule.epochs})", schedule.first_epochs)
+    _check_model(recipe)
+
+
+def _check_model(recipe: Recipe) -> None:
+    name, given, data = recipe.model.name, recipe.model.fields, recipe.data
+    if name not in list_models():
+        _refuse("model.name", f"one of {', '.join(list_models())}", name, _nearest(name, list_models()))
+    if fixed := [field for field in FROM_DATA if field in given]:
+        _refuse(f"model.fields.{fixed[0]}", "no value, since the data decides it", given[fixed[0]])
+    sizes = {} if data.grid is None else {"in_size": data.grid}
+    try:
+        model_config(name, **given, time_steps=data.time_steps, **sizes)
+    except ConfigError as error:
+        field = DATA_FIELDS.get(error.field or "", f"model.fields.{error.field}" if error.field else "model.fields")
+        raise ConfigError(f"{field}: {str(error).removeprefix(f'{error.field}: ')}", field=field) from error
 
 
 def _is_path(name: str | Path) -> bool:
     return isinstance(name, Path) or "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
 
 
-def _origin(name: str | Path) -> str:
-    return f"{name}" if _is_path(name) else f"recipe '{name}'"
-
-
 def _text_of(name: str | Path) -> str:
     if not _is_path(name):
         names = list_recipes()
         if name not in names:
+            hint = _nearest(str(name), names)
             raise ConfigError(
-                f"there is no recipe {show(name)}{nearest(str(name), names)} "
-                f"(there are {', '.join(names)}, and any .yaml file)"
+                f"recipe: expected one of {', '.join(names)}, or a .yaml file, got {short_repr(name)}{hint}",
+                field="recipe",
             )
         return (resources.files("ripe_mambaspike") / "recipes" / f"{name}.yaml").read_text("utf-8")
     path = Path(name)
     try:
         if path.is_dir():
-            inside = f", such as {path / 'recipe.yaml'}" if (path / "recipe.yaml").is_file() else ""
-            raise ConfigError(f"{path} is a folder; {WANTED}{inside}", path=path)
-        return read_regular(path, LARGEST).decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there; {WANTED}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8; {WANTED}") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); {WANTED}", path=path) from error
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{show(str(name))} is no path; {WANTED}") from error
-
-
-def _parse(text: str, origin: str) -> Any:
-    """What the text says in YAML, within bounds. A field written twice, and aliases (which can unfold without end),
-    are refused."""
-    try:
-        _check_events(text, origin)
-        if node := yaml.compose(text, Loader=yaml.SafeLoader):
-            _refuse_repeats(node, origin)
-        return _in_range(yaml.safe_load(text), origin)
+            inside = f"; did you mean {path / 'recipe.yaml'}?" if (path / "recipe.yaml").is_file() else ""
+            raise ConfigError(f"{path}: expected a recipe in YAML, got a folder{inside}", path=path)
+        return read_regular(path, MAX_RECIPE_BYTES).decode("utf-8-sig")
     except ConfigError:
         raise
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1})" if mark else ""
-        raise ConfigError(f"{origin} cannot be read as YAML{line}; fields and their values are wanted") from error
-
-
-def _check_events(text: str, origin: str) -> None:
-    """Stop at what grows with the square of its size, or without end, before it is built."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent):
-            raise ConfigError(f"{origin} uses an alias in line {line}; values written out are wanted")
-        if depth > MAX_DEPTH or count > MAX_VALUES:
-            raise ConfigError(
-                f"{origin}: line {line}: expected at most {MAX_VALUES} values, {MAX_DEPTH} deep, got more"
-            )
-
-
-def _refuse_repeats(node: yaml.Node, origin: str) -> None:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise ConfigError(f"{origin} has the field {show(key.value)} twice; one value is wanted")
-                seen.add(key.value)
-            _refuse_repeats(key, origin)
-            _refuse_repeats(value, origin)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeats(item, origin)
-
-
-def _in_range(value: Any, origin: str, field: str = "") -> Any:
-    """The value, no number in it so long that Python refuses to print it."""
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        name, expected = field[:80] or "value", f"a whole number of at most {MAX_BITS} bits"
-        raise ConfigError(f"{origin}: {name}: expected {expected}, got {value.bit_length()}", field=field or None)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _in_range(key, origin, field)
-            _in_range(inner, origin, f"{field}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple | set):
-        for inner in value:
-            _in_range(inner, origin, field)
-    return value
+    except (OSError, ValueError) as error:
+        got = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: expected a recipe in YAML, got {got}", path=path) from error

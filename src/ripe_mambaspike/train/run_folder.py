@@ -1,45 +1,47 @@
-"""The folder of a run: one process at a time, nothing left of killed ones, and what it says of a run that has ended."""
+"""The folder of a run: one process at a time, no leftovers of killed ones, and the recipe that it began with."""
 
+import json
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ripe_mambaspike.errors import DataError, WeightsError
-from ripe_mambaspike.files import locked, make_folder, remove_leftovers
+from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.files import atomic_write, locked, make_folder, remove_leftovers
+from ripe_mambaspike.models.evaluate import RESULT_FILE, TrainingResult
 from ripe_mambaspike.train.distributed import Processes
-from ripe_mambaspike.train.seeds import RESULT_FILE, read_result
+from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
+from ripe_mambaspike.train.recipes import difference
 
 LOG = logging.getLogger("ripe_mambaspike")
-LOCK_FILE = ".lock"
-WRITTEN = {  # folders in that of a run, and what is written there
+RECIPE_FILE, LOG_FILE, LOCK_FILE, CHECKPOINTS = "recipe.yaml", "log.csv", ".lock", "checkpoints"
+WRITTEN_FILES = {  # folders in that of a run, and what is written there
     ".": r"recipe\.yaml|log\.csv|result\.json|report\.html|best|last",
-    "checkpoints": r"move-\d{9}-\d{9}\.safetensors",
+    "checkpoints": r"step-\d{9}-\d{9}\.safetensors",
     "best": r"config\.json|model\.safetensors|labels\.json",
 }
 
 
 @contextmanager
-def in_use(folder: Path, processes: Processes) -> Iterator[None]:
-    """Make the folder and keep every other run out of it while inside; what killed runs left there is removed.
+def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
+    """Make the folder and keep every other run out of it while inside; leftovers of killed runs are removed.
 
-    The first of several processes holds the lock; the others come in when it does. A folder that cannot be written is
-    not locked: a run that has ended is read there, and any other fails to write.
+    The first of several processes holds the lock; the others enter when it does. A folder that cannot be written is
+    not locked: a run that has ended can be read there, and any other fails to write.
     """
     try:
         make_folder(folder)
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be made ({error.strerror or error}); a folder to write is wanted", path=folder
+            f"{folder}: expected a folder that can be made, got {error.strerror or error}", path=folder
         ) from error
     if processes.is_first and os.access(folder, os.W_OK):
         with locked(folder / LOCK_FILE, f"{folder} is in use by another run"):
-            for inner, names in WRITTEN.items():
+            for inner, names in WRITTEN_FILES.items():
                 for path in remove_leftovers(folder / inner, names):
-                    LOG.info(f"{path} was left by a run that was killed, and is removed")
+                    LOG.info(f"{path}: removed, a killed run left it")
             processes.wait()
             yield
     else:
@@ -47,22 +49,41 @@ def in_use(folder: Path, processes: Processes) -> Iterator[None]:
         yield
 
 
-def ended_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a run that has ended, None where there is none; a damaged one is refused."""
-    result = read_result(folder)
-    if result is None:
-        return None
-    kinds: dict[str, type | tuple[type, ...]] = {"name": str, "set": str, "picked_on": str, "protocol": str}
-    for name, kind in {**kinds, "epoch": int, "per_class": list, "confusion": list}.items():
-        value = result.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise _wrong(folder, name, value, getattr(kind, "__name__", "another kind"))
-    if not re.fullmatch("val|test|last epoch", result["picked_on"]):
-        raise _wrong(folder, "picked_on", result["picked_on"], "val, test or last epoch")
-    return result
+def with_store(recipe: Recipe, key: str | None) -> Recipe:
+    """The recipe with this preparation of its dataset."""
+    return replace(recipe, data=replace(recipe.data, store=key))
 
 
-def _wrong(folder: Path, name: str, value: Any, wanted: str) -> WeightsError:
+def with_grid_of(recipe: Recipe, saved: Recipe) -> Recipe:
+    """The recipe with the saved grid, where it leaves the grid to the data: the two can then be compared."""
+    return recipe if recipe.data.grid is not None else replace(recipe, data=replace(recipe.data, grid=saved.data.grid))
+
+
+def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESUMABLE_FIELDS) -> list[str]:
+    """The fields in which a recipe differs from the one that a run was saved with."""
+    given = with_grid_of(given, saved)
+    if None in (given.data.store, saved.data.store):  # then the one that the run began with is meant
+        given, saved = with_store(given, None), with_store(saved, None)
+    return [name for name in difference(given, saved) if name not in ignored]
+
+
+def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
+    """Raise unless a run can be resumed with this recipe."""
+    if differing := changed_fields(given, saved):
+        raise ConfigError(
+            f"{', '.join(differing[:3])}: expected as in {folder / RECIPE_FILE}, got other values; use that recipe, "
+            "or another --out",
+            field=differing[0],
+            path=folder / RECIPE_FILE,
+        )
+
+
+def write_result(folder: Path, result: TrainingResult) -> None:
     path = folder / RESULT_FILE
-    said = f"{path}: {name}: expected {wanted}, got {str(value)[:60]!r}; without the file the run ends anew"
-    return WeightsError(said, field=name, path=path)
+    try:
+        with atomic_write(path) as file:
+            file.write((json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise DataError(
+            f"{path}: expected a file that can be written, got {error.strerror or error}", path=path
+        ) from error

@@ -1,81 +1,172 @@
-"""One recipe with several seeds, and folds: every run a process of its own, here or on Slurm."""
+"""One recipe with several seeds, and folds: mean, spread and best, and a test against another group."""
 
 import json
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.files import MAX_JSON, read_regular
-from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
+import msgspec
+from msgspec import Meta
 
-RESULT_FILE, RECIPE_FILE = "result.json", "recipe.yaml"
+from ripe_mambaspike.data.sets.registry import STORE
+from ripe_mambaspike.data.settings import root_of
+from ripe_mambaspike.data.store import current_key
+from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.models.evaluate import TrainingResult, read_result
+from ripe_mambaspike.schema import read_json
+from ripe_mambaspike.train import jobs
+from ripe_mambaspike.train.jobs import Report, RunOutcome, SeedRun
+from ripe_mambaspike.train.recipe import MAX_SEED, RESUMABLE_FIELDS, Recipe
+from ripe_mambaspike.train.recipes import load_recipe, with_settings
+from ripe_mambaspike.train.run_folder import RECIPE_FILE, changed_fields
+from ripe_mambaspike.train.statistics import GroupStatistics, WelchTest, group_statistics, pool_results, welch_test
+
 MAX_SEEDS = 1000
-LARGEST_SEED = 2**32 - 1
-CHOSEN_HERE = ("run.seed", "data.fold", "data.folds")
-IGNORED_FIELDS = {"name", *RESUMABLE_FIELDS}  # may differ between two runs of one recipe
-CLUSTER = "slurm"
-SLURM_DEFAULTS: dict[str, Any] = {"timeout_min": 24 * 60, "gpus_per_node": 1, "cpus_per_task": 4}
-POLL_SECONDS = 1.0
-FILE_SYSTEM_SECONDS = 10.0  # that a file of another machine may take to show
+MAX_JOBS = 256
+CHOSEN_FIELDS = ("run.seed", "data.fold", "data.folds")
+IGNORED_FIELDS = ("name", *RESUMABLE_FIELDS)  # may differ between two runs of one recipe
+SUMMARY_FILE, SUMMARY_SHEET = "summary.json", "summary.md"
+DASH = "–"
 
 
-@dataclass(frozen=True)
-class SeedRun:
-    """One training run of the group."""
+class SeedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one seed, over all its folds, in percent."""
 
     seed: int
+    n: int
+    top1: float
+    top5: float | None
+    picked_on: str | None
+    runs: list[str]
+    folds: list[float] | None = None  # top-1 of each
+
+
+class RunFailure(msgspec.Struct, frozen=True):
+    run: str
+    seed: int
     fold: int | None
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def log(self) -> Path:
-        """Where what it prints goes; beside the folder, which is the run's own."""
-        return self.folder.parent / "logs" / f"{self.name}.txt"
+    error: str | None
+    log: str
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: its result, or why there is none."""
+class GroupComparison(msgspec.Struct, frozen=True):
+    """With another group, by Welch's t-test on the seeds' top-1; without numbers where it cannot be made."""
 
-    run: SeedRun
-    result: dict[str, Any] | None
-    error: str | None = None
-    reused: bool = False
+    folder: str
+    recipe: str | None
+    top1: GroupStatistics
+    welch: WelchTest | None
 
 
-Report = Callable[[Outcome], None]
+class SeedSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What `summary.json` holds; accuracies in percent. A seed with a failed run has no accuracy."""
+
+    format: Literal["ripe-seeds"] = "ripe-seeds"
+    version: Literal[1] = 1
+    recipe: str
+    settings: list[str] = []
+    set: str = ""
+    protocol: str = ""
+    folds: int | None = None
+    unit: str = "percent"
+    top1: GroupStatistics | None
+    top5: GroupStatistics | None = None
+    seeds: list[SeedAccuracy] = []
+    reused: list[str] = []
+    failed: list[RunFailure] = []
+    against: GroupComparison | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def train_seeds(
+    recipe: str,
+    seeds: str | Sequence[int],
+    *,
+    folds: int | None = None,
+    settings: Sequence[str] = (),
+    out: Path | None = None,
+    num_jobs: int | None = None,
+    slurm: Sequence[str] = (),
+    against: Path | None = None,
+    report: Report = lambda _: None,
+) -> SeedSummary:
+    """Train a recipe with several seeds, each run in a process of its own, and summarize them in `out`.
+
+    Runs that have ended are not run again, and those that were stopped are resumed.
+
+    recipe: name of a shipped recipe, or a .yaml file
+    seeds: "0-4", "0,2,7", or ints
+    folds: cross-validate every seed in so many parts; by default as the recipe says
+    settings: fields of the recipe, "schedule.epochs=3"
+    out: folder of the runs and the summary; runs/NAME-seeds by default
+    num_jobs: runs at a time on this machine
+    slurm: instead, a partition and "key=value" options of submitit
+    against: folder of another group to compare with
+    report: is called when a run has ended
+    """
+    numbers = parse_seeds(seeds) if isinstance(seeds, str) else list(seeds)
+    _check_options(settings, num_jobs, slurm)
+    base = load_recipe(recipe)
+    out = out or Path("runs") / f"{base.name}-seeds"
+    other = None if against is None else read_summary(against)
+    folds = folds if folds is not None else base.data.folds or None
+    runs = plan_runs(numbers, folds, out)
+    words = {run: run_settings(run, folds, settings) for run in runs}
+    pinned = pinned_store(with_settings(base, words[runs[0]]))
+    recipes = {run: with_settings(base, [*words[run], *pinned]) for run in runs}
+    ended = {run: finished_result(run, recipes[run]) for run in runs}
+    commands = [(run, train_command(recipe, run, [*words[run], *pinned])) for run in runs if ended[run] is None]
+    executor = jobs.slurm_executor(out, jobs.slurm_parameters(slurm)) if slurm and commands else None
+    _make_folder(out / "logs")
+    if executor is None:
+        made = jobs.run_local(commands, num_jobs or 1, report)
+    else:
+        made = jobs.run_slurm(commands, executor, report)
+    outcomes = {outcome.run: outcome for outcome in made}
+    for run, result in ended.items():
+        outcomes.setdefault(run, RunOutcome(run, result, reused=True))
+    summary = summarize_seeds(recipes[runs[0]], settings, folds, [outcomes[run] for run in runs])
+    if other is not None:
+        summary = msgspec.structs.replace(summary, against=_compare(summary, other, str(against)))
+    _write_summary(out, summary)
+    return summary
 
 
 def parse_seeds(text: str) -> list[int]:
     """`0-4`, `0,2,7` or `3`."""
-    wanted = f"seeds are {text[:60]!r}; a range such as 0-4, a list such as 0,2,7 or one whole number is wanted"
+
+    def wrong(expected: str) -> ConfigError:
+        return ConfigError(f"--seeds: expected {expected}, got {text[:60]!r}", field="--seeds")
+
     words = text.split("-") if "-" in text else text.split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 12 for word in words):
-        raise ConfigError(wanted)
+    if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+        raise wrong("a range such as 0-4, a list such as 0,2,7, or one int")
     numbers = [int(word) for word in words]
     if "-" in text:
         if len(numbers) != 2 or numbers[0] > numbers[1]:
-            raise ConfigError(wanted)
+            raise wrong("a range such as 0-4")
         numbers = list(range(numbers[0], min(numbers[1], numbers[0] + MAX_SEEDS) + 1))
     if len(set(numbers)) != len(numbers):
-        raise ConfigError(f"seeds are {text[:60]!r}; each one once is wanted")
-    if len(numbers) > MAX_SEEDS or max(numbers) > LARGEST_SEED:
-        raise ConfigError(f"seeds are {text[:60]!r}; at most {MAX_SEEDS} up to {LARGEST_SEED} are wanted")
+        raise wrong("each seed once")
+    if len(numbers) > MAX_SEEDS or max(numbers) > MAX_SEED:
+        raise wrong(f"at most {MAX_SEEDS} seeds up to {MAX_SEED}")
     return numbers
+
+
+def _check_options(settings: Sequence[str], num_jobs: int | None, slurm: Sequence[str]) -> None:
+    for setting in settings:
+        if (name := setting.partition("=")[0].strip()) in CHOSEN_FIELDS:
+            raise ConfigError(
+                f"{name}: expected no setting, since --seeds and --folds set it, got {setting!r}", field=name
+            )
+    if num_jobs is not None and not 1 <= num_jobs <= MAX_JOBS:
+        raise ConfigError(f"--jobs: expected an int from 1 to {MAX_JOBS}, got {num_jobs}", field="--jobs")
+    if num_jobs is not None and slurm:
+        raise ConfigError("--jobs: expected either --jobs or --slurm, got both", field="--jobs")
 
 
 def plan_runs(seeds: Sequence[int], folds: int | None, out: Path) -> list[SeedRun]:
@@ -83,15 +174,8 @@ def plan_runs(seeds: Sequence[int], folds: int | None, out: Path) -> list[SeedRu
     if folds is None:
         return [SeedRun(seed, None, out / f"seed-{seed}") for seed in seeds]
     if folds < 2:
-        raise ConfigError(f"folds is {folds}; at least 2 are wanted")
+        raise ConfigError(f"--folds: expected an int of at least 2, got {folds}", field="--folds")
     return [SeedRun(seed, fold, out / f"seed-{seed}-fold-{fold}") for seed in seeds for fold in range(folds)]
-
-
-def check_settings(settings: Sequence[str]) -> None:
-    """What this command chooses itself is not set by hand."""
-    for setting in settings:
-        if (name := setting.partition("=")[0].strip()) in CHOSEN_HERE:
-            raise ConfigError(f"'{setting}' sets {name}, which --seeds and --folds choose; other fields are wanted")
 
 
 def run_settings(run: SeedRun, folds: int | None, settings: Sequence[str]) -> list[str]:
@@ -100,213 +184,170 @@ def run_settings(run: SeedRun, folds: int | None, settings: Sequence[str]) -> li
     return [*settings, f"run.seed={run.seed}", *fold]
 
 
-def train_command(recipe: str, run: SeedRun, settings: Sequence[str]) -> list[str]:
-    """The words that train one run; it goes on where an earlier try was cut off."""
-    program = [sys.executable, "-m", "ripe_mambaspike", "train", recipe]
-    return [*program, "--out", str(run.folder), "--resume", "auto", "--set", *settings]
-
-
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """A run's result; None where it has none yet."""
-    path = folder / RESULT_FILE
-    wanted = "the file written by ripe train is wanted"
-    try:
-        document = json.loads(read_regular(path, MAX_JSON))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read ({error.strerror or error}); {wanted}", path=path) from error
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is not valid JSON ({error}); {wanted}", path=path) from error
-    if not isinstance(document, dict) or document.get("format") != "ripe-result" or document.get("version") != 1:
-        raise WeightsError(f"{path} is not a ripe-result file of version 1; {wanted}", path=path)
-    count = document.get("n")
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise WeightsError(f"{path} has n {count!r}; a whole number of at least 1 is wanted", field="n", path=path)
-    for name in ("top1", "top5"):
-        share = document.get(name)
-        if share is None and name == "top5":
-            continue
-        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
-            raise WeightsError(f"{path} has {name} {share!r}; a share from 0 to 1 is wanted", field=name, path=path)
-    return document
-
-
 def pinned_store(recipe: Recipe) -> list[str]:
-    """The setting that keeps all runs of a group on one preparation of the set.
+    """The setting that keeps all runs of a group on one preparation of the dataset.
 
-    Nothing where the recipe names one, or none is there yet.
+    Empty where the recipe names one, or none is there yet.
     """
-    from ripe_mambaspike.data.clips import root_of
-    from ripe_mambaspike.data.sets.registry import STORE
-    from ripe_mambaspike.data.store import current_key
-
     data = recipe.data
     key = current_key(root_of(data) / STORE / data.dataset) if data.store is None else None
     return [] if key is None else [f"data.store={key}"]
 
 
-def finished(run: SeedRun, recipe: Recipe) -> dict[str, Any] | None:
-    """The result of an earlier run of this recipe; None where there is none, an error where it is another recipe's."""
-    from ripe_mambaspike.train.recipes import difference, load_recipe
-    from ripe_mambaspike.train.sizes import with_sizes_of
+def train_command(recipe: str, run: SeedRun, settings: Sequence[str]) -> list[str]:
+    """The command of one run; it resumes an earlier try that was stopped."""
+    program = [sys.executable, "-m", "ripe_mambaspike", "train", recipe]
+    return [*program, "--out", str(run.folder), "--resume", "auto", "--set", *settings]
 
+
+def finished_result(run: SeedRun, recipe: Recipe) -> TrainingResult | None:
+    """The result of an earlier run of this recipe; None where there is none, an error where the recipe differs."""
     result = read_result(run.folder)
     if result is None:
         return None
-    saved = load_recipe(run.folder / RECIPE_FILE)
-    if None in (recipe.data.store, saved.data.store):
-        recipe, saved = (replace(one, data=replace(one.data, store=None)) for one in (recipe, saved))
-    found = difference(with_sizes_of(recipe, saved), saved)
-    if differing := [field for field in found if field not in IGNORED_FIELDS]:
+    path = run.folder / RECIPE_FILE
+    if differing := changed_fields(recipe, load_recipe(path), IGNORED_FIELDS):
         raise InputError(
-            f"{run.folder} holds a finished run with another {', '.join(differing[:4])}; another --out is wanted"
+            f"{', '.join(differing[:4])}: expected as in {path}, of a run that has ended, got other values; use "
+            "another --out",
+            field=differing[0],
+            path=path,
         )
     return result
 
 
-def run_local(commands: Sequence[tuple[SeedRun, list[str]]], jobs: int, report: Report) -> list[Outcome]:
-    """Run the commands, so many at once; a failed one leaves the others alone. Stopping ends all that were begun."""
-    begun: list[subprocess.Popen[bytes]] = []
-    lock, stopping = threading.Lock(), threading.Event()
+def summarize_seeds(
+    recipe: Recipe, settings: Sequence[str], folds: int | None, outcomes: Sequence[RunOutcome]
+) -> SeedSummary:
+    by_seed: dict[int, list[RunOutcome]] = {}
+    for outcome in outcomes:
+        by_seed.setdefault(outcome.run.seed, []).append(outcome)
+    rows = []
+    for seed, its in by_seed.items():
+        results = [outcome.result for outcome in its if outcome.result is not None]
+        if len(results) < len(its):
+            continue
+        pooled = pool_results(results)
+        rows.append(
+            SeedAccuracy(
+                seed=seed, n=pooled.n, top1=pooled.top1, top5=pooled.top5, picked_on=results[0].picked_on,
+                runs=[outcome.run.name for outcome in its],
+                folds=None if folds is None else [pool_results([result]).top1 for result in results],
+            )
+        )  # fmt: skip
+    top5 = [row.top5 for row in rows if row.top5 is not None]
+    return SeedSummary(
+        recipe=recipe.name,
+        settings=list(settings),
+        set=recipe.data.dataset,
+        protocol=recipe.run.protocol,
+        folds=folds,
+        top1=group_statistics([row.top1 for row in rows]),
+        top5=group_statistics(top5) if len(top5) == len(rows) else None,
+        seeds=rows,
+        reused=[outcome.run.name for outcome in outcomes if outcome.reused],
+        failed=[
+            RunFailure(one.run.name, one.run.seed, one.run.fold, one.error, str(one.run.log))
+            for one in outcomes
+            if one.result is None
+        ],
+    )
 
-    def one(run: SeedRun, words: list[str]) -> Outcome:
-        run.log.parent.mkdir(parents=True, exist_ok=True)
-        with run.log.open("wb") as log:
-            with lock:
-                if stopping.is_set():
-                    return Outcome(run, None, "it was not begun")
-                process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-                begun.append(process)
-            code = process.wait()
-        return _outcome(run, code)
 
-    outcomes: dict[SeedRun, Outcome] = {}
-    with _stopped_by_terminate(), ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(one, run, words) for run, words in commands}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    outcome = future.result()
-                    outcomes[outcome.run] = outcome
-                    report(outcome)
-        except BaseException:
-            with lock:
-                stopping.set()
-                for process in begun:
-                    process.terminate()
-            raise
-    return [outcomes[run] for run, _ in commands]
+class _OtherSummary(msgspec.Struct, frozen=True):
+    """What is read of another group's summary."""
+
+    format: Literal["ripe-seeds"]
+    version: Literal[1]
+    top1: "_OtherValues"
+    recipe: str | None = None
 
 
-@contextmanager
-def _stopped_by_terminate() -> Iterator[None]:
-    """Inside, being told to end is as good as Ctrl-C: runs left alone would meet the next try in their folders."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _OtherValues(msgspec.Struct, frozen=True):
+    values: Annotated[list[Annotated[float, Meta(ge=0, le=100)]], Meta(min_length=1)]
 
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+def read_summary(folder: Path) -> _OtherSummary:
+    """Another group's summary, as `train_seeds` wrote it."""
+    return read_json(folder / SUMMARY_FILE, _OtherSummary, error=InputError, hint="use a folder of ripe seeds")
+
+
+def _compare(summary: SeedSummary, other: _OtherSummary, name: str) -> GroupComparison:
+    theirs = group_statistics(other.top1.values)
+    assert theirs is not None  # there is a value
+    test = welch_test(summary.top1.values if summary.top1 else (), theirs.values)
+    return GroupComparison(name, other.recipe, theirs, test)
+
+
+def summary_table(summary: SeedSummary) -> tuple[list[str], list[list[str]]]:
+    """Head and rows, one per seed; top-5 only where the group has one."""
+    names = [name for name in ("top1", "top5") if name == "top1" or summary.top5 is not None]
+    head = ["seed", *(f"{name[:3]}-{name[3]} %" for name in names), "clips", "picked on"]
+    rows = [
+        [str(row.seed), *(_number(getattr(row, name)) for name in names), f"{row.n:,}", row.picked_on or DASH]
+        for row in summary.seeds
+    ]
+    return head, rows
+
+
+def summary_lines(summary: SeedSummary) -> list[str]:
+    """Mean, spread and best of each accuracy, and the comparison."""
+    lines = [f"top-1: {_spread(summary.top1)}"]
+    if summary.top5 is not None:
+        lines.append(f"top-5: {_spread(summary.top5)}")
+    if (other := summary.against) is None:
+        return lines
+    lines.append(f"against {other.folder} ({other.recipe}): top-1 {_spread(other.top1)}")
+    if (test := other.welch) is None:
+        return [*lines, "Welch's t-test needs two seeds in each group, and values that vary"]
+    numbers = f"t = {test.t:.2f}, {test.freedom:.1f} degrees of freedom, two-sided p = {test.p:.2g}"
+    return [*lines, f"difference {test.difference:+.2f}; Welch's {numbers}"]
+
+
+def summary_sheet(summary: SeedSummary) -> str:
+    """What `summary.md` holds."""
+    folds = f", {summary.folds} folds each, all clips together" if summary.folds else ""
+    lines = [f"# {summary.recipe}: {len(summary.seeds)} seeds on {summary.set}{folds}", ""]
+    if summary.settings:
+        lines += ["Settings: " + ", ".join(f"`{setting}`" for setting in summary.settings), ""]
+    head, rows = summary_table(summary)
+    lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    lines += ["", *(f"- {line}" for line in summary_lines(summary))]
+    lines += [f"- {one.run} failed: {one.error}" for one in summary.failed]
+    return "\n".join(lines) + "\n"
+
+
+def _spread(group: GroupStatistics | None) -> str:
+    if group is None:
+        return DASH
+    std = "" if group.std is None else f" ± {group.std:.2f}"
+    return f"{group.mean:.2f}{std} %, best {group.best:.2f} % of {len(group.values)}"
+
+
+def _number(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
+
+
+def _make_folder(folder: Path) -> None:
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
-class Training:
-    """What a Slurm job does; told to stop before its time, it is queued again and goes on from its checkpoint."""
-
-    def __init__(self, words: list[str], log: str) -> None:
-        self.words, self.log = words, log
-
-    def __call__(self) -> int:
-        Path(self.log).parent.mkdir(parents=True, exist_ok=True)
-        with Path(self.log).open("ab") as log:
-            return subprocess.run(self.words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).returncode
-
-    def checkpoint(self) -> Any:
-        return import_module("submitit.helpers").DelayedSubmission(self)
-
-
-def slurm_parameters(words: Sequence[str]) -> dict[str, Any]:
-    """`PARTITION [key=value …]` as submitit takes them."""
-    if not words or "=" in words[0]:
-        raise ConfigError("--slurm was given no partition; PARTITION [key=value …] is wanted")
-    parameters: dict[str, Any] = {**SLURM_DEFAULTS, "slurm_partition": words[0]}
-    for word in words[1:]:
-        key, equals, value = word.partition("=")
-        if not equals or not key or not value:
-            raise ConfigError(f"--slurm was given '{word}'; key=value, such as timeout_min=600, is wanted")
-        parameters[key] = int(value) if value.isascii() and value.isdigit() else value
-    return parameters
-
-
-def slurm_executor(folder: Path, parameters: dict[str, Any]) -> Any:
-    """Where jobs are submitted; everything that can be wrong with it is said before anything runs."""
+def _write_summary(out: Path, summary: SeedSummary) -> None:
+    text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
-        submitit = import_module("submitit")  # extra `train`
-    except ImportError as error:
-        raise InputError("--slurm needs submitit; pip install 'ripe-mambaspike[train]' is wanted") from error
-    try:
-        executor = submitit.AutoExecutor(folder / "slurm", cluster=CLUSTER)
-        executor.update_parameters(**parameters)
-    except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"--slurm cannot be used here ({reason})") from error
-    return executor
+        for name, content in ((SUMMARY_FILE, text), (SUMMARY_SHEET, summary_sheet(summary))):
+            with atomic_write(out / name) as file:
+                file.write(content.encode("utf-8", "replace"))
+    except OSError as error:
+        raise _unwritable(out, error) from error
 
 
-def run_slurm(commands: Sequence[tuple[SeedRun, list[str]]], executor: Any, report: Report) -> list[Outcome]:
-    """Submit every command as a job and wait for all. What a job returns is not read: its run's folder tells."""
-    jobs = {run: executor.submit(Training(words, str(run.log))) for run, words in commands}
-    outcomes: dict[SeedRun, Outcome] = {}
-    try:
-        while len(outcomes) < len(jobs):
-            for run, job in jobs.items():
-                if run not in outcomes and job.done():
-                    outcomes[run] = _slurm_outcome(run, job)
-                    report(outcomes[run])
-            if len(outcomes) < len(jobs):
-                time.sleep(POLL_SECONDS)
-    except BaseException:
-        for run, job in jobs.items():
-            if run not in outcomes:
-                job.cancel(check=False)
-        raise
-    return [outcomes[run] for run, _ in commands]
-
-
-def _slurm_outcome(run: SeedRun, job: Any) -> Outcome:
-    until = time.monotonic() + FILE_SYSTEM_SECONDS
-    while not (run.folder / RESULT_FILE).exists() and time.monotonic() < until:
-        time.sleep(POLL_SECONDS)
-    outcome = _outcome(run, 0)
-    if outcome.error is None:
-        return outcome
-    return Outcome(run, None, f"{outcome.error} (job {job.job_id}, {job.state})")
-
-
-def _outcome(run: SeedRun, code: int) -> Outcome:
-    try:
-        result = read_result(run.folder)
-    except WeightsError as error:
-        return Outcome(run, None, str(error))
-    if code == 0 and result is not None:
-        return Outcome(run, result)
-    last = _last_line(run.log)
-    ended = f"exit code {code}" if code else f"no {RESULT_FILE}"
-    return Outcome(run, None, f"{ended}: {last}" if last else ended)
-
-
-def _last_line(log: Path) -> str:
-    """The last thing that a run said."""
-    try:
-        lines = log.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    said = [line.split("\r")[-1].strip() for line in lines]
-    return next((line.removeprefix("ripe: ") for line in reversed(said) if line), "")
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"--out: expected a folder that can be written, got {folder} ({error.strerror or error})",
+        field="--out",
+        path=folder,
+    )

@@ -1,19 +1,17 @@
-"""Runs that differ in their seed alone as one group: mean and spread, and whether two groups differ (Welch's test)."""
+"""Runs that differ only in their seed as one group: mean and spread, and whether two groups differ."""
 
 import math
+import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-TINY = 1e-300  # stands for a zero that is divided by
-PRECISION = 1e-16
-MOST_TERMS = 10_000
-TOP = 5  # the likeliest classes that top-5 counts
+from ripe_mambaspike.models.evaluate import TrainingResult, has_trivial_top5
 
 
 @dataclass(frozen=True)
-class Group:
-    """Some values, one a run."""
+class GroupStatistics:
+    """Of some values, one per run."""
 
     values: tuple[float, ...]
     mean: float
@@ -22,106 +20,58 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Welch:
-    """Welch's test of two groups' means, without equal variances."""
+class WelchTest:
+    """Welch's t-test of two groups' means, without equal variances."""
 
     difference: float  # mean of the first less that of the second
     t: float
-    freedom: float  # degrees of it, by Welch and Satterthwaite
+    freedom: float  # degrees of freedom, by Welch and Satterthwaite
     p: float  # two-sided
 
 
-def group(values: Sequence[float]) -> Group | None:
-    """What is said of some values; None where there are none."""
+@dataclass(frozen=True)
+class PooledAccuracy:
+    """Of all folds of one seed together, in percent; top5 is None where it says nothing."""
+
+    n: int
+    top1: float
+    top5: float | None
+
+
+def group_statistics(values: Sequence[float]) -> GroupStatistics | None:
+    """None where there are no values."""
     if not values:
         return None
-    return Group(tuple(values), mean(values), std(values), max(values))
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return GroupStatistics(tuple(values), statistics.fmean(values), std, max(values))
 
 
-def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def std(values: Sequence[float]) -> float | None:
-    """Of the sample, with n − 1."""
-    if len(values) < 2:
+def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | None:
+    """None where a group has fewer than two values, or neither varies."""
+    if min(len(first), len(second)) < 2:
         return None
-    middle = mean(values)
-    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
-
-
-def welch(first: Sequence[float], second: Sequence[float]) -> Welch | None:
-    """The test; None where a group has fewer than two values or neither varies."""
-    spread_first, spread_second = std(first) if first else None, std(second) if second else None
-    if spread_first is None or spread_second is None:
+    variances = [statistics.variance(group) / len(group) for group in (first, second)]
+    if math.sqrt(sum(variances)) <= 1e-12 * max(map(abs, (*first, *second))):  # what rounding leaves of equal values
         return None
-    shares = (spread_first**2 / len(first), spread_second**2 / len(second))  # squared errors of the two means
-    total = sum(shares)
-    difference = mean(first) - mean(second)
-    scale = max(map(abs, (*first, *second)))
-    if math.sqrt(total) <= 1e-12 * scale:  # what rounding leaves of equal values
-        return None
-    t = difference / math.sqrt(total)
-    freedom = 1 / sum((share / total) ** 2 / (len(one) - 1) for share, one in zip(shares, (first, second), strict=True))
-    return Welch(difference, t, freedom, two_sided(t, freedom))
+    from scipy.stats import ttest_ind  # here: it takes half a second to import
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # one of the groups may not vary
+        found = ttest_ind(first, second, equal_var=False)
+    difference = statistics.fmean(first) - statistics.fmean(second)
+    return WelchTest(difference, float(found.statistic), float(found.df), float(found.pvalue))
 
 
-def two_sided(t: float, freedom: float) -> float:
-    """How likely a |t| of at least this is, by Student's distribution."""
-    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+def pool_results(results: Sequence[TrainingResult]) -> PooledAccuracy:
+    """The results of the folds of one seed, or of its only run, as one."""
+    count = sum(result.n for result in results)
 
+    def pooled(shares: Sequence[float]) -> float:
+        return 100 * sum(round(share * result.n) for share, result in zip(shares, results, strict=True)) / count
 
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularized I_x(a, b) for a, b > 0 and x in [0, 1]."""
-    if not (a > 0 and b > 0 and 0 <= x <= 1):
-        raise ValueError(f"a, b, x are {a}, {b}, {x}; positive a and b, and x from 0 to 1 are wanted")
-    if x in (0.0, 1.0):
-        return x
-    # The fraction converges fast below the mean; above it, the other tail is taken.
-    if x > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(b, a, 1 - x)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(log_front) / (a * _fraction(a, b, x))
-
-
-def _fraction(a: float, b: float, x: float) -> float:
-    """1 + d₁/(1 + d₂/(1 + …)) of the incomplete beta function, by Lentz's method."""
-    value = ratio = 1.0  # ratio: of the numerators of two approximants that follow each other
-    inverse = 0.0  # of the denominators, the other way round
-    for term in range(1, MOST_TERMS):
-        half, odd = divmod(term, 2)
-        if odd:
-            factor = -(a + half) * (a + b + half) * x / ((a + term - 1) * (a + term))
-        else:
-            factor = half * (b - half) * x / ((a + term - 1) * (a + term))
-        inverse = 1 / (1 + factor * inverse or TINY)
-        ratio = 1 + factor / ratio or TINY
-        value *= ratio * inverse
-        if abs(ratio * inverse - 1) < PRECISION:
-            break
-    return value
-
-
-def too_few_for_top5(num_classes: int) -> bool:
-    """Whether every label is among the five likeliest, whatever the network says."""
-    return num_classes <= TOP
-
-
-def pool(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Results of the folds of one seed, or of its only run, as one: all clips together, shares in percent."""
-    count = sum(result["n"] for result in results)
-    pooled: dict[str, Any] = {"n": count}
-    for name in ("top1", "top5"):
-        shares = [None if name == "top5" and _is_trivial(result) else result.get(name) for result in results]
-        if any(share is None for share in shares):
-            pooled[name] = None
-            continue
-        correct = sum(round(share * result["n"]) for share, result in zip(shares, results, strict=True))
-        pooled[name] = 100 * correct / count
-    return pooled
-
-
-def _is_trivial(result: dict[str, Any]) -> bool:
-    """Whether a result's top-5 says nothing; results written before it was left out hold 1."""
-    scores = result.get("per_class")
-    return isinstance(scores, list) and too_few_for_top5(len(scores))
+    # Results written before it was left out hold a top-5 of 1 for few classes.
+    top5 = [None if has_trivial_top5(len(result.per_class)) else result.top5 for result in results]
+    known = [share for share in top5 if share is not None]
+    return PooledAccuracy(
+        count, pooled([result.top1 for result in results]), pooled(known) if len(known) == len(top5) else None
+    )

@@ -1,4 +1,4 @@
-"""One step of training, and the optimizer it moves."""
+"""One training step, and its optimizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ from ripe_mambaspike.train.objective import LossTerms, LossWeights, objective
 Batch = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and their targets
 DecayRule = Literal["kernels", "release"]
 BETAS = (0.9, 0.999)
-CLIP = 1.0
-# What never decays: all of these modules' parameters, whatever their shape …
-KEPT_WHOLE = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine, LIF, SiLIF, CSiLIF)
+MAX_GRAD_NORM = 1.0
+# What never decays: all parameters of these modules, whatever their shape …
+UNDECAYED_MODULES = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine, LIF, SiLIF, CSiLIF)
 # … and these by name; whatever has fewer than two dimensions (every bias) does not either.
-KEPT_BY_NAME: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
+UNDECAYED_NAMES: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
     ((RepConv, FusedConv, DualKernelConv), frozenset({"coefficient"})),
     ((MembraneAttention,), frozenset({"gain"})),
     ((Mamba,), frozenset({"A_log", "D"})),
@@ -43,17 +43,17 @@ class StepSettings:
     weights: LossWeights = field(default_factory=LossWeights)
     passes: Literal[1, 2] = 2  # the hard pass alone, or also the relaxed one
     autocast: bool = False  # products in bfloat16
-    clip: float = CLIP  # largest norm of the whole gradient
+    clip_grad_norm: float = MAX_GRAD_NORM  # largest norm of the whole gradient
 
     def __post_init__(self) -> None:
         if self.passes not in (1, 2):
-            raise ConfigError(f"passes is {self.passes!r}; 1 (hard) or 2 (hard and relaxed) is wanted")
+            raise ConfigError(f"passes: expected 1 (hard) or 2 (hard and relaxed), got {self.passes!r}", field="passes")
 
 
-def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
-    """Both passes over the clips [B, T, 2, H, W] and the objective.
+def compute_loss(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> LossTerms:
+    """Both forward passes over the clips [B, T, 2, H, W], and the loss.
 
-    The relaxed pass keeps the hard one's tokens and uses batch statistics without moving the running ones.
+    The relaxed pass keeps the hard one's tokens and uses batch statistics without updating the running ones.
     """
     alpha = settings.sharpness
     own = overridden_method(model, {"forward": model.package_methods["forward"]})
@@ -70,30 +70,30 @@ def forward(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSet
 def training_step(
     model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
 ) -> LossTerms:
-    """Forget the last gradient, compute this one, clip it, move; the parts of the loss before the move, detached."""
+    """Zero the gradient, compute it, clip it, update the weights; the terms of the loss before the update, detached."""
     return accumulated_step(model, optimizer, [(x, targets)], settings)
 
 
 def accumulated_step(
     model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings
 ) -> LossTerms:
-    """The same over several batches, whose gradients are added up as if all clips were one batch but for its norms.
+    """The same over several batches, whose gradients are summed as if all clips were one batch but for its norms.
 
-    Every batch counts by its clips, so a smaller one at the end of an epoch is neither lost nor counted too much.
+    Every batch is weighted by its clips, so a smaller one at the end of an epoch counts for what it has.
     """
     optimizer.zero_grad(set_to_none=True)
     clips = sum(len(x) for x, _ in batches)
     shares = [len(x) / clips for x, _ in batches]
     found = [add_gradient(model, *batch, settings, share) for batch, share in zip(batches, shares, strict=True)]
-    parts = found[0] if len(found) == 1 else averaged(found, shares)
-    return parts._replace(norm=move(model, optimizer, settings.clip))
+    terms = found[0] if len(found) == 1 else weighted_terms(found, shares)
+    return terms._replace(norm=update_weights(model, optimizer, settings.clip_grad_norm))
 
 
-def averaged(found: Sequence[LossTerms], shares: Sequence[float]) -> LossTerms:
-    """The sum of all parts, each times its share."""
+def weighted_terms(found: Sequence[LossTerms], shares: Sequence[float]) -> LossTerms:
+    """The sum of all terms, each times its share."""
     columns = zip(*found, strict=True)
     means = [
-        None if column[0] is None else sum(share * part for share, part in zip(shares, column, strict=True))
+        None if column[0] is None else sum(share * term for share, term in zip(shares, column, strict=True))
         for column in columns
     ]
     return LossTerms(*means)  # type: ignore[arg-type]
@@ -102,16 +102,16 @@ def averaged(found: Sequence[LossTerms], shares: Sequence[float]) -> LossTerms:
 def add_gradient(
     model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0
 ) -> LossTerms:
-    """Add the gradient of `share` times the loss to what is there; the parts of the loss, detached."""
+    """Add the gradient of `share` times the loss to what is there; the terms of the loss, detached."""
     with explain_model_memory(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
-        parts = forward(model, x, targets, settings)
-        (parts.loss if share == 1.0 else parts.loss * share).backward()
-    return parts.detach()
+        terms = compute_loss(model, x, targets, settings)
+        (terms.loss if share == 1.0 else terms.loss * share).backward()
+    return terms.detach()
 
 
-def move(model: nn.Module, optimizer: Optimizer, clip: float) -> Tensor:
-    """Clip the gradient and take a step along it; its norm before. A gradient that is not finite moves nothing."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+def update_weights(model: nn.Module, optimizer: Optimizer, max_norm: float) -> Tensor:
+    """Clip the gradient and take a step along it; its norm before. A gradient that is not finite changes nothing."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     if isinstance(optimizer, AdamW) and optimizer.defaults.get("fused"):
         optimizer.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
         optimizer.step()
@@ -121,21 +121,25 @@ def move(model: nn.Module, optimizer: Optimizer, clip: float) -> Tensor:
 
 
 def make_optimizer(
-    model: nn.Module, lr: float | Tensor, weight_decay: float, decay_rule: DecayRule = "kernels", filters: float = 1.0
+    model: nn.Module,
+    lr: float | Tensor,
+    weight_decay: float,
+    decay_rule: DecayRule = "kernels",
+    tdm_lr_scale: float = 1.0,
 ) -> AdamW:
     """AdamW over the learned parameters, in groups: those that decay, those that do not, and TDM's λ by itself.
 
-    λ has a group where its rate is another one, `filters` times `lr`. One kernel a group; on a CUDA device it can be
-    captured in a graph (with the rate as a tensor, to change it later).
+    λ has its own group where its rate differs, by the factor `tdm_lr_scale`. One kernel per group; on a CUDA device
+    it can be captured in a graph (with the rate as a tensor, to change it later).
     """
     decayed, kept = split_by_decay(model, decay_rule)
     on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": weight_decay}]
-    if filters != 1.0:
+    if tdm_lr_scale != 1.0:
         convolutions = (RepConv, FusedConv, DualKernelConv)
         apart = [p for module, name, p in _learned(model) if name == "coefficient" and isinstance(module, convolutions)]
         kept = [p for p in kept if not any(p is other for other in apart)]
-        groups.append({"params": apart, "weight_decay": 0.0, "lr": lr * filters, "times": filters})
+        groups.append({"params": apart, "weight_decay": 0.0, "lr": lr * tdm_lr_scale, "lr_scale": tdm_lr_scale})
     groups.append({"params": kept, "weight_decay": 0.0})
     return AdamW([g for g in groups if g["params"]], lr, BETAS, fused=True, capturable=on_cuda)
 
@@ -143,8 +147,8 @@ def make_optimizer(
 def split_by_decay(model: nn.Module, rule: DecayRule = "kernels") -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The learned parameters that decay, matrices and kernels, and those that do not.
 
-    By the rule "release" what the public release decays by a slip of names: the attention's gain too, but no weight of
-    a Mamba.
+    The rule "release" decays what the public release does, by a slip of names: the attention's gain too, but no weight
+    of a Mamba.
     """
     in_mamba = {id(p) for module in model.modules() if isinstance(module, Mamba) for p in module.parameters()}
     decayed: list[nn.Parameter] = []
@@ -168,6 +172,6 @@ def _learned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
 
 
 def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
-    if parameter.ndim < 2 or isinstance(module, KEPT_WHOLE):
+    if parameter.ndim < 2 or isinstance(module, UNDECAYED_MODULES):
         return False
-    return not any(isinstance(module, kinds) and name in names for kinds, names in KEPT_BY_NAME)
+    return not any(isinstance(module, kinds) and name in names for kinds, names in UNDECAYED_NAMES)

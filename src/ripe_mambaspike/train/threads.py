@@ -1,7 +1,7 @@
 """How many threads a run computes with.
 
-Sums are divided among threads, so another number of them rounds otherwise: a run repeats its bits with one number. It
-is written into every checkpoint, and a run that goes on uses it again, whatever the machine would choose.
+Sums are divided among threads, so another number of them rounds differently: a run repeats its bits only with the same
+number. It is saved in every checkpoint, and a resumed run uses it again, whatever the machine would choose.
 """
 
 import logging
@@ -16,28 +16,28 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 @contextmanager
-def run_threads(wanted: int) -> Iterator[None]:
-    """Inside, PyTorch and the operators use so many threads (0: as many as PyTorch chooses); then as many as before."""
+def run_threads(count: int) -> Iterator[None]:
+    """Inside, PyTorch and the operators use so many threads (0: as many as PyTorch chooses)."""
     before = torch.get_num_threads()
-    if wanted:
-        torch.set_num_threads(wanted)
+    if count:
+        torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def resume_threads(recorded: int | None, says: Callable[[str], None]) -> None:
-    """Go on with the number that the run was begun with; what differs here is told."""
+def resume_threads(recorded: int, report: Callable[[str], None]) -> None:
+    """Continue with the number that the run began with, and report where the machine's differs."""
     here = torch.get_num_threads()
-    if recorded is None or recorded == here:
+    if recorded == here:
         return
     torch.set_num_threads(recorded)
-    says(f"computing with {_threads(recorded)}, as the run was begun; here it would be {_threads(here)}")
+    report(f"computing with {recorded} thread{'s' * (recorded != 1)}, as the run began, instead of {here}")
     if os.environ.get(VARIABLE, "").strip() == str(here):
-        LOG.warning(f"{VARIABLE}: expected {recorded}, as the run was begun, got {here}, which is not used")
+        LOG.warning(f"{VARIABLE}: expected {recorded}, as the run began, got {here}, which is ignored")
     if recorded > (cores := available_cores()):
-        LOG.warning(f"the run was begun with {recorded} threads and {cores} cores are here: it will be slow")
+        LOG.warning(f"the run began with {recorded} threads, and this machine has {cores} cores: it will be slow")
 
 
 def available_cores() -> int:
@@ -45,7 +45,3 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' * (count != 1)}"

@@ -1,8 +1,8 @@
-"""One network learning: epochs of moves, from any place in one.
+"""The training loop: epochs of optimizer steps, from any point of an epoch.
 
-What a move does is a function of the recipe, the weights and the place (epoch and batch) alone: order, augmentation and
-drop-path draw from generators made of those numbers. So no random state has to be kept, and a run that goes on from a
-checkpoint takes the same moves as one that was never stopped.
+What a step does depends on the recipe, the weights and the point in the run (epoch and batch) alone: order,
+augmentation and drop-path draw from generators seeded with those numbers. So no random state has to be saved, and a
+resumed run takes the same steps as one that was never stopped.
 """
 
 import hashlib
@@ -10,220 +10,218 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.draws import batch_generator
 from ripe_mambaspike.data.augment.settings import augment_labeled, label_tables, mix
 from ripe_mambaspike.data.clips import Clips, TrainBatches
+from ripe_mambaspike.data.settings import Count
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.ops.backend import log_once
 from ripe_mambaspike.train.average import AveragedWeights
 from ripe_mambaspike.train.capture import CapturedStep
-from ripe_mambaspike.train.checkpoint import Checkpoint
-from ripe_mambaspike.train.distributed import ALONE, Processes, SharedStep
-from ripe_mambaspike.train.history import LAYERS, SUMMED, Row, averages, filters, summed
+from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, SharedStep
+from ripe_mambaspike.train.history import NUM_LAYERS, SUMMED, Row, mean_columns, summed_terms, tdm_columns
 from ripe_mambaspike.train.nonfinite import find_nonfinite
 from ripe_mambaspike.train.objective import LossTerms, LossWeights, relaxed_weight
 from ripe_mambaspike.train.recipe import Recipe
-from ripe_mambaspike.train.schedule import learning_rate, sharpness, steps_per_epoch
+from ripe_mambaspike.train.schedule import batches_per_epoch, learning_rate, sharpness, steps_per_epoch
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step, make_optimizer
+
+# The first word of a step's seed. It is part of every run's random numbers: another word would change all results.
+STEP_SEED = "move"
 
 
 class NotFiniteError(RipeError):
-    """A loss or gradient that is no number; says where it came from."""
+    """A loss or gradient that is not finite; `field` is where it came from."""
 
 
 @dataclass
 class TrainState:
-    """Where in a run: the next batch of an epoch, and the moves taken so far."""
+    """A point in a run: the next batch of an epoch, and the optimizer steps so far."""
 
-    epoch: int = 0
-    batch: int = 0
-    moves: int = 0
-    clips: int = 0  # seen in this epoch
-    seconds: float = 0.0  # spent in this epoch
+    epoch: Count = 0
+    batch: Count = 0
+    global_step: Count = 0
+    clips: Count = 0  # seen in this epoch
+    seconds: Annotated[float, Meta(ge=0, le=1e15)] = 0.0  # spent in this epoch
 
 
 @dataclass
 class Trainer:
-    """The network, what moves it, and the place it has reached."""
+    """The network, its optimizer, and the point in the run that it has reached."""
 
     recipe: Recipe
     model: RipeMambaSpike
     clips: Clips
     device: torch.device
-    place: TrainState = field(default_factory=TrainState)
-    processes: Processes = ALONE
+    state: TrainState = field(default_factory=TrainState)
+    processes: Processes = SINGLE_PROCESS
 
     def __post_init__(self) -> None:
         settings, run = self.recipe.optimizer, self.recipe.run
-        label_tables(self.recipe.augmentation, self.clips.classes)  # refuses now what would give clips wrong labels
+        label_tables(self.recipe.augmentation, self.clips.classes)  # raises now for what would give clips wrong labels
         rate: float | Tensor = settings.learning_rate
         if self.device.type == "cuda":
-            rate = torch.tensor(settings.learning_rate, device=self.device)  # a recorded step reads it there
+            rate = torch.tensor(rate, device=self.device)  # a captured step reads it there
         self.optimizer = make_optimizer(
             self.model, rate, settings.weight_decay, settings.decay_rule, settings.tdm_lr_scale
         )
         self.average = AveragedWeights(self.model, run.ema_decay) if run.ema_decay else None
-        self.sums = torch.zeros(len(SUMMED) + LAYERS, dtype=torch.float64)
-        self._step: CapturedStep | None = None
+        self.sums = torch.zeros(len(SUMMED) + NUM_LAYERS, dtype=torch.float64)
+        self._captured: CapturedStep | None = None
         self._shared: SharedStep | None = None
         if self.processes.world > 1:
             self._shared = SharedStep(self.model, self.processes, sync_batch_norm=run.sync_batch_norm)
             if self.device.type == "cuda" and run.cuda_graph == "auto":
-                log_once(f"{self.processes.world} processes take their steps one operation at a time: none is recorded")
+                log_once(f"run.cuda_graph: steps of {self.processes.world} processes are not captured as a graph")
 
     @property
     def batches(self) -> int:
-        """Of an epoch; each is shared by all processes."""
-        return -(-len(self.clips) // (self.recipe.schedule.batch_size * self.processes.world))
+        """Batches of an epoch; each is shared by all processes."""
+        return batches_per_epoch(len(self.clips), self.recipe, self.processes.world)
 
-    def settings(self) -> StepSettings:
-        """How a step of this epoch is taken."""
-        recipe, epoch = self.recipe, self.place.epoch
+    def step_settings(self) -> StepSettings:
+        """How the steps of this epoch are taken."""
+        recipe, epoch = self.recipe, self.state.epoch
         loss = recipe.loss
-        # Labels are smoothed before clips are mixed, so the loss has nothing left to smooth.
         share = relaxed_weight(epoch, recipe.schedule.epochs)
+        # Labels are smoothed before clips are mixed, so the loss has nothing left to smooth.
         weights = LossWeights(share, loss.spread, loss.consistency, loss.rates, label_smoothing=0.0)
-        return StepSettings(
-            sharpness(recipe, epoch),
-            weights,
-            loss.passes,
-            autocast(recipe, self.device),
-            recipe.optimizer.clip_grad_norm,
-        )
+        alpha, clip = sharpness(recipe, epoch), recipe.optimizer.clip_grad_norm
+        return StepSettings(alpha, weights, loss.passes, uses_bfloat16(recipe, self.device), clip)
 
-    def epoch(self, after_move: Callable[[], None]) -> Row:
-        """Train to the end of the epoch; its means. `after_move` may raise to stop: the place is then a whole one."""
-        settings = self.settings()
+    def train_epoch(self, after_step: Callable[[], None]) -> Row:
+        """Train to the end of the epoch and return its means. `after_step` may raise to stop between two steps."""
+        settings = self.step_settings()
         self.model.train()
-        if self._step is not None:
-            self._step.record(settings)
-        rate = self._rate(self.place.moves)  # where nothing is left of the epoch
+        if self._captured is not None:
+            self._captured.record(settings)
+        rate = self._rate(self.state.global_step)  # where nothing is left of the epoch
         for group, totals in self._groups():
-            began = time.perf_counter()
-            rate = self._rate(self.place.moves + 1)
+            start = time.perf_counter()
+            rate = self._rate(self.state.global_step + 1)
             self._set_rate(rate)
-            parts = self._move(group, totals, settings)
+            terms = self._step(group, totals, settings)
             clips = sum(totals)
-            self.sums += clips * torch.stack(summed(parts)).double().cpu()
-            place = self.place
-            place.batch += len(group)
-            place.moves += 1
-            place.clips += clips
-            place.seconds += time.perf_counter() - began
+            self.sums += clips * torch.stack(summed_terms(terms)).double().cpu()
+            state = self.state
+            state.batch += len(group)
+            state.global_step += 1
+            state.clips += clips
+            state.seconds += time.perf_counter() - start
             if self.average is not None:
-                self.average.follow(place.moves)
-            after_move()
-        return self._end(rate, settings)
+                self.average.update(state.global_step)
+            after_step()
+        return self._end_epoch(rate, settings)
 
-    def _end(self, rate: float, settings: StepSettings) -> Row:
-        place = self.place
+    def _end_epoch(self, rate: float, settings: StepSettings) -> Row:
+        state = self.state
         row: Row = {
-            "epoch": place.epoch + 1,
+            "epoch": state.epoch + 1,
             "lr": rate,
             "sharpness": settings.sharpness,
             "relaxed_share": settings.weights.relaxed_share if settings.passes == 2 else 0.0,
-            **averages((self.sums / place.clips).tolist()),
-            **filters(self.model),
-            "samples_per_second": place.clips / max(place.seconds, 1e-9),
+            **mean_columns((self.sums / state.clips).tolist()),
+            **tdm_columns(self.model),
+            "samples_per_second": state.clips / max(state.seconds, 1e-9),
             "memory_mib": peak_memory(self.device),
         }
         if settings.passes == 1:
             row["relaxed"] = row["consistency"] = None
-        self.place = TrainState(place.epoch + 1, 0, place.moves)
+        self.state = TrainState(state.epoch + 1, 0, state.global_step)
         self.sums.zero_()
         return row
 
     def _groups(self) -> Iterator[tuple[list[Batch], list[int]]]:
-        """The batches of every move from the place on, augmented, and the clips that all processes have of each."""
-        recipe, place = self.recipe, self.place
-        rank, world = self.processes.rank, self.processes.world
-        size = recipe.schedule.grad_accum_steps
-        length, seed = recipe.schedule.batch_size, recipe.run.seed
-        alone = place.epoch < recipe.schedule.first_epochs
-        batches = TrainBatches(self.clips, length, seed, place.epoch, self.device, rank, world, place.batch, alone)
+        """The augmented batches of every step from the state on, and the clips that all processes have of each."""
+        recipe, state = self.recipe, self.state
+        rank, world, schedule = self.processes.rank, self.processes.world, recipe.schedule
+        batches = TrainBatches(
+            self.clips, schedule.batch_size, recipe.run.seed, state.epoch, self.device, rank, world, state.batch,
+            state.epoch < schedule.first_epochs,
+        )  # fmt: skip
         group: list[Batch] = []
         totals: list[int] = []
         for index, x, y, total in batches:
             group.append(self._augmented(x, y, index * world + rank))
             totals.append(total)
-            if len(group) == size or index == self.batches - 1:
+            if len(group) == schedule.grad_accum_steps or index == self.batches - 1:
                 yield group, totals
                 group, totals = [], []
 
     def _augmented(self, x: Tensor, y: Tensor, index: int) -> Batch:
-        settings, classes = self.recipe.augmentation, self.model.config.num_classes
+        settings, num_classes = self.recipe.augmentation, self.model.config.num_classes
         if not len(x):  # what a process may have of an epoch's last batch
-            return x, x.new_zeros(0, classes)
-        draws = batch_generator(self.recipe.run.seed, self.place.epoch, index)
-        x, y = augment_labeled(x, y, settings, draws, self.clips.classes)
-        return mix(x, y, settings, draws, classes)
+            return x, x.new_zeros(0, num_classes)
+        generator = batch_generator(self.recipe.run.seed, self.state.epoch, index)
+        x, y = augment_labeled(x, y, settings, generator, self.clips.classes)
+        return mix(x, y, settings, generator, num_classes)
 
-    def _move(self, group: list[Batch], totals: list[int], settings: StepSettings) -> LossTerms:
-        place = self.place
-        whole = all(len(x) == self.recipe.schedule.batch_size for x, _ in group)
-        full = whole and len(group) == self.recipe.schedule.grad_accum_steps
-        recorded = self._shared is None and self.device.type == "cuda" and self.recipe.run.cuda_graph == "auto" and full
-        if recorded and self._step is None:
-            self._step = CapturedStep(self.model, self.optimizer, group, settings)
-        drawn = ("move", self.recipe.run.seed, place.epoch, place.batch)  # after recording, which draws as well
-        torch.manual_seed(seed_of(*drawn) if self._shared is None else seed_of(*drawn, self.processes.rank))
+    def _step(self, group: list[Batch], totals: list[int], settings: StepSettings) -> LossTerms:
+        state, recipe = self.state, self.recipe
+        full = len(group) == recipe.schedule.grad_accum_steps
+        full = full and all(len(x) == recipe.schedule.batch_size for x, _ in group)
+        capture = self._shared is None and self.device.type == "cuda" and recipe.run.cuda_graph == "auto" and full
+        if capture and self._captured is None:
+            self._captured = CapturedStep(self.model, self.optimizer, group, settings)
+        words = (STEP_SEED, recipe.run.seed, state.epoch, state.batch)  # after capturing, which draws as well
+        torch.manual_seed(seed_of(*words) if self._shared is None else seed_of(*words, self.processes.rank))
         if self._shared is not None:
-            parts = self._shared(self.optimizer, group, totals, settings)
-        elif recorded and self._step is not None:
-            parts = self._step(*group)
+            terms = self._shared(self.optimizer, group, totals, settings)
+        elif capture and self._captured is not None:
+            terms = self._captured(*group)
         else:
-            parts = accumulated_step(self.model, self.optimizer, group, settings)
-        if not math.isfinite(float(parts.loss)) or not math.isfinite(float(parts.norm)):  # type: ignore[arg-type]
-            seen = [batch for batch in group if len(batch[0])]
-            bad = [batch for batch in seen if not torch.isfinite(batch[0]).all()]  # first, where an input is to blame
-            where = find_nonfinite(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
-            raise NotFiniteError(
-                f"the loss is {float(parts.loss):g} in epoch {place.epoch + 1}, batch {place.batch + 1}: {where} is "
-                "the first that is not finite; a smaller optimizer.learning_rate or other data is wanted"
-            )
-        return parts
+            terms = accumulated_step(self.model, self.optimizer, group, settings)
+        if not math.isfinite(float(terms.loss)) or not math.isfinite(float(terms.norm)):  # type: ignore[arg-type]
+            raise self._not_finite(float(terms.loss), group, settings)
+        return terms
 
-    @property
-    def _moves(self) -> int:
-        """Of an epoch."""
-        return steps_per_epoch(len(self.clips), self.recipe, self.processes.world)
+    def _not_finite(self, loss: float, group: list[Batch], settings: StepSettings) -> NotFiniteError:
+        seen = [batch for batch in group if len(batch[0])]
+        bad = [batch for batch in seen if not torch.isfinite(batch[0]).all()]  # first, where an input is the cause
+        source = find_nonfinite(self.model, *(bad or seen)[0], settings) if seen else "another process's batch"
+        return NotFiniteError(
+            f"{source}: expected finite numbers in epoch {self.state.epoch + 1}, batch {self.state.batch + 1}, got "
+            f"others (the loss is {loss:g}); lower optimizer.learning_rate, or check the data",
+            field=source,
+        )
 
-    def _rate(self, move: int) -> float:
-        return learning_rate(self.recipe, self.place.epoch, self._moves, move)
+    def _rate(self, global_step: int) -> float:
+        steps = steps_per_epoch(len(self.clips), self.recipe, self.processes.world)
+        return learning_rate(self.recipe, self.state.epoch, steps, global_step)
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
-            here = rate * group.get("times", 1.0)
+            scaled = rate * group.get("lr_scale", 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(here)
+                group["lr"].fill_(scaled)
             else:
-                group["lr"] = here
+                group["lr"] = scaled
 
     def close(self) -> None:
-        """No move follows; processes can part."""
+        """Release what several processes share; no step follows."""
         if self._shared is not None:
             self._shared.close()
 
-    def state(self) -> Checkpoint:
-        """Everything the next move depends on."""
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that the next step depends on, by name; with `state`, this is a checkpoint."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for index, parameter in enumerate(self._parameters()):
             for name, value in self.optimizer.state[parameter].items():
                 tensors[f"optimizer.{index}.{name}"] = value
         if self.average is not None:
             tensors |= {f"average.{name}": value for name, value in self.average.tensors().items()}
-        tensors["sums"] = self.sums
-        return Checkpoint(tensors, {"place": vars(self.place).copy()})
+        return {**tensors, "sums": self.sums}
 
     @torch.no_grad()
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """The inverse of `state`, in place."""
-        tensors = checkpoint.tensors
+    def restore(self, tensors: dict[str, Tensor], state: TrainState) -> None:
+        """Go back to a checkpoint, in place."""
         for name, value in self.model.state_dict().items():
             value.copy_(tensors[f"model.{name}"])
         for index, parameter in enumerate(self._parameters()):
@@ -234,13 +232,13 @@ class Trainer:
             for name, value in self.average.tensors().items():
                 value.copy_(tensors[f"average.{name}"])
         self.sums.copy_(tensors["sums"])
-        self.place = TrainState(**checkpoint.document["place"])
+        self.state = state
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-def autocast(recipe: Recipe, device: torch.device) -> bool:
+def uses_bfloat16(recipe: Recipe, device: torch.device) -> bool:
     """Whether products are computed in bfloat16."""
     return recipe.run.precision == "bfloat16" or (recipe.run.precision == "auto" and device.type == "cuda")
 
@@ -252,12 +250,12 @@ def seed_of(*words: object) -> int:
 
 
 def peak_memory(device: torch.device) -> float | None:
-    """MiB at the most so far: of the device, or of this process."""
+    """The largest memory used so far, in MiB: of the device, or of this process."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device)) / 2**20
     try:
         import resource
     except ImportError:
-        log_once("this system does not tell how much memory was used")
+        log_once("memory_mib: this system does not report how much memory was used")
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

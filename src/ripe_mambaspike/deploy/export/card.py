@@ -204,7 +204,7 @@ def _training(facts: CardFacts) -> Iterator[str]:
     if labels:
         height, width = labels.grid
         counted = "whether there was an event" if labels.binary else "events counted"
-        yield f"- Clips: {labels.steps} bins of equal {labels.by}, {height}×{width}, {counted}."
+        yield f"- Clips: {labels.time_steps} bins of equal {labels.by}, {height}×{width}, {counted}."
         if labels.sensor_size is None:
             yield "- Sensor: not recorded; give `--sensor-size W H` for recordings that do not name theirs."
         else:
@@ -265,7 +265,7 @@ def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
 
 
 def _steps(model: RipeMambaSpike, facts: CardFacts) -> int:
-    return facts.labels.steps if facts.labels else model.config.time_steps
+    return facts.labels.time_steps if facts.labels else model.config.time_steps
 
 
 def _simulated(name: str) -> bool:

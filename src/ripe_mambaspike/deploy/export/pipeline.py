@@ -19,7 +19,7 @@ from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, apply_stored
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
 from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import BATCH
+from ripe_mambaspike.models.evaluate import EVAL_BATCH
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.labels import Labels, find_checkpoint
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -79,7 +79,9 @@ def export(
     folder = None
     if isinstance(source, Model):
         labels = source.labels
-        time_steps, grid = (labels.steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        time_steps, grid = (
+            (labels.time_steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        )
         classifier = make_classifier(source, labels, time_steps, grid)
         if out is None:
             raise InputError("out: expected a folder for a network in memory, got None", field="out")
@@ -208,4 +210,4 @@ class _Job:
             raise WeightsError("set: expected the name of the set it was trained on, got none", field="set")
         part = whole_part(self.folder, self.labels, "test", self.root)
         self.progress("comparing the accuracy")
-        return compare_accuracy(self.model, stored, EvalBatches(part, BATCH, torch.device("cpu")))
+        return compare_accuracy(self.model, stored, EvalBatches(part, EVAL_BATCH, torch.device("cpu")))

@@ -70,7 +70,7 @@ def write_export(
     """Write the deployed network into `out`; `finish` may look at the folder, and raise, before it is moved in."""
     check_output_folder(out)
     target = export_format(options.to)
-    time_steps, grid = (labels.steps, labels.grid) if labels else (model.config.time_steps, model.config.in_size)
+    time_steps, grid = (labels.time_steps, labels.grid) if labels else (model.config.time_steps, model.config.in_size)
     try:
         with atomic_folder(out) as folder:
             files, missing = target.write(ExportRequest(model, folder, options, time_steps, grid, stored, progress))

@@ -1,11 +1,19 @@
-"""The network on overlapping windows."""
+"""The network on overlapping windows: every open window is one row of a batch that advances step by step.
 
-from typing import NamedTuple
+`WindowBatch` keeps the network's state of each window and runs `model.front_end` on the next step of several windows at
+once, each at its own step. On the fused operators a window's logits are, to the last bit, those of its whole clip.
+`ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would
+round differently.
+"""
+
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.models.fused import kernels_cover
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.state import State
 
 
 class WindowOutput(NamedTuple):
@@ -14,6 +22,78 @@ class WindowOutput(NamedTuple):
     logits: Tensor  # [1, steps, num_classes]
     rates: tuple[float, ...]  # mean firing rate of each stage's output
     attention: Tensor  # of the last step [C, h, w]
+
+
+class Batch(Protocol):
+    """Windows by the row they have; a row is cleared when a new window takes it."""
+
+    def clear(self, row: int) -> None: ...
+
+    def advance(self, rows: list[int], steps: list[int], bins: list[Tensor]) -> None:
+        """The next bin [2, H, W] of each of these windows, which are at these steps."""
+
+    def output(self, row: int, steps: int) -> WindowOutput: ...
+
+
+@torch.no_grad()
+def make_batch(model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> "WindowBatch | ClipBatch":
+    """The fastest way for this network on this machine that keeps the bits of the clip."""
+    example = torch.empty((1, time_steps, 2, *grid), dtype=model.dtype, device=next(model.parameters()).device)
+    stepwise = model.dtype == torch.float32 and kernels_cover(model, example)
+    return (WindowBatch if stepwise else ClipBatch)(model, rows, grid, time_steps)
+
+
+class WindowBatch:
+    """All open windows, one step at a time, through the fused operators."""
+
+    def __init__(self, model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> None:
+        self.model, self.rows, self.time_steps = model, rows, time_steps
+        self._neurons = [
+            channels * height * width
+            for channels, (height, width) in zip(model.config.stage_channels, model.config.grids(*grid), strict=True)
+        ]
+        self.device = next(model.parameters()).device
+        self._pool: State = {}  # the state of every row; made at the first step, which shows the shapes
+        self._kept: State = {}  # what `output` needs: features and attention [rows, T, ...], and spikes so far
+
+    def clear(self, row: int) -> None:
+        for values in (*self._pool.values(), *self._kept.values()):
+            values[row].zero_()
+
+    @torch.no_grad()
+    def advance(self, rows: list[int], steps: list[int], bins: list[Tensor]) -> None:
+        x = torch.stack(bins).unsqueeze(1).to(self.device, self.model.dtype)
+        index, step = torch.tensor(rows, device=self.device), torch.tensor(steps, device=self.device)
+        where = _as_slice(rows) or index
+        state = {name: values[where] for name, values in self._pool.items()}
+        front = self.model.front_end(x, state=state, first_step=step, observe=("spike_counts",))
+        if not self._pool:
+            self._pool = {name: _pool_like(value, self.rows) for name, value in front.state.items()}
+            self._kept = {
+                "features": front.features.new_zeros(self.rows, self.time_steps, *front.features.shape[2:]),
+                "attention": front.attention.new_zeros(self.rows, self.time_steps, *front.attention.shape[2:]),
+                "spikes": torch.zeros(self.rows, len(self.model.stages), dtype=torch.int64, device=self.device),
+            }
+            if front.token_scores is not None:
+                self._kept["scores"] = front.token_scores.new_zeros(self.rows, *front.token_scores.shape[1:])
+        for name, value in front.state.items():
+            self._pool[name][where] = value
+        self._kept["features"][index, step] = front.features[:, 0]
+        self._kept["attention"][index, step] = front.attention[:, 0]
+        counts = [front.observed[f"stages.{i}.second_neuron.spike_counts"] for i in range(len(self.model.stages))]
+        self._kept["spikes"][where] += torch.stack(counts, 1)
+        if front.token_scores is not None:
+            self._kept["scores"][where] = front.token_scores
+
+    @torch.no_grad()
+    def output(self, row: int, steps: int) -> WindowOutput:
+        model, kept = self.model, self._kept
+        features, attention = (kept[name][row : row + 1, :steps] for name in ("features", "attention"))
+        scores = kept["scores"][row : row + 1] if "scores" in kept else None
+        logits = model.classify(features, attention, model.select(scores))
+        spikes = kept["spikes"][row].tolist()
+        rates = tuple(count / (steps * neurons) for count, neurons in zip(spikes, self._neurons, strict=True))
+        return WindowOutput(logits.cpu(), rates, attention[0, -1].float().cpu())
 
 
 class ClipBatch:
@@ -36,3 +116,15 @@ class ClipBatch:
         out = self.model.run(clip)
         assert out.attention is not None
         return WindowOutput(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
+
+
+def _as_slice(rows: list[int]) -> slice | None:
+    """Rows that follow each other, which need no copy to be read."""
+    return slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else None
+
+
+def _pool_like(value: Tensor, rows: int) -> Tensor:
+    """Zeros for so many rows like this tensor's, in the same memory format."""
+    pool = value.new_zeros(rows, *value.shape[1:])
+    channels_last = value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last)
+    return pool.contiguous(memory_format=torch.channels_last) if channels_last else pool

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.events.incremental import ClosedBin, edge_of
-from ripe_mambaspike.inference.stream.window_batch import ClipBatch
+from ripe_mambaspike.inference.stream.window_batch import make_batch
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 
@@ -93,7 +93,7 @@ class SlidingWindows:
         )  # fmt: skip
         self.silent = 0  # windows that ended without an event; they get no prediction
         rows = -(-window_us // hop_us)  # windows that are open at once
-        self._network = ClipBatch(model, rows, grid, time_steps)
+        self._network = make_batch(model, rows, grid, time_steps)
         self._rows, self._next_row = rows, 0
         self._open: list[Window] = []  # the oldest first
         self._next_start = 0

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from ripe_mambaspike.nn.bridge import Bridge, ProjectedMixture, folded_kernel
 from ripe_mambaspike.nn.forward_mode import ForwardMode
+from ripe_mambaspike.nn.fused.carried import Carried
 from ripe_mambaspike.nn.fused.layers import channels_together
 from ripe_mambaspike.nn.fused.stage import Spikes
+from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.convolve import convolve
 from ripe_mambaspike.ops.joined_tokens import Affine, joined_tokens, paired_kernel, pooled_spikes
-from ripe_mambaspike.ops.pooled_rates import pooled_rates
+from ripe_mambaspike.ops.pooled_rates import RateState, pooled_rates
 from ripe_mambaspike.ops.row_norm import row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.winograd import winograd_weights
@@ -69,23 +71,57 @@ def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def bridge_tokens(
-    plan: BridgePlan, spikes: list[Spikes], attention: Tensor, indices: Tensor | None, mode: ForwardMode
+    plan: BridgePlan,
+    spikes: list[Spikes],
+    attention: Tensor,
+    indices: Tensor | None,
+    mode: ForwardMode,
+    carried: Carried,
 ) -> Tensor | UnnormedTokens:
     """Spikes of the scales and the last attention map [B, T, h, w, C] → tokens [B, T, k, d], float32."""
-    grid = (attention.shape[2], attention.shape[3])
-    if plan.paired is not None and indices is None and _over_spikes(attention, attention.dtype):
+    whole = indices is None and not carried.wanted and not carried.initial
+    if plan.paired is not None and whole and _over_spikes(attention, attention.dtype):
         kernel, shift = plan.paired
+        grid = (attention.shape[2], attention.shape[3])
         convolved = convolve(pooled_spikes([s.data for s in spikes], spikes[0].grad_proxy, grid), kernel)
         attended = F.linear(attention.flatten(2, 3), *plan.attention)
         return UnnormedTokens(convolved.flatten(2, 3), shift, plan.norm, attended)
-    read = ([s.data for s in spikes], [s.grad_proxy for s in spikes], grid)
-    rates, _ = pooled_rates(*read, keep=plan.keep)
+    return join_tokens(plan, bridge_features(plan, spikes, attention.shape, mode, carried), attention, indices)
+
+
+def bridge_features(
+    plan: BridgePlan, spikes: list[Spikes], grid: torch.Size, mode: ForwardMode, carried: Carried
+) -> Tensor:
+    """The normalized mixture of the scales' rates on the last grid [B, T, h, w, C] → [B, T, N, d], float32."""
+    names = [f"bridge.rates.{scale}" for scale in range(len(spikes))]
+    before = [_rate_state(carried.initial, name) for name in names] if carried.initial else None
+    rates, left = pooled_rates(
+        [s.data for s in spikes],
+        [s.grad_proxy for s in spikes],
+        (grid[2], grid[3]),
+        keep=plan.keep,
+        first_step=carried.first_step,
+        initial_state=before,
+        output_final_state=carried.wanted,
+    )
+    for name, state in zip(names, left or [], strict=bool(left)):
+        carried.final[f"{name}.count"] = state.count.permute(0, 3, 1, 2)
+        if state.weight is not None:
+            carried.final[f"{name}.weight"] = state.weight
     if plan.kernel is not None:
         mixed = convolve(rates, plan.kernel, 1, plan.bias, plan.winograd)
     else:
         widths = [2 * s.data.shape[-1] for s in spikes]
         flat = [part.permute(0, 3, 1, 2) for part in rates.flatten(0, 1).split(widths, -1)]
         mixed = plan.mixture(flat, mode).permute(0, 2, 3, 1).unflatten(0, rates.shape[:2])
-    features = row_norm(mixed.flatten(2, 3), *plan.norm, plan.norm[0].dtype)
+    return row_norm(mixed.flatten(2, 3), *plan.norm, plan.norm[0].dtype)
+
+
+def join_tokens(plan: BridgePlan, features: Tensor, attention: Tensor, indices: Tensor | None) -> Tensor:
+    """Features [B, T, N, d] and the projected attention map [B, T, h, w, C] at the positions kept → [B, T, k, d]."""
     attended = F.linear(keep_tokens(attention.flatten(2, 3), indices), *plan.attention)
     return keep_tokens(features, indices) + attended
+
+
+def _rate_state(state: State, name: str) -> RateState:
+    return RateState(state[f"{name}.count"].permute(0, 2, 3, 1).contiguous(), state.get(f"{name}.weight"))

@@ -15,7 +15,7 @@ from ripe_mambaspike.nn.bridge import (
 from ripe_mambaspike.nn.hierarchy import Hierarchy, Transition
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, CausalConv1d, CausalMamba, Mamba
 from ripe_mambaspike.nn.mixers import ConvBlock, GRUBlock, TransformerBlock
-from ripe_mambaspike.nn.modified import known
+from ripe_mambaspike.nn.modified import REGISTERED, known
 from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import EPSILON, SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import BRANCHES, DualKernelConv, FusedConv, RepConv
@@ -44,9 +44,14 @@ def _stage(stage: Any, deployed: tuple[type, ...] = (FusedConv,)) -> bool:
     for level, stride in (("first", 2), ("second", 1)):
         conv, norm, neuron = _kinds(stage, f"{level}_conv", f"{level}_norm", f"{level}_neuron")
         pair = (conv is RepConv and norm in BATCH_NORMS) or (conv in deployed and norm in AFFINES)
-        if not pair or neuron not in NEURONS or stage.__dict__["_modules"][f"{level}_conv"].stride != stride:
+        if (
+            not pair
+            or not (neuron in NEURONS or neuron in REGISTERED)
+            or stage.__dict__["_modules"][f"{level}_conv"].stride != stride
+        ):
             return False
-    return _kinds(stage, "attention")[0] in ATTENTIONS
+    attention = _kinds(stage, "attention")[0]
+    return attention in ATTENTIONS or attention in REGISTERED
 
 
 def _bridge(bridge: Any) -> bool:

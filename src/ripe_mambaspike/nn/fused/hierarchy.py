@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.fused.bridge import UnnormedTokens
+from ripe_mambaspike.nn.fused.carried import Carried
 from ripe_mambaspike.nn.hierarchy import Hierarchy, drop_path, pool_tokens
 from ripe_mambaspike.nn.mamba import BidirectionalMamba, BlockPlan, CausalMamba
-from ripe_mambaspike.ops.mamba_inner import mamba_inner
+from ripe_mambaspike.ops.mamba_inner import MambaState, mamba_inner
 from ripe_mambaspike.ops.row_norm import row_norm
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -21,7 +22,7 @@ class LevelPlan(NamedTuple):
     ratio: int  # tokens averaged into one before it
     widen: tuple[Tensor, Tensor | None] | None  # Linear, then
     norm: Affine | None  # LayerNorm
-    block: Callable[[Tensor], Tensor] | None
+    block: Callable[[Tensor, Carried, str], Tensor] | None
     drop_rate: float
 
 
@@ -47,39 +48,60 @@ def plan_hierarchy(hierarchy: Hierarchy, head: Any, dtype: torch.dtype) -> Hiera
     return HierarchyPlan(_norm(hierarchy.norm), tuple(levels), tuple(_apply(part, dtype) for part in parts))
 
 
-def classify(plan: HierarchyPlan, given: Tensor | UnnormedTokens) -> Tensor:
-    """Tokens [B, T, k, d] → per-step logits [B, T, classes], float32."""
+def classify(plan: HierarchyPlan, given: Tensor | UnnormedTokens, carried: Carried | None = None) -> Tensor:
+    """Tokens [B, T, k, d] → per-step logits [B, T, num_classes], float32."""
+    return apply_head(plan, mix_tokens(plan, given, carried))
+
+
+def mix_tokens(plan: HierarchyPlan, given: Tensor | UnnormedTokens, carried: Carried | None = None) -> Tensor:
+    """Tokens [B, T, k, d] through every level: [B, T, k', d'], float32."""
+    carried = carried or Carried()
     if isinstance(given, UnnormedTokens):
         tokens = given.normed(plan.norm)
     else:
         tokens = row_norm(given, *plan.norm, plan.norm[0].dtype)
-    for level in plan.levels:
+    for index, level in enumerate(plan.levels):
         tokens = pool_tokens(tokens, level.ratio)
         if level.widen is not None and level.norm is not None:
             widened = F.linear(tokens.to(level.widen[0].dtype), *level.widen)
             tokens = row_norm(widened, *level.norm, level.norm[0].dtype)
         if level.block is not None:
             sequence = tokens.flatten(1, 2)
-            mixed = drop_path(level.block(sequence), level.drop_rate, level.drop_rate > 0)
+            mixed = level.block(sequence, carried, f"hierarchy.blocks.{index}")
+            mixed = drop_path(mixed, level.drop_rate, level.drop_rate > 0)
             tokens = (sequence + mixed).view_as(tokens)
+    return tokens
+
+
+def apply_head(plan: HierarchyPlan, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+    """The mean over a step's tokens through the head: [B, T, k, d] → [B, T, num_classes], float32."""
     logits = tokens.mean(2)
-    for part in plan.head:
+    for part in plan.head[: len(plan.head) - pre_logits]:
         logits = part(logits)
     return logits
 
 
-def run_block(plan: BlockPlan, x: Tensor) -> Tensor:
+def run_block(plan: BlockPlan, x: Tensor, carried: Carried | None = None, name: str = "") -> Tensor:
     """`Linear[Mamba_f(LN x), flip Mamba_b(flip LN x)]`, or `Mamba_f(LN x)` alone: x [B, L, d] → [B, L, d]."""
     normed = row_norm(x, *plan.norm, plan.in_proj.dtype)
     inputs = F.linear(normed, plan.in_proj).unflatten(-1, (plan.inner.conv1d_weight.shape[0], -1))
-    return F.linear(mamba_inner(inputs, plan.inner)[0].flatten(2), plan.out_proj, plan.out_bias)
+    before = None
+    if carried is not None and carried.initial:
+        conv, ssm = (carried.initial[f"{name}.{part}"] for part in ("conv", "ssm"))
+        before = MambaState(conv.to(inputs.dtype).contiguous(), ssm.contiguous())
+    wanted = carried is not None and carried.wanted
+    inner, left = mamba_inner(inputs, plan.inner, initial_state=before, output_final_state=wanted)
+    if carried is not None and left is not None:
+        carried.final |= {f"{name}.conv": left.conv, f"{name}.ssm": left.ssm}
+    return F.linear(inner.flatten(2), plan.out_proj, plan.out_bias)
 
 
-def _block(block: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def _block(block: nn.Module, dtype: torch.dtype) -> Callable[[Tensor, Carried, str], Tensor]:
     if isinstance(block, BidirectionalMamba | CausalMamba):
         plan = block.plan(dtype)
-        return lambda x: run_block(plan, x)
-    return _apply(block, dtype)
+        return lambda x, carried, name: run_block(plan, x, carried, name)
+    apply = _apply(block, dtype)
+    return lambda x, carried, name: apply(x)
 
 
 def _apply(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

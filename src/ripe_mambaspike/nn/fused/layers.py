@@ -21,15 +21,15 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.step_moments import step_moments
 from ripe_mambaspike.ops.winograd import winograd_weights
 
-FEW = 2  # patches for each number in a patch: as many take about as long either way, by measurement
+MIN_PATCHES = 2  # patches for each number in a patch: as many take about as long either way, by measurement
 
 
 class Currents(NamedTuple):
-    """What drives a neuron: `scale_t · values_t + shift_t`."""
+    """What drives a neuron: `scale_t · values_t + shift_t`, with the rows of two tables that the steps have."""
 
     values: Tensor  # [B, T, H, W, C]
-    scale: Tensor  # [T, C], float32
-    shift: Tensor  # [T, C], float32
+    scale: Tensor  # [S, C], float32; [1, C] where all steps share it
+    shift: Tensor
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class Layer:
     winograd: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
 
     def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
-        steps = operand.shape[1]
-        values = convolve(operand, self.kernel, self.stride, winograd=self.winograd)
-        return Currents(values, self.scale[:steps], self.shift[:steps])
+        return Currents(convolve(operand, self.kernel, self.stride, winograd=self.winograd), self.scale, self.shift)
 
 
 def channels_together(kernel: Tensor, dtype: torch.dtype) -> Tensor:
@@ -98,7 +96,7 @@ class BatchLayer:
         conv = self.conv
         height, width = (-(-side // conv.stride) for side in operand.shape[2:4])
         count = joint_count(operand.shape[0] * operand.shape[1] * height * width)
-        if self.native and operand.dtype == self.norm.weight.dtype and count < FEW * 9 * conv.in_channels:
+        if self.native and operand.dtype == self.norm.weight.dtype and count < MIN_PATCHES * 9 * conv.in_channels:
             values = conv.each_branch(operand.flatten(0, 1).permute(0, 3, 1, 2), mode, shifted=False)
             values = values.permute(0, 2, 3, 1).contiguous().unflatten(0, operand.shape[:2])
             bias = torch.stack([branch.norm.bias for branch in conv.branches]).sum(0)
@@ -107,6 +105,14 @@ class BatchLayer:
         kernel, bias = conv.batch_kernel_and_bias(self.branches(), mean, second, count, mode)
         values = convolve(operand, channels_together(kernel, operand.dtype), conv.stride)
         return batch_affine(self.norm, values, bias, mode)
+
+
+class SharedBatchLayer(BatchLayer):
+    """With batch statistics over all steps together: every step is a sample of the one that the norm has."""
+
+    def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
+        values, scale, shift = super().__call__(operand.flatten(0, 1).unsqueeze(1), mode)
+        return Currents(values.squeeze(1).unflatten(0, operand.shape[:2]), scale, shift)
 
 
 def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: ForwardMode) -> Currents:

@@ -8,16 +8,24 @@ from torch import Tensor
 
 from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.forward_mode import ForwardMode
-from ripe_mambaspike.nn.fused.layers import BatchLayer, Currents, Layer, coefficient_of, fixed_layer
-from ripe_mambaspike.nn.fused.shared import SharedBatchLayer, every_step
+from ripe_mambaspike.nn.fused.carried import Carried
+from ripe_mambaspike.nn.fused.layers import (
+    BatchLayer,
+    Currents,
+    Layer,
+    SharedBatchLayer,
+    coefficient_of,
+    fixed_layer,
+)
 from ripe_mambaspike.nn.norm import SharedNorm, TimeBatchNorm
 from ripe_mambaspike.nn.stage import SpikingStage
+from ripe_mambaspike.nn.state import below, prefixed
 from ripe_mambaspike.ops.backend import computing_in
-from ripe_mambaspike.ops.enter_fire import enter_fire
-from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
+from ripe_mambaspike.ops.enter_fire import EnterFireState, enter_fire
+from ripe_mambaspike.ops.membrane_attention import AttendFireState, AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
 from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, spikes_as
-from ripe_mambaspike.ops.operator import grad_proxy_of
+from ripe_mambaspike.ops.operator import grad_proxy_of, select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
@@ -53,6 +61,7 @@ class StageResult(NamedTuple):
     spikes: Spikes
     rates: list[Tensor]  # of both neurons, where wanted
     attention: Tensor  # A [B, T, H, W, C], empty unless wanted
+    inner: Tensor  # spikes of the first neuron [B, T, H, W, C]
 
 
 def plan_stage(stage: SpikingStage, dtype: torch.dtype) -> StagePlan:
@@ -91,40 +100,68 @@ class FirstNeuronOutput(NamedTuple):
     potential: Tensor  # [B, T, H, W, C]
 
 
-def run_first_neuron(plan: StagePlan, operand: Tensor, mode: ForwardMode) -> FirstNeuronOutput:
-    """The first convolution, norm and neuron: operand [B, T, H, W, C_in], already filtered."""
+def run_first_neuron(
+    plan: StagePlan, operand: Tensor, mode: ForwardMode, carried: Carried, name: str
+) -> FirstNeuronOutput:
+    """The first convolution, norm and neuron of the stage of this name: operand [B, T, H, W, C_in], filtered."""
     current = plan.first(operand, mode)
     grid = current.values.shape
-    fired, _ = norm_fire(
+    neuron, last_spikes = f"{name}.first_neuron", _last_spikes(plan, name)
+    fired, left = norm_fire(
         *_flat(current),
         plan.first_neuron,
         plan.inner_coefficient,
         relaxed=mode.relaxed,
         sharpness=mode.sharpness,
+        first_step=carried.first_step,
+        initial_state=carried.neuron(neuron, last_spikes, mode.relaxed),
+        output_final_state=carried.wanted,
     )
+    carried.keep_neuron(neuron, last_spikes, left, grid)
     spikes = Spikes(fired.spikes.view(grid), fired.grad_proxy.view(grid), fired.operand.view(grid))
     return FirstNeuronOutput(spikes, fired.potential.view(grid))
 
 
 def run_first_neuron_from_events(
-    plan: StagePlan, x: Tensor, entry: tuple[Tensor, Tensor], coefficient: Tensor | None, mode: ForwardMode
+    plan: StagePlan,
+    x: Tensor,
+    entry: tuple[Tensor, Tensor],
+    coefficient: Tensor | None,
+    mode: ForwardMode,
+    carried: Carried,
 ) -> FirstNeuronOutput:
-    """The same from events [B, T, 2, H, W] through the entry norm and the filter, without a gradient."""
+    """The same of the first stage, from events [B, T, 2, H, W] through the entry norm and the filter; no gradient."""
     assert isinstance(plan.first, Layer)
-    steps = x.shape[1]
-    scale, shift = entry
-    (spikes, potential, operand), _ = enter_fire(
+    neuron, last_input = "stages.0.first_neuron", "stages.0.first_conv.input"
+    last_spikes = _last_spikes(plan, "stages.0")
+    before = None
+    if (fire_state := carried.neuron(neuron, last_spikes, mode.relaxed)) is not None:
+        events = torch.zeros_like(x[:, 0]) if coefficient is None else carried.initial[last_input]
+        before = EnterFireState(at_least_float32(events).contiguous(), fire_state)
+    (spikes, potential, operand), left = enter_fire(
         x,
-        (every_step(scale, steps), every_step(shift, steps)),
+        entry,
         coefficient,
         plan.first.kernel,
-        (every_step(plan.first.scale, steps), every_step(plan.first.shift, steps)),
+        (plan.first.scale, plan.first.shift),
         plan.first_neuron,
         plan.inner_coefficient,
         relaxed=mode.relaxed,
         sharpness=mode.sharpness,
+        first_step=carried.first_step,
+        initial_state=before,
+        output_final_state=carried.wanted,
     )
+    if left is not None:
+        if coefficient is not None:
+            carried.final[last_input] = left.input
+        carried.keep_neuron(neuron, last_spikes, left.neuron, spikes.shape)
     return FirstNeuronOutput(Spikes(spikes, operand, operand), potential)
+
+
+def _last_spikes(plan: StagePlan, name: str) -> str | None:
+    """The name of what the second convolution's filter remembers; None without a filter."""
+    return None if plan.inner_coefficient is None else f"{name}.second_conv.input"
 
 
 def run_stage(
@@ -132,71 +169,91 @@ def run_stage(
     first: FirstNeuronOutput,
     next_coefficient: Tensor | None,
     mode: ForwardMode,
+    carried: Carried,
+    level: int,
     *,
     keep_attention: bool,
     keep_rates: bool,
 ) -> StageResult:
     """The rest of the stage → spikes filtered for the convolution that comes next.
 
-    Hand `charged` over without keeping it: each tensor is let go once it has been read.
+    Pass `first` without keeping a reference to it: each tensor is freed once it has been read.
     """
-    relaxed, sharpness = mode.relaxed, mode.sharpness
+    neuron, attending = f"stages.{level}.second_neuron", f"stages.{level}.attention"
+    last_spikes = None if next_coefficient is None else f"stages.{level + 1}.first_conv.input"
     inner = first.spikes
     grid = inner.data.shape
     spikes, grad_proxy, potential = (t.flatten(2, 3) for t in (inner.data, inner.grad_proxy, first.potential))
     rates = [inner.mean()] if keep_rates else []
-    operand = inner.operand
+    operand, data = inner.operand, inner.data
     del first, inner
     current = _flat(plan.second(operand, mode))
     del operand
+    firing: dict[str, Any] = {"relaxed": mode.relaxed, "sharpness": mode.sharpness}
+    stepping: dict[str, Any] = {"first_step": carried.first_step, "output_final_state": carried.wanted}
+    before = carried.neuron(neuron, last_spikes, mode.relaxed)
     if isinstance(plan.attention, AttentionWeights) and not torch.is_grad_enabled():
-        (fired, out, attention), _ = attend_fire(
+        state = None
+        if before is not None:
+            state = AttendFireState(carried.spikes(f"{attending}.spikes", mode.relaxed), before)
+        (fired, out, attention), left = attend_fire(
             potential,
             spikes,
             *current,
             plan.attention,
             plan.second_neuron,
             next_coefficient,
-            relaxed=relaxed,
-            sharpness=sharpness,
             keep_attention=keep_attention,
+            initial_state=state,
+            **firing,
+            **stepping,
         )
+        if left is not None:
+            carried.keep(f"{attending}.spikes", left.input_spikes, grid)
+            carried.keep_neuron(neuron, last_spikes, left.neuron, grid)
         outer = Spikes(fired.view(grid), out.view(grid), out.view(grid))
     else:
         if isinstance(plan.attention, AttentionWeights):
             (modulated, attention), _ = attend(potential, spikes, grad_proxy, *current, plan.attention, keep_attention)
         else:
-            modulated, attention = _variant(plan.attention, potential, spikes_as(spikes, grad_proxy), current, grid)
-        second, _ = norm_fire(
+            numbers = spikes_as(spikes, grad_proxy)
+            modulated, attention = _variant(plan.attention, potential, numbers, current, grid, carried, attending)
+        second, after = norm_fire(
             modulated,
             None,
             None,
             plan.second_neuron,
             next_coefficient,
-            relaxed=relaxed,
-            sharpness=sharpness,
             keep_potential=False,
+            initial_state=before,
+            **firing,
+            **stepping,
         )
+        carried.keep_neuron(neuron, last_spikes, after, grid)
         outer = Spikes(second.spikes.view(grid), second.grad_proxy.view(grid), second.operand.view(grid))
     if keep_rates:
         rates.append(outer.mean())
-    return StageResult(outer, rates, attention.view(grid) if attention.numel() else attention)
+    return StageResult(outer, rates, attention.view(grid) if attention.numel() else attention, data)
 
 
 def _flat(current: Currents) -> Currents:
-    scale, shift = (every_step(value, current.values.shape[1]) for value in current[1:])
-    return Currents(current.values.flatten(2, 3), scale, shift)
+    return Currents(current.values.flatten(2, 3), current.scale, current.shift)
 
 
 def _variant(
-    module: Any, potential: Tensor, spikes: Tensor, current: Currents, grid: torch.Size
+    module: Any, potential: Tensor, spikes: Tensor, current: Currents, grid: torch.Size, carried: Carried, name: str
 ) -> tuple[Tensor, Tensor]:
-    """An attention of the studies by its own module, which wants [B, T, C, H, W]."""
-    values, scale, shift = current
-    features = (scale[:, None] * values + shift[:, None]).to(values.dtype)
+    """Another attention by its own module, which reads [B, T, C, H, W]."""
+    values = current.values
+    scale, shift = (select_steps(table, carried.first_step, grid[1]) for table in current[1:])
+    assert scale is not None
+    assert shift is not None
+    features = (scale.unsqueeze(-2) * values + shift.unsqueeze(-2)).to(values.dtype)
     tensors = (t.view(grid).permute(0, 1, 4, 2, 3) for t in (potential, spikes, features))
     with computing_in(values.dtype, values):
-        (out, attention), _ = module(*tensors)
+        (out, attention), left = module(*tensors, initial_state=below(carried.initial, name))
+    if carried.wanted:
+        carried.final.update(prefixed(name, left))
     out, attention = (t.permute(0, 1, 3, 4, 2).flatten(2, 3).to(values.dtype).contiguous() for t in (out, attention))
     return out, attention
 

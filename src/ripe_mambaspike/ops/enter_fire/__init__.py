@@ -81,6 +81,8 @@ def enter_fire(
 
 def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """`scale x + shift` in float32 (float64 for float64): events are small numbers, and sums follow."""
+    if x.is_cuda:  # PyTorch rounds the product there; through float64 the result is rounded once, as in the kernels
+        return torch.addcmul(shift.double(), x.double(), scale.double()).to(shift.dtype)
     return torch.addcmul(shift, x.to(shift.dtype), scale)
 
 

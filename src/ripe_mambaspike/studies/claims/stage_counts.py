@@ -6,7 +6,7 @@ from torch import nn
 
 from ripe_mambaspike.account.parameters import meta_model
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.nn.mixers import size
+from ripe_mambaspike.nn.mixers import parameter_count
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 ACCOUNTING = ClaimSource("parameters", "Appendix B, stage-by-stage parameter accounting")
@@ -39,7 +39,7 @@ def _stages(name: str, form: str) -> list[Any]:
 
 def conv_size(conv: Any) -> int:
     """Without its temporal filter, which the paper counts apart."""
-    return size(conv) - conv.coefficient.numel()
+    return parameter_count(conv) - conv.coefficient.numel()
 
 
 def _stage(level: int, training: Any, deployed: Any) -> list[Claim]:
@@ -68,8 +68,10 @@ def _stage(level: int, training: Any, deployed: Any) -> list[Claim]:
     return [
         *claims,
         ACCOUNTING.count(f"{prefix}.tdm", f"TDM scalars of {name}", filters, scalars),
-        ACCOUNTING.count(f"{prefix}.training", f"Total of {name}, training, T = 10", totals[0], size(training)),
-        ACCOUNTING.count(f"{prefix}.fused", f"Total of {name}, fused, T = 10", totals[1], size(deployed)),
+        ACCOUNTING.count(
+            f"{prefix}.training", f"Total of {name}, training, T = 10", totals[0], parameter_count(training)
+        ),
+        ACCOUNTING.count(f"{prefix}.fused", f"Total of {name}, fused, T = 10", totals[1], parameter_count(deployed)),
     ]
 
 
@@ -98,4 +100,4 @@ def _convs(stage: Any) -> tuple[Any, Any]:
 
 
 def _sizes(modules: tuple[nn.Module, ...]) -> int:
-    return sum(size(module) for module in modules)
+    return sum(parameter_count(module) for module in modules)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ripe_mambaspike.account.parameters import Parameters, count_parameters, meta_model
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.nn.mixers import size
+from ripe_mambaspike.nn.mixers import parameter_count
 from ripe_mambaspike.nn.repconv import FusedConv
 from ripe_mambaspike.studies.claims.stage_counts import conv_size
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
@@ -49,30 +49,30 @@ def _backbone(ten: Parameters, sixteen: Parameters) -> list[Claim]:
 
 def _norms(name: str) -> int:
     model: Any = meta_model(model_config(name), "deployed")
-    return sum(size(stage.first_norm) + size(stage.second_norm) for stage in model.stages)
+    return sum(parameter_count(stage.first_norm) + parameter_count(stage.second_norm) for stage in model.stages)
 
 
 def _rest(ten: Parameters) -> list[Claim]:
     model: Any = meta_model(model_config("cifar10dvs"), "deployed")
     bridge, hierarchy = model.bridge, model.hierarchy
-    scales = [size(scale) for scale in bridge.mixture.scales]
+    scales = [parameter_count(scale) for scale in bridge.mixture.scales]
     claims = [
         ACCOUNTING.count(f"params.bridge.scale{i}", f"Bridge projection of stage {i}", paper, ours)
         for i, (paper, ours) in enumerate(zip((18_496, 36_928, 73_792), scales, strict=True), 1)
     ]
-    blocks = sum(size(block) for block in hierarchy.blocks)
-    transitions = sum(size(transition) for transition in hierarchy.transitions)
-    injected = size(bridge.attention)
+    blocks = sum(parameter_count(block) for block in hierarchy.blocks)
+    transitions = sum(parameter_count(transition) for transition in hierarchy.transitions)
+    injected = parameter_count(bridge.attention)
     section = ClaimSource("parameters", "Appendix B, MR-S3A bridge detail")
     return [
         *claims,
         ACCOUNTING.count("params.bridge.mix", "Softmax fusion weights", 3, bridge.mixture.mix.numel()),
-        ACCOUNTING.count("params.bridge.norm", "Bridge norm", 64, size(bridge.norm)),
+        ACCOUNTING.count("params.bridge.norm", "Bridge norm", 64, parameter_count(bridge.norm)),
         ACCOUNTING.count("params.bridge.attention", "Attention-injection projection", 4_128, injected),
         ACCOUNTING.count("params.bridge", "MR-S3A bridge", 133_411, ten.by_part["bridge"]),
         ACCOUNTING.count("params.hierarchy.blocks", "Three Mamba blocks", 361_760, blocks),
         ACCOUNTING.count("params.hierarchy.transitions", "Two transitions", 10_816, transitions),
-        ACCOUNTING.count("params.hierarchy.norm", "Input norm of the hierarchy", 64, size(hierarchy.norm)),
+        ACCOUNTING.count("params.hierarchy.norm", "Input norm of the hierarchy", 64, parameter_count(hierarchy.norm)),
         ACCOUNTING.count("params.hierarchy", "Hierarchical Mamba stack", 372_640, ten.by_part["hierarchy"]),
         ACCOUNTING.count("params.head", "Head, ten classes", 1_290, ten.by_part["head"]),
         ACCOUNTING.count("params.frozen", "Frozen scalars of the token ranking", 2, ten.by_part["tokens"]),

@@ -4,7 +4,7 @@ from typing import Any
 
 from ripe_mambaspike.account.parameters import Parameters, count_parameters, meta_model
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.nn.mixers import size
+from ripe_mambaspike.nn.mixers import parameter_count
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 COST = ClaimSource("variants", "Table 16 (DS-MPA cost, isolated)")
@@ -36,7 +36,7 @@ def counted(name: str = "dvsgesture", **overrides: Any) -> Parameters:
 
 def attention_size(**overrides: Any) -> int:
     model: Any = meta_model(model_config("dvsgesture", **overrides), "deployed")
-    return sum(size(stage.attention) for stage in model.stages)
+    return sum(parameter_count(stage.attention) for stage in model.stages)
 
 
 def _attention() -> list[Claim]:
@@ -164,7 +164,7 @@ def _mixers() -> list[Claim]:
 
 def _flat() -> list[Claim]:
     models: list[Any] = [meta_model(model_config("dvsgesture", mixer=mixer), "deployed") for mixer in ("mamba", "flat")]
-    hierarchy, flat = (sum(size(block) for block in model.hierarchy.blocks) for model in models)
+    hierarchy, flat = (sum(parameter_count(block) for block in model.hierarchy.blocks) for model in models)
     section = ClaimSource("variants", "§5, Parameters")
     return [
         section.count("variants.flat.hierarchy", "Parameters of the hierarchy's three blocks", 361_760, hierarchy),

@@ -1,0 +1,57 @@
+"""How much slower is plain `model(x)` than the captured network? Both in one run; the ratio is what counts.
+
+    python benchmarks/plain_call.py [--model dvsgesture] [--batch 1] [--form deployed] [--repeats 30]
+
+On a GPU the captured network is one CUDA graph; `model(x)` then shows the cost of launching from Python.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import tyro
+
+from ripe_mambaspike.inference.capture import capture
+from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.models.synthetic import synthetic_clip
+
+
+@dataclass(frozen=True)
+class Arguments:
+    model: str = "dvsgesture"
+    batch: int = 1
+    form: Literal["training", "deployed"] = "deployed"
+    repeats: int = 30
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+@torch.no_grad()
+def main(given: Arguments) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = create_model(given.model, seed=0, form=given.form).eval().to(device)
+    config = model.config
+    x = synthetic_clip(config.time_steps, *config.in_size, samples=given.batch).to(device)
+    captured = capture(model, x)
+    plain, recorded = [], []
+    for repeat in range(given.repeats + 3):
+        pair = (seconds(lambda: model(x), device), seconds(lambda: captured(x), device))
+        if repeat >= 3:  # the first ones compile and prepare
+            plain.append(pair[0])
+            recorded.append(pair[1])
+    first, second = (1e3 * statistics.median(times) for times in (plain, recorded))
+    print(f"{given.model}, {given.form}, batch {given.batch}, {device.type}: model(x) {first:.2f} ms, ", end="")
+    print(f"captured {second:.2f} ms, ratio {first / second:.3f}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))

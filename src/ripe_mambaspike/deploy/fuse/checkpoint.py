@@ -1,0 +1,40 @@
+"""Fuse a saved network and save the result."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
+from ripe_mambaspike.models.labels import find_checkpoint
+from ripe_mambaspike.models.pretrained import from_pretrained
+
+FUSED = "fused"  # the folder beside the trained network
+
+
+@dataclass(frozen=True)
+class FusedCheckpoint:
+    """A network that was fused, verified and saved."""
+
+    checkpoint: Path
+    out: Path
+    parameters_before: int
+    parameters: int
+    agreement: str  # of the two forms, layer by layer in float64
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "checkpoint": str(self.checkpoint),
+            "fused": str(self.out),
+            "parameters": {"training": self.parameters_before, "deployed": self.parameters},
+            "agreement": self.agreement,
+        }
+
+
+def fuse_checkpoint(checkpoint: str | Path, out: Path | None = None) -> FusedCheckpoint:
+    """Fuse the network of a run or of a folder, verify it, and save it in `out`, by default fused/ beside it."""
+    folder = find_checkpoint(Path(checkpoint))
+    out = out or folder.parent / FUSED
+    model = from_pretrained(folder)
+    fused, agreement = fuse_with_report(model, quiet=True)
+    fused.save_pretrained(out)
+    return FusedCheckpoint(folder, out, model.parameter_count(), fused.parameter_count(), str(agreement))

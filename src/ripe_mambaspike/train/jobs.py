@@ -1,0 +1,204 @@
+"""Training runs as processes of their own, on this machine or on Slurm."""
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
+from ripe_mambaspike.models.evaluate import RESULT_FILE, TrainingResult, read_result
+
+CLUSTER = "slurm"
+SLURM_DEFAULTS: dict[str, Any] = {"timeout_min": 24 * 60, "gpus_per_node": 1, "cpus_per_task": 4}
+POLL_SECONDS = 1.0
+FILE_SYSTEM_SECONDS = 10.0  # that a file of another machine may take to appear
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One training run of a group."""
+
+    seed: int
+    fold: int | None
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes; beside its folder, which only the run writes to."""
+        return self.folder.parent / "logs" / f"{self.name}.txt"
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended: its result, or why there is none."""
+
+    run: SeedRun
+    result: TrainingResult | None
+    error: str | None = None
+    reused: bool = False
+
+
+Command = tuple[SeedRun, list[str]]
+Report = Callable[[RunOutcome], None]
+
+
+def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[RunOutcome]:
+    """Run the commands, so many at once; a failed one does not affect the others. Ctrl-C ends all."""
+    begun: list[subprocess.Popen[bytes]] = []
+    lock, stopping = threading.Lock(), threading.Event()
+
+    def run_one(run: SeedRun, words: list[str]) -> RunOutcome:
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        with run.log.open("wb") as log:
+            with lock:
+                if stopping.is_set():
+                    return RunOutcome(run, None, "it was not started")
+                process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+                begun.append(process)
+            code = process.wait()
+        return _outcome(run, code)
+
+    outcomes: dict[SeedRun, RunOutcome] = {}
+    with _interrupted_by_terminate(), ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(run_one, run, words) for run, words in commands}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    outcome = future.result()
+                    outcomes[outcome.run] = outcome
+                    report(outcome)
+        except BaseException:
+            with lock:
+                stopping.set()
+                for process in begun:
+                    process.terminate()
+            raise
+    return [outcomes[run] for run, _ in commands]
+
+
+@contextmanager
+def _interrupted_by_terminate() -> Iterator[None]:
+    """Inside, SIGTERM acts as Ctrl-C: runs left alone would still use their folders at the next try."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class SlurmTask:
+    """What a Slurm job does; preempted or timed out, it is queued again and resumes from its checkpoint."""
+
+    def __init__(self, words: list[str], log: str) -> None:
+        self.words, self.log = words, log
+
+    def __call__(self) -> int:
+        Path(self.log).parent.mkdir(parents=True, exist_ok=True)
+        with Path(self.log).open("ab") as log:
+            return subprocess.run(self.words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).returncode
+
+    def checkpoint(self) -> Any:
+        return import_module("submitit.helpers").DelayedSubmission(self)
+
+
+def slurm_parameters(words: Sequence[str]) -> dict[str, Any]:
+    """`PARTITION [key=value …]` as submitit takes them."""
+    if not words or "=" in words[0]:
+        raise ConfigError("--slurm: expected PARTITION [key=value …], got no partition", field="--slurm")
+    parameters: dict[str, Any] = {**SLURM_DEFAULTS, "slurm_partition": words[0]}
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError(f"--slurm: expected key=value, such as timeout_min=600, got {word!r}", field="--slurm")
+        parameters[key] = int(value) if value.isascii() and value.isdigit() else value
+    return parameters
+
+
+def slurm_executor(folder: Path, parameters: dict[str, Any]) -> Any:
+    """Where jobs are submitted; everything that can be wrong with it is raised before anything runs."""
+    try:
+        submitit = import_module("submitit")  # extra `train`
+    except ImportError as error:
+        raise InputError(
+            "--slurm: expected submitit, got none; pip install 'ripe-mambaspike[train]'", field="--slurm"
+        ) from error
+    try:
+        executor = submitit.AutoExecutor(folder / "slurm", cluster=CLUSTER)
+        executor.update_parameters(**parameters)
+    except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(
+            f"--slurm: expected a cluster that takes these options, got: {reason}", field="--slurm"
+        ) from error
+    return executor
+
+
+def run_slurm(commands: Sequence[Command], executor: Any, report: Report) -> list[RunOutcome]:
+    """Submit every command as a job and wait for all. A job's return value is not used: its run's folder has it all."""
+    jobs = {run: executor.submit(SlurmTask(words, str(run.log))) for run, words in commands}
+    outcomes: dict[SeedRun, RunOutcome] = {}
+    try:
+        while len(outcomes) < len(jobs):
+            for run, job in jobs.items():
+                if run not in outcomes and job.done():
+                    outcomes[run] = _slurm_outcome(run, job)
+                    report(outcomes[run])
+            if len(outcomes) < len(jobs):
+                time.sleep(POLL_SECONDS)
+    except BaseException:
+        for run, job in jobs.items():
+            if run not in outcomes:
+                job.cancel(check=False)
+        raise
+    return [outcomes[run] for run, _ in commands]
+
+
+def _slurm_outcome(run: SeedRun, job: Any) -> RunOutcome:
+    until = time.monotonic() + FILE_SYSTEM_SECONDS
+    while not (run.folder / RESULT_FILE).exists() and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    outcome = _outcome(run, 0)
+    if outcome.error is None:
+        return outcome
+    return RunOutcome(run, None, f"{outcome.error} (job {job.job_id}, {job.state})")
+
+
+def _outcome(run: SeedRun, code: int) -> RunOutcome:
+    try:
+        result = read_result(run.folder)
+    except WeightsError as error:
+        return RunOutcome(run, None, str(error))
+    if code == 0 and result is not None:
+        return RunOutcome(run, result)
+    last = _last_line(run.log)
+    ended = f"exit code {code}" if code else f"no {RESULT_FILE}"
+    return RunOutcome(run, None, f"{ended}: {last}" if last else ended)
+
+
+def _last_line(log: Path) -> str:
+    """The last line that a run printed."""
+    try:
+        lines = log.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    said = [line.split("\r")[-1].strip() for line in lines]
+    return next((line.removeprefix("ripe: ") for line in reversed(said) if line), "")

@@ -1,0 +1,148 @@
+"""Weights prepared for the kernels are kept between calls, and every change of a weight is noticed."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from ripe_mambaspike.models import fused
+from ripe_mambaspike.ops.backend import kernels
+
+FORMS = pytest.mark.parametrize("form", ["training", "deployed"])
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """How many plans were made."""
+    made = []
+    real = fused.plan
+
+    def plan(model, x):
+        made.append(model)
+        return real(model, x)
+
+    monkeypatch.setattr(fused, "plan", plan)
+    return made
+
+
+@torch.no_grad()
+def expected(model, x):
+    """By a copy, which has prepared nothing."""
+    return copy.deepcopy(model)(x)
+
+
+@FORMS
+@torch.no_grad()
+def test_weights_are_prepared_once(small, events, count, form):
+    model, x = small(form=form).eval(), events()
+    with kernels("plain"):
+        first = model(x)
+        assert torch.equal(model(x), first)
+        model.run(x)
+        model.front_end(x[:, :2])
+        assert len(count) == 1
+    with kernels("auto"):
+        for _ in range(2):
+            model(x)
+            with torch.autocast("cpu", torch.bfloat16):
+                model(x)
+    with kernels("plain"):
+        assert torch.equal(model(x), first)
+    assert len(count) <= 3  # one for each precision and kind of kernels
+
+
+def in_place(model):
+    with torch.no_grad():
+        model.head.weight.add_(1)
+
+
+def loaded(model):
+    model.load_state_dict({name: value + 0.1 for name, value in model.state_dict().items()})
+
+
+def stepped(model):
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def replaced(model):
+    model.head = nn.Linear(24, 7)
+
+
+def new_parameter(model):
+    model.bridge.norm.weight = nn.Parameter(torch.full_like(model.bridge.norm.weight, 0.3))
+
+
+def new_data(model):
+    model.hierarchy.norm.weight.data = torch.full_like(model.hierarchy.norm.weight, 0.2)
+
+
+def buffers(model):
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.fill_(0.4)
+
+
+def by_data_and_eval(model):
+    model.head.bias.data.add_(3)
+    model.eval()
+
+
+def reset(model):
+    model.reset_classifier(5)
+
+
+CHANGES = [in_place, loaded, stepped, replaced, new_parameter, new_data, buffers, by_data_and_eval, reset]
+
+
+@FORMS
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_every_change_is_noticed(small, events, louder, form, change):
+    model, x = louder(small(form=form)).eval(), events()
+    with torch.no_grad(), kernels("plain"):
+        before = model(x)
+    change(model)
+    with torch.no_grad(), kernels("plain"):
+        after = model(x)
+        assert torch.equal(after, expected(model, x))
+        if not (change is buffers and form == "deployed"):  # which has none
+            assert not torch.equal(after, before)
+
+
+def test_a_copy_has_weights_of_its_own(small, events):
+    model, x = small().eval(), events()
+    with torch.no_grad(), kernels("plain"):
+        before = model(x)
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            other.head.weight.zero_()
+            assert not torch.equal(other(x), before)
+            assert torch.equal(model(x), before)
+
+
+def test_training_prepares_anew(small, events, count):
+    model, x = small().train(), events()
+    with kernels("plain"):
+        for _ in range(2):
+            model(x).sum().backward()
+        model.eval()
+        model(x).sum().backward()  # gradients flow through the weights
+        assert len(count) == 3
+        with torch.no_grad():
+            assert torch.equal(model(x), model(x))
+    assert len(count) == 4
+
+
+def test_inference_mode_and_functional_calls(small, events):
+    model, x = small().eval(), events()
+    with kernels("plain"):
+        with torch.inference_mode():
+            first = model(x)
+        with torch.no_grad():
+            assert torch.equal(model(x), first)
+            other = {name: value + 0.2 for name, value in model.state_dict().items()}
+            assert not torch.equal(torch.func.functional_call(model, other, (x,)), first)
+            assert torch.equal(model(x), first)

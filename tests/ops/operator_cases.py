@@ -1,0 +1,369 @@
+"""Inputs of every fused operator, and how one is compared with its reference in float64.
+
+Inputs are float64 numbers that bfloat16 holds exactly, so that every precision is given the same ones. A backend is
+`native` or `triton` (in Triton's interpreter where there is no GPU); the same cases run on a GPU in `tests/gpu`.
+"""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.cpp.build import unavailable_reason
+from ripe_mambaspike.ops.enter_fire import EnterFireInputs
+from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesInputs
+from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
+from ripe_mambaspike.ops.norm_fire import NormFireInputs
+from ripe_mambaspike.ops.operator import OPERATORS
+from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs
+from ripe_mambaspike.ops.pooled_rates import PooledRatesInputs
+from ripe_mambaspike.ops.row_norm import RowNormInputs
+from ripe_mambaspike.ops.step_moments import StepMomentsInputs
+
+# In the activations' precision; all other numbers are parameters, float32.
+ACTIVATIONS = {
+    "x", "potential", "grad_proxy", "features", "query", "key", "value", "kernel", "inputs", "x_proj", "spikes",
+    "grad_proxies", "like", "convolved", "attended",
+}  # fmt: skip
+NATIVE = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C++ operators: {unavailable_reason()}")
+
+
+class Run(NamedTuple):
+    backend: str
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    @property
+    def tolerance(self):
+        return 1e-2 if self.dtype == torch.bfloat16 else 1e-5
+
+
+NATIVE_FLOAT32 = pytest.param(Run("native"), marks=NATIVE, id="native-f32")
+NATIVE_BFLOAT16 = pytest.param(Run("native", torch.bfloat16), marks=NATIVE, id="native-bf16")
+TRITON = pytest.param(Run("triton"), id="triton-f32")
+
+
+class Draw:
+    """Random tensors, the same for the same seed."""
+
+    def __init__(self, seed=0):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape, scale=1.0, mean=0.0):
+        return (scale * torch.randn(shape, generator=self.generator) + mean).bfloat16().double()
+
+    def uniform(self, *shape, low=0.0, high=1.0):
+        return (low + (high - low) * torch.rand(shape, generator=self.generator)).bfloat16().double()
+
+    def spikes(self, *shape, rate=0.3, relaxed=False):
+        drawn = torch.rand(shape, generator=self.generator)
+        return drawn.bfloat16().double() if relaxed else (drawn < rate).to(torch.uint8)
+
+    def affine(self, steps, channels, normed=True):
+        if not normed:
+            return {"scale": None, "shift": None}
+        return {
+            "scale": self.uniform(steps, channels, low=0.5, high=1.5),
+            "shift": self.uniform(steps, channels, low=-0.3, high=0.4),
+        }
+
+    def neuron(self, channels, rotating=False, relaxed=False, filtered=True, sharpness=2.0):
+        return {
+            "decay": self.uniform(channels, low=0.3, high=0.9),
+            "rotation": self.uniform(channels, low=0.1, high=0.5) if rotating else None,
+            "gain": self.uniform(channels, low=0.5, high=1.2),
+            "threshold": self.uniform(channels, low=0.4, high=1.1),
+            "coefficient": self.uniform(channels, low=-0.5, high=0.6) if filtered else None,
+            "relaxed": relaxed,
+            "sharpness": sharpness,
+        }
+
+
+def norm_fire_inputs(size, rotating=False, relaxed=False, normed=True, filtered=True, keep=True, sharpness=2.0, seed=0):
+    d = Draw(seed)
+    neuron = d.neuron(size[3], rotating, relaxed, filtered, sharpness)
+    i = NormFireInputs(d.normal(*size, mean=0.25), **d.affine(size[1], size[3], normed), **neuron, keep_potential=keep)
+    return i if relaxed else settled(i, "x", lambda i: OPERATORS["norm_fire"].reference(i)[2])
+
+
+def attention_parts(d, size, normed=True, rate=0.3, relaxed=False):
+    channels = size[3]
+    return {
+        "potential": d.normal(*size),
+        "spikes": d.spikes(*size, rate=rate, relaxed=relaxed),
+        "features": d.normal(*size),
+        **d.affine(size[1], channels, normed),
+        **{name: d.normal(channels, channels, scale=channels**-0.5) for name in ("query", "key", "value")},
+        "keep_attention": True,
+    }
+
+
+def attend_inputs(size, normed=True, rate=0.3, relaxed=False, seed=0):
+    d = Draw(seed)
+    parts = attention_parts(d, size, normed, rate, relaxed)
+    return AttendInputs(**parts, gain=d.uniform(size[3], low=0.5, high=1.5), grad_proxy=torch.zeros(size).double())
+
+
+def attend_fire_inputs(size, rotating=False, relaxed=False, normed=True, filtered=True, seed=0):
+    d = Draw(seed)
+    parts, neuron = attention_parts(d, size, normed, relaxed=relaxed), d.neuron(size[3], rotating, relaxed, filtered)
+    i = AttendFireInputs(**parts, **neuron, attention_gain=d.uniform(size[3], low=0.5, high=1.5))
+
+    def potential(i):
+        given = (*i[:2], i.potential, *i[2:8], i.attention_gain, True)
+        out, _ = OPERATORS["attend"].reference(AttendInputs(*given))
+        return OPERATORS["norm_fire"].reference(NormFireInputs(out, None, None, *i[9:16], True))[2]
+
+    return i if relaxed else settled(i, "features", potential)
+
+
+def enter_fire_inputs(steps, channels, height, width, rotating=False, relaxed=False, filtered=True):
+    for seed in range(50):
+        d = Draw(seed)
+        i = EnterFireInputs(
+            x=d.uniform(2, steps, 2, height, width, high=3.0).round(),
+            **{f"entry_{name}": value for name, value in d.affine(steps, 2).items()},
+            filter_coefficient=d.uniform(2, low=-0.8, high=0.8) if filtered else None,
+            kernel=d.uniform(channels, 2, 3, 3, low=-0.6, high=0.6),
+            **d.affine(steps, channels),
+            **d.neuron(channels, rotating, relaxed, filtered),
+        )
+        potential = OPERATORS["enter_fire"].reference(i)[1]
+        if relaxed or ((potential - i.threshold).abs() > 2e-5).all():
+            return i
+    raise AssertionError("some potential stays near its threshold")
+
+
+def settled(i, drive, potential_of):
+    """The inputs with what drives the neuron pushed wherever rounding, even bfloat16's, could decide about a spike."""
+    for _ in range(400):
+        near = (potential_of(i) - i.threshold).abs() < 4e-3
+        if not near.any():
+            return i
+        i = i._replace(**{drive: (getattr(i, drive) + 0.25 * near).bfloat16().double()})
+    raise AssertionError("some potential stays near its threshold")
+
+
+def rates_inputs(lead, scales, grid, relaxed=False, rate=0.3):
+    d = Draw()
+    spikes = [d.spikes(*lead, *scale, rate=rate, relaxed=relaxed) for scale in scales]
+    return PooledRatesInputs(spikes, [torch.zeros(one.shape).double() for one in spikes], *grid, [], None, False)
+
+
+def mamba_inputs(batch, length, directions, channels, rank=2, states=4, biased=True, taps=4, step=-2.0, decay=None):
+    d = Draw()
+    each = (directions, channels)
+    made = d.uniform(*each, states, low=-float(states), high=-0.02)
+    return MambaInnerInputs(
+        inputs=d.normal(batch, length, directions, 2 * channels),
+        conv1d_weight=d.normal(*each, taps, scale=0.5),
+        conv1d_bias=d.normal(*each, scale=0.1) if biased else None,
+        x_proj=d.normal(directions, rank + 2 * states, channels, scale=channels**-0.5),
+        dt_proj=d.normal(*each, rank, scale=rank**-0.5),
+        dt_bias=d.normal(*each, scale=0.5) + step,
+        A=made if decay is None else torch.full_like(made, decay),
+        D=d.normal(*each),
+    )
+
+
+def row_norm_inputs(*shape):
+    d = Draw()
+    x, weight, bias = d.normal(*shape), d.uniform(shape[-1], low=0.5, high=1.5), d.normal(shape[-1])
+    return RowNormInputs(x, weight, bias, torch.float64)
+
+
+def joined_inputs(samples, steps, positions, width):
+    d = Draw()
+    lead = (samples, steps, positions)
+    vectors = [d.normal(width) for _ in range(5)]
+    return JoinedTokensInputs(d.normal(*lead, 2 * width), *vectors[:3], d.normal(*lead, width), *vectors[3:])
+
+
+def step_moments_inputs(*size, level=0.3):
+    return StepMomentsInputs(Draw().normal(*size, mean=level))
+
+
+def patch_moments_inputs(stride, *shape):
+    return PatchMomentsInputs(Draw().normal(*shape, mean=0.25), stride)
+
+
+def pooled_spikes_inputs(lead, scales, grid, relaxed=False):
+    given = rates_inputs(lead, scales, grid, relaxed)
+    return PooledSpikesInputs(given.spikes, torch.zeros(2).double(), *grid)
+
+
+def cast(i, dtype, device="cpu"):
+    """The inputs in this precision, parameters in float32 at least."""
+    small = torch.float32 if dtype == torch.bfloat16 else dtype
+
+    def to(name, value):
+        if isinstance(value, list):
+            return [to(name, one) for one in value]
+        if isinstance(value, torch.dtype):
+            return dtype
+        if not isinstance(value, torch.Tensor):
+            return value
+        wanted = dtype if name in ACTIVATIONS else small
+        return value.to(device, wanted if value.is_floating_point() else value.dtype)
+
+    return type(i)(*(to(name, value) for name, value in i._asdict().items()))
+
+
+def evaluate(name, i, run=None, only=None, device="cpu"):
+    """(outputs, gradients) by name: of the reference in float64, or of the operator in a run's precision.
+
+    Gradients of one fixed random combination of all outputs, or of the one output `only`.
+    """
+    operator = OPERATORS[name]
+    i = cast(i, torch.float64, device) if run is None else cast(i, run.dtype, run.device)
+    lists = [field for field in i._fields if field == "grad_proxies"]
+    learned = [*operator.gradients, *lists]
+    leaves = {}
+    for field in learned:
+        value = getattr(i, field)
+        for index, one in enumerate(value if isinstance(value, list) else [value]):
+            if one is not None:
+                leaves[f"{field}.{index}" if isinstance(value, list) else field] = one.requires_grad_()
+    if run is None:
+        found = operator.reference(i)
+    else:
+        with kernels(run.backend):
+            found = getattr(torch.ops.ripe, name)(*i)
+    names = [one.removesuffix("[]") for one in operator.outputs]
+    outputs = dict(zip(names, (found,) if isinstance(found, torch.Tensor) else found, strict=True))
+    likes = operator.fake(i)
+    likes = dict(zip(names, (likes,) if isinstance(likes, torch.Tensor) else likes, strict=True))
+    outputs = {one: out for one, out in outputs.items() if isinstance(out, torch.Tensor) and likes[one].numel()}
+    grads = _gradients(run, outputs, leaves, only) if leaves else {}
+    proxy = outputs.pop("grad_proxy", None)
+    assert proxy is None or proxy.shape == outputs["spikes"].shape
+    return {one: out.detach().cpu() for one, out in outputs.items()}, grads
+
+
+def _gradients(run, outputs, leaves, only):
+    chosen = []
+    for name, out in outputs.items():
+        if only in (None, name) and not (name == "spikes" and "grad_proxy" in outputs):
+            cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(len(name))).bfloat16()
+            chosen.append((out, cotangent.to(out.device, out.dtype)))
+    with kernels("plain" if run is None else run.backend):
+        found = torch.autograd.grad(
+            [out for out, _ in chosen], list(leaves.values()), [by for _, by in chosen], materialize_grads=True,
+            allow_unused=True,
+        )  # fmt: skip
+    return {name: grad.cpu() for name, grad in zip(leaves, found, strict=True)}
+
+
+def relative(given, expected):
+    """The largest difference over the largest magnitude; over one where nothing is expected."""
+    if not expected.numel():
+        return 0.0
+    scale = expected.double().abs().max().item() or 1.0
+    return (given.double() - expected.double()).abs().max().item() / scale
+
+
+def check(name, i, run, tolerance=None, only=None):
+    """The operator's outputs and gradients are its reference's; returns the outputs."""
+    tolerance = run.tolerance if tolerance is None else tolerance
+    (outputs, grads), (wanted, wanted_grads) = evaluate(name, i, run, only), evaluate(name, i, None, only, run.device)
+    for one, given in outputs.items():
+        assert given.shape == wanted[one].shape, one
+        assert relative(given, wanted[one]) < tolerance, f"{one} is off by {relative(given, wanted[one]):.1e}"
+    assert grads.keys() == wanted_grads.keys()
+    for one, expected in wanted_grads.items():
+        assert grads[one].shape == expected.shape, one
+        assert grads[one].dtype == (run.dtype if one.split(".")[0] in ACTIVATIONS else torch.float32), one
+        assert relative(grads[one], expected) < tolerance, f"gradient of {one}: {relative(grads[one], expected):.1e}"
+    return outputs
+
+
+def assert_same_bits(first, second):
+    for one, other in zip(first, second, strict=True):
+        for name, expected in one.items():
+            assert expected.double().isfinite().all(), name
+            assert torch.equal(expected, other[name]), name
+
+
+# Of each operator: cases for every backend, small because the interpreter is slow, and more for C++.
+POOLS = {
+    "17-9-5": ((2, 3), [(17, 17, 3), (9, 9, 2), (5, 5, 4)], (5, 5)),
+    "oblong": ((2, 2), [(7, 5, 3), (3, 2, 70)], (3, 2)),
+    "one step": ((1, 1), [(6, 5, 2)], (4, 3)),
+    "finer grid than image": ((2, 2), [(2, 3, 3)], (5, 4)),
+    "one cell": ((1, 3), [(3, 3, 1)], (1, 1)),
+    "channels by fours": ((1, 3), [(16, 16, 8), (9, 7, 12), (4, 4, 68)], (4, 4)),
+    "as many pixels as a byte counts": ((1, 1), [(30, 30, 4)], (2, 2)),
+    "more pixels than a byte counts": ((1, 1), [(34, 34, 4)], (2, 2)),
+}
+KINDS = [{"rotating": rotating, "relaxed": relaxed} for rotating in (False, True) for relaxed in (False, True)]
+
+
+def cases(name):
+    """(id, inputs' function) of an operator for every backend."""
+    made = {
+        "norm_fire": [
+            *(lambda k=kind: norm_fire_inputs((2, 7, 5, 3), **k) for kind in KINDS),
+            lambda: norm_fire_inputs((2, 5, 5, 3), normed=False, filtered=False),
+            lambda: norm_fire_inputs((2, 5, 5, 3), rotating=True, keep=False, sharpness=3.0),
+            *(lambda s=size: norm_fire_inputs(s, rotating=s[3] % 2 == 0) for size in
+              [(1, 1, 1, 2), (1, 10, 1, 3), (2, 8, 4, 32), (1, 3, 9, 96), (1, 2, 2, 384), (2, 11, 33, 20)]),
+        ],
+        "attend": [
+            *(lambda s=size: attend_inputs(s) for size in
+              [(2, 3, 25, 16), (1, 2, 1, 32), (2, 1, 5, 16), (1, 2, 81, 3), (1, 2, 30, 48), (1, 2, 5, 192)]),
+            *(lambda c=channels, r=rate: attend_inputs((2, 3, 9, c), rate=r)
+              for channels in (16, 96) for rate in (0, 1)),
+            *(lambda c=channels: attend_inputs((1, 3, 9, c), relaxed=True) for channels in (16, 96)),
+            *(lambda c=channels: attend_inputs((1, 3, 7, c), normed=False) for channels in (16, 80)),
+        ],
+        "attend_fire": [
+            *(lambda k=kind: attend_fire_inputs((2, 4, 35, 20), **k) for kind in KINDS),
+            lambda: attend_fire_inputs((1, 1, 1, 2), normed=False, filtered=False),
+        ],
+        "enter_fire": [
+            lambda: enter_fire_inputs(4, 32, 17, 12, rotating=True),
+            lambda: enter_fire_inputs(1, 16, 8, 8),
+            lambda: enter_fire_inputs(3, 20, 9, 15, filtered=False, relaxed=True),
+            lambda: enter_fire_inputs(2, 96, 8, 9, rotating=True, relaxed=True),
+        ],
+        "pooled_rates": [lambda p=pool, r=relaxed: rates_inputs(*p, relaxed=r)
+                         for pool in POOLS.values() for relaxed in (False, True)],
+        "pooled_spikes": [lambda p=pool: pooled_spikes_inputs(*p) for pool in list(POOLS.values())[:5]],
+        "joined_tokens": [lambda s=size: joined_inputs(*s) for size in [(3, 10, 7, 24), (2, 1, 5, 32), (1, 3, 1, 8)]],
+        "mamba_inner": [
+            lambda: mamba_inputs(1, 1, 2, 6, rank=1),
+            lambda: mamba_inputs(1, 2, 1, 6, taps=1, biased=False),
+            lambda: mamba_inputs(2, 7, 2, 6, rank=3, taps=3),
+            lambda: mamba_inputs(1, 4, 1, 70, rank=3, states=16),
+        ],
+        "row_norm": [lambda s=shape: row_norm_inputs(*s) for shape in [(1, 5), (3, 5, 7), (130, 32), (2, 33, 96)]],
+        "step_moments": [lambda s=size: step_moments_inputs(*s) for size in
+                         [(1, 1, 1, 2), (3, 2, 25, 32), (2, 2, 25, 96), (5, 1, 130, 20), (1, 2, 3, 384)]],
+        "patch_moments": [lambda s=stride, c=channels, n=size: patch_moments_inputs(s, 2, 2, *n, c)
+                          for stride, channels in [(1, 3), (1, 17), (2, 2), (2, 17)]
+                          for size in [(1, 1), (1, 4), (2, 2), (3, 3), (5, 4)]],
+    }  # fmt: skip
+    return made[name]
+
+
+def larger_cases(name):
+    """More of the same for the C++ operators, which are quick."""
+    sizes = [(2, 10, 25, 3), (1, 16, 81, 32), (1, 3, 289, 96), (1, 2, 4096, 5)]
+    made = {
+        "norm_fire": [lambda s=size, k=kind: norm_fire_inputs(s, **k) for size in sizes for kind in KINDS],
+        # fewer positions than channels, and weights' gradients as several sums, go other ways
+        "attend": [lambda s=size: attend_inputs(s) for size in
+                   [*sizes, (2, 3, 25, 128), (3, 4, 32, 33), (3, 4, 34, 33), (6, 10, 5, 18), (1, 2, 130, 140)]],
+        "attend_fire": [lambda s=size, k=kind: attend_fire_inputs(s, **k)
+                        for size in [(2, 10, 25, 3), (1, 6, 81, 32), (1, 3, 130, 96)] for kind in KINDS],
+        "pooled_rates": [lambda: rates_inputs((1, 10), [(16, 12, 32), (8, 6, 64)], (4, 3)),
+                         lambda: rates_inputs((1, 2), [(64, 64, 3)], (16, 16))],
+        "mamba_inner": [lambda c=case: mamba_inputs(*c) for case in
+                        [(2, 1, 2, 16, 2, 16), (2, 7, 1, 64, 2, 16), (2, 33, 1, 100, 3, 4, False),
+                         (1, 130, 2, 64, 2, 16, False), (2, 130, 2, 100, 3, 16), (1, 9, 2, 20, 2, 16, True, 2)]],
+        "step_moments": [lambda s=size: step_moments_inputs(*s) for size in sizes],
+        "patch_moments": [lambda s=stride: patch_moments_inputs(s, 2, 3, 9, 17, 17) for stride in (1, 2)],
+    }  # fmt: skip
+    return made.get(name, [])

@@ -1,0 +1,101 @@
+"""However the Triton scan cuts a sequence, lays out its channels and saves memory, it gives the reference's numbers."""
+
+import pytest
+from tests.ops.operator_cases import Run, check, mamba_inputs
+
+triton_scan = pytest.importorskip("ripe_mambaspike.ops.mamba_inner.triton_scan", reason="Triton is not installed")
+from ripe_mambaspike.ops.mamba_inner import triton, triton_conv, triton_scan_plan  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+RUN = Run("triton")
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles of four tokens: the interpreter takes long over every token of a tile, also past the end."""
+    monkeypatch.setattr(triton_scan_plan, "TILE", 4)
+    for owner, name in ((triton_scan, "forward_tile"), (triton_scan, "backward_tile"),
+                        (triton_scan_plan, "backward_tile")):  # fmt: skip
+        monkeypatch.setattr(owner, name, lambda *_: 4)
+
+
+@pytest.fixture
+def chunks_of(small_tiles, monkeypatch):
+    """From here on sequences are cut into chunks of this many tokens."""
+
+    def force(chunk):
+        monkeypatch.setattr(triton, "cut_of", lambda sizes, groups=1: triton_scan_plan.cut_in(sizes, chunk))
+
+    return force
+
+
+@pytest.mark.parametrize("states", [16, 64])
+def test_tiles_as_long_as_on_a_gpu(states):
+    check("mamba_inner", mamba_inputs(1, 7, 1, 6, states=states), RUN)
+
+
+@pytest.mark.parametrize(("lanes", "channels"), [(8, 16), (16, 16), (32, 32), (8, 19)])
+def test_lanes_share_the_states_of_a_channel(lanes, channels, monkeypatch, chunks_of):
+    """Whole tiles and blocks of channels as well as cut ones."""
+    (constant,) = [name for name in dir(triton_scan_plan) if name.endswith("_LANES")]
+    monkeypatch.setattr(triton_scan_plan, constant, lanes)
+    chunks_of(8)
+    check("mamba_inner", mamba_inputs(1, 16 + channels % 16, 2, channels, states=16), RUN)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chunk"),
+    [
+        ((1, 13, 2, 6, 3), 8),
+        ((1, 16, 1, 64, 2, 16), 8),
+        ((1, 70, 1, 3), 4),  # more chunks than are handed over at a time
+        ((1, 38, 1, 33), 16),
+    ],
+    ids=str,
+)
+def test_chunks_hand_over_their_states(sizes, chunk, chunks_of):
+    chunks_of(chunk)
+    check("mamba_inner", mamba_inputs(*sizes), RUN)
+
+
+@pytest.mark.parametrize(
+    ("step", "decay"),
+    [(-12.0, -1.0), (30.0, -1.0), (3.0, -8.0), (0.0, -1e-4), (-14.0, -50.0)],
+    ids=["tiny steps", "large steps", "all is forgotten", "nothing is forgotten", "tiny steps and strong decay"],
+)
+def test_extreme_steps_and_decays(step, decay, chunks_of):
+    chunks_of(8)
+    check("mamba_inner", mamba_inputs(1, 13, 1, 6, step=step, decay=decay), RUN)
+
+
+def test_samples_in_turn_when_scratch_is_short(monkeypatch, chunks_of):
+    monkeypatch.setattr(triton_scan_plan, "SCRATCH", 2 * 4 * 2 * 4 * 6)  # bytes of two samples with two tiles
+    chunks_of(4)
+    check("mamba_inner", mamba_inputs(3, 6, 1, 6), RUN)
+
+
+def test_convolution_gradients_over_segments(chunks_of, monkeypatch):
+    monkeypatch.setattr(triton_conv, "SEGMENT", 8)
+    monkeypatch.setattr(triton_conv, "ELEMENTS", 64)  # tiles of four tokens
+    check("mamba_inner", mamba_inputs(1, 19, 2, 6), RUN)
+
+
+@pytest.mark.parametrize(
+    ("length", "channels", "lanes", "tile"), [(4096, 64, 8, 16), (2048, 128, 16, 8), (1024, 256, 32, 4)]
+)
+def test_large_batches_are_not_cut_going_forwards(length, channels, lanes, tile):
+    plan = triton_scan_plan
+    sizes = plan.Sizes(64, length, 2, channels, 4, 2, 16)
+    assert plan.cut_of(sizes) == plan.Cut(length, 1)
+    assert plan.forward_lanes(sizes) == lanes
+    assert plan.forward_tile(16, lanes, plan.forward_held(sizes, plan.cut_of(sizes))) == tile
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize(("length", "channels"), [(4096, 64), (2048, 128), (1024, 256), (70, 6)])
+def test_chunks_cover_the_sequence_once(batch, length, channels):
+    sizes = triton_scan_plan.Sizes(batch, length, 2, channels, 4, 2, 16)
+    chunk, chunks = triton_scan_plan.cut_of(sizes)
+    assert chunk % 16 == 0
+    assert (chunks - 1) * chunk < length <= chunks * chunk
