@@ -221,6 +221,8 @@ def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> 
     if len(table) == 1:
         return table.expand(steps, -1).contiguous()
     if isinstance(first_step, Tensor):
+        if steps == 1:
+            return table.index_select(0, first_step).unsqueeze(1)
         return table[first_step[:, None] + torch.arange(steps, device=first_step.device)]
     if first_step + steps > len(table):
         raise InputError(

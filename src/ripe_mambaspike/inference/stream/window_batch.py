@@ -1,6 +1,6 @@
 """The network on overlapping windows: every open window is one row of a batch that advances step by step.
 
-`WindowBatch` keeps the network's state of each window and runs `model.front_end` on the next step of several windows at
+`WindowBatch` keeps the network's state of each window and runs its front end on the next step of several windows at
 once, each at its own step. On the fused operators a window's logits are, to the last bit, those of its whole clip.
 `ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would
 round differently.
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.models.fused import kernels_cover
+from ripe_mambaspike.models.fused import kernels_cover, prepared, run_front_end, run_head, run_tail
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.state import State
 
@@ -44,7 +44,7 @@ def make_batch(model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_ste
 
 
 class WindowBatch:
-    """All open windows, one step at a time, through the fused operators."""
+    """All open windows, one step at a time, through the fused operators with the weights as they are now."""
 
     def __init__(self, model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> None:
         self.model, self.rows, self.time_steps = model, rows, time_steps
@@ -53,6 +53,8 @@ class WindowBatch:
             for channels, (height, width) in zip(model.config.stage_channels, model.config.grids(*grid), strict=True)
         ]
         self.device = next(model.parameters()).device
+        with torch.no_grad():
+            self._plan = prepared(model, torch.empty((1, 1, 2, *grid), dtype=model.dtype, device=self.device))
         self._pool: State = {}  # the state of every row; made at the first step, which shows the shapes
         self._kept: State = {}  # what `output` needs: features and attention [rows, T, ...], and spikes so far
 
@@ -66,7 +68,9 @@ class WindowBatch:
         index, step = torch.tensor(rows, device=self.device), torch.tensor(steps, device=self.device)
         where = _as_slice(rows) or index
         state = {name: values[where] for name, values in self._pool.items()}
-        front = self.model.front_end(x, state=state, first_step=step, observe=("spike_counts",))
+        front = run_front_end(
+            self._plan, x, state=state, first_step=step, observe=("spike_counts",), want_rates=False
+        )
         if not self._pool:
             self._pool = {name: _pool_like(value, self.rows) for name, value in front.state.items()}
             self._kept = {
@@ -90,7 +94,7 @@ class WindowBatch:
         model, kept = self.model, self._kept
         features, attention = (kept[name][row : row + 1, :steps] for name in ("features", "attention"))
         scores = kept["scores"][row : row + 1] if "scores" in kept else None
-        logits = model.classify(features, attention, model.select(scores))
+        logits = run_head(self._plan, run_tail(self._plan, features, attention, model.select(scores)))
         spikes = kept["spikes"][row].tolist()
         rates = tuple(count / (steps * neurons) for count, neurons in zip(spikes, self._neurons, strict=True))
         return WindowOutput(logits.cpu(), rates, attention[0, -1].float().cpu())
