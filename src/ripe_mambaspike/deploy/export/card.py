@@ -166,8 +166,8 @@ def _loading(facts: CardFacts) -> Iterator[str]:
         yield (
             "`ripe predict` and `load_exported` read this export without running anything from it but known tensor "
             "operators. A file with more than `ripe export` writes is refused; `--trust` (in Python `trust=True`) "
-            "opens it all the same and runs whatever code it carries. `torch.export.load` has no such check: it evaluates "
-            "text from the file, so give it only files from someone you trust."
+            "opens it all the same and runs whatever code it carries. `torch.export.load` has no such check: it "
+            "evaluates text from the file, so give it only files from someone you trust."
         )
     else:
         yield "This export carries no code: numbers and known operators alone. It needs no `--trust`."
