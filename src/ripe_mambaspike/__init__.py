@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from ripe_mambaspike.nn.calibrate import recalibrate as recalibrate
     from ripe_mambaspike.report import write_report as write_report
     from ripe_mambaspike.studies.claims import run_claims as run_claims
+    from ripe_mambaspike.train.recipes import list_recipes as list_recipes
+    from ripe_mambaspike.train.recipes import load_recipe as load_recipe
     from ripe_mambaspike.train.run import train as train
     from ripe_mambaspike.train.seeds import train_seeds as train_seeds
 
@@ -87,6 +89,7 @@ _MODULES = {  # module → the names it brings to the top level
     "nn.calibrate": ("recalibrate",),
     "report": ("write_report",),
     "studies.claims": ("run_claims",),
+    "train.recipes": ("list_recipes", "load_recipe"),
     "train.run": ("train",),
     "train.seeds": ("train_seeds",),
 }

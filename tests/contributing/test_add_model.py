@@ -7,7 +7,7 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 
 
 def test_a_model(follow, restored, capsys):
-    restored(registry.CONFIGS)
+    restored(registry._MODELS)
     follow("Add a model", "pocket")
     assert list_models("pock*") == ["pocket"]
     assert create_model("pocket", num_classes=2)(synthetic_clip(6, 32, 32)).shape == (1, 6, 2)

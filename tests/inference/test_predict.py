@@ -178,8 +178,8 @@ def test_labels_of_another_network(saved):
     set_labels(saved, classes=("a", "b"))
     with raises(WeightsError, field="classes"):
         load(saved)
-    set_labels(saved, steps=9)
-    with raises(WeightsError, field="data.steps", path=saved / "best" / "labels.json"):
+    set_labels(saved, time_steps=9)
+    with raises(WeightsError, field="data.time_steps", path=saved / "best" / "labels.json"):
         load(saved)
     (saved / "best" / "labels.json").write_text(json.dumps({"format": "ripe-labels"}))
     with raises(WeightsError, path=saved / "best" / "labels.json"):

@@ -20,8 +20,8 @@ from ripe_mambaspike.events.recording import Recording, make_events
 from ripe_mambaspike.inference.classifier import Classifier
 from ripe_mambaspike.inference.predict import predict
 from ripe_mambaspike.inference.streamer import Streamer, default_hop
-from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits
+from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.cpp.build import unavailable_reason
 

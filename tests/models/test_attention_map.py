@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ripe_mambaspike.models.attention_map import attention_contrast
+from ripe_mambaspike.models.observe import attention_contrast
 
 
 @pytest.mark.parametrize("background", [0.0, 0.3, -2.0])

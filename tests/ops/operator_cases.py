@@ -211,13 +211,13 @@ def cast(i, dtype, device="cpu"):
     return type(i)(*(to(name, value) for name, value in i._asdict().items()))
 
 
-def evaluate(name, i, run=None, only=None):
+def evaluate(name, i, run=None, only=None, device="cpu"):
     """(outputs, gradients) by name: of the reference in float64, or of the operator in a run's precision.
 
     Gradients of one fixed random combination of all outputs, or of the one output `only`.
     """
     operator = OPERATORS[name]
-    i = cast(i, torch.float64) if run is None else cast(i, run.dtype, run.device)
+    i = cast(i, torch.float64, device) if run is None else cast(i, run.dtype, run.device)
     lists = [field for field in i._fields if field == "grad_proxies"]
     learned = [*operator.gradients, *lists]
     leaves = {}
@@ -267,7 +267,7 @@ def relative(given, expected):
 def check(name, i, run, tolerance=None, only=None):
     """The operator's outputs and gradients are its reference's; returns the outputs."""
     tolerance = run.tolerance if tolerance is None else tolerance
-    (outputs, grads), (wanted, wanted_grads) = evaluate(name, i, run, only), evaluate(name, i, None, only)
+    (outputs, grads), (wanted, wanted_grads) = evaluate(name, i, run, only), evaluate(name, i, None, only, run.device)
     for one, given in outputs.items():
         assert given.shape == wanted[one].shape, one
         assert relative(given, wanted[one]) < tolerance, f"{one} is off by {relative(given, wanted[one]):.1e}"

@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from ripe_mambaspike.ops.neurons import csilif, csilif_pole, lif, recurrent_leaky_step, silif, silif_decay
+from ripe_mambaspike.ops.neurons import (
+    csilif,
+    csilif_pole,
+    fire_over_time,
+    lif,
+    recurrent_leaky_step,
+    silif,
+    silif_decay,
+)
 
 B, T, C, H, W = 2, 5, 3, 5, 7
 SHARPNESS = 3.0
@@ -71,17 +79,22 @@ def slow_csilif(x, damping, frequency, log_step, gain, v, relaxed, re, im):
     return by_channel(x, (re, im), step)
 
 
+def run(neuron, x, relaxed, *state):
+    given = None if state[0] is None else (*state, None)[:2]
+    fired, final = fire_over_time(x, neuron, sharpness=SHARPNESS, relaxed=relaxed, initial_state=given)
+    return fired, [part for part in final if part is not None]
+
+
 def run_lif(x, relaxed, u=None):
-    return lif(x, sharpness=SHARPNESS, relaxed=relaxed, initial_state=u)
+    return run(lif(x.shape[2]), x, relaxed, u)
 
 
 def run_silif(x, a, d, v, relaxed, u=None):
-    return silif(x, a, d, v, sharpness=SHARPNESS, relaxed=relaxed, initial_state=u)
+    return run(silif(a, d, v), x, relaxed, u)
 
 
 def run_csilif(x, damping, frequency, log_step, gain, v, relaxed, re=None, im=None):
-    state = None if re is None else (re, im)
-    return csilif(x, damping, frequency, log_step, gain, v, sharpness=SHARPNESS, relaxed=relaxed, initial_state=state)
+    return run(csilif(damping, frequency, log_step, gain, v), x, relaxed, re, im)
 
 
 def signal(scale):
@@ -157,7 +170,6 @@ def test_pieces_with_carried_state_equal_one_call(agree_in_float32, over_time, f
         names = [name for name in others if name in STATES]
 
         def piece(x, state):
-            state = (state,) if isinstance(state, torch.Tensor) else state
             return fn(x, **parameters, relaxed=relaxed, **dict(zip(names, state, strict=True)))
 
         return over_time(piece, [x], sizes, tuple(others[name] for name in names))
@@ -199,7 +211,7 @@ def test_vectors_without_positions(fn, slow, inputs):
 
 
 def test_fires_at_the_threshold_exactly():
-    (spikes, potential), left = lif(torch.tensor([[[1.0], [1.0], [0.5]]]))
+    (spikes, potential), (left, _) = fire_over_time(torch.tensor([[[1.0], [1.0], [0.5]]]), lif(1))
     assert spikes.flatten().tolist() == [1, 1, 0]
     assert potential.flatten().tolist() == [1, 1, 0.5]
     assert left.item() == 0.5

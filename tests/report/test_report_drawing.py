@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ripe_mambaspike.events.view.frames import GROUND, OFF, ON
-from ripe_mambaspike.models.attention_map import attention_contrast
+from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.report.charts import Axis, Series, histogram, line_chart, log_ticks, matrix, ticks, value_axis
 from ripe_mambaspike.report.curves import response
 from ripe_mambaspike.report.formatting import duration_text, number_text, wilson_interval

@@ -42,7 +42,7 @@ class InferOptions(BenchOptions):
     baseline: ModelName = "mamba-spike"
     """The Mamba-Spike to compare with; none to leave it out."""
     reference: bool = True
-    """Time the reference path as well. The results are compared with its results either way."""
+    """Whether to time the reference path too. The results are compared with its results either way."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class TrainOptions(BenchOptions):
     side: Count = None
     """Side of the square input; by default the network's own."""
     reference: bool = True
-    """Time the reference path as well. Loss and gradients are compared with its own either way."""
+    """Whether to time the reference path too. Loss and gradients are compared with its own either way."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """`ripe bench`: speed and memory beside the reference path, after checking that the results agree."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -12,55 +12,47 @@ from ripe_mambaspike.cli.progress import progress_bar
 
 
 @dataclass
-class InferCommand(InferOptions):
-    """Time the deployed network: our kernels, the plain-PyTorch reference path, and Mamba-Spike."""
+class _Benchmark:
+    """What every command does: measure, and print tables or a JSON document."""
 
     json: bool = False
     """Print one JSON document."""
+    function: ClassVar[str]  # of ripe_mambaspike.bench, imported when it runs
 
     def run(self) -> int:
-        from ripe_mambaspike.bench.infer import bench_infer
+        """1 when a result did not agree with the reference's, 0 otherwise."""
+        from ripe_mambaspike.bench.tables import agrees
 
-        return _run(bench_infer, self, self.json)
+        module, name = self.function.split(".")
+        measure = getattr(import_module(f"ripe_mambaspike.bench.{module}"), name)
+        with progress_bar() as update:
+            document = measure(self, update)
+        print_json(document) if self.json else _print_tables(document)
+        return 0 if agrees(document) else 1
 
 
 @dataclass
-class BenchTrain(TrainOptions):
-    """Time one training step: our kernels and the plain-PyTorch reference path."""
-
-    json: bool = False
-    """Print one JSON document."""
-
-    def run(self) -> int:
-        from ripe_mambaspike.bench.train import bench_train
-
-        return _run(bench_train, self, self.json)
+class InferCommand(_Benchmark, InferOptions):
+    __doc__ = InferOptions.__doc__
+    function: ClassVar[str] = "infer.bench_infer"
 
 
 @dataclass
-class OpsCommand(OperatorOptions):
-    """Time every fused operator, forward and with backward, at the sizes of the DVS-Gesture network."""
-
-    json: bool = False
-    """Print one JSON document."""
-
-    def run(self) -> int:
-        from ripe_mambaspike.bench.ops import bench_ops
-
-        return _run(bench_ops, self, self.json)
+class BenchTrain(_Benchmark, TrainOptions):
+    __doc__ = TrainOptions.__doc__
+    function: ClassVar[str] = "train.bench_train"
 
 
 @dataclass
-class ScanCommand(ScanOptions):
-    """Time the deployed network over input sizes and time steps, fit a line, and time the selective scan alone."""
+class OpsCommand(_Benchmark, OperatorOptions):
+    __doc__ = OperatorOptions.__doc__
+    function: ClassVar[str] = "ops.bench_ops"
 
-    json: bool = False
-    """Print one JSON document."""
 
-    def run(self) -> int:
-        from ripe_mambaspike.bench.sweep import bench_scan
-
-        return _run(bench_scan, self, self.json)
+@dataclass
+class ScanCommand(_Benchmark, ScanOptions):
+    __doc__ = ScanOptions.__doc__
+    function: ClassVar[str] = "sweep.bench_scan"
 
 
 @dataclass
@@ -78,19 +70,12 @@ class BenchCommand:
         return self.command.run()
 
 
-def _run(bench: Callable[..., dict[str, Any]], options: Any, json: bool) -> int:
-    """Measure and print; 1 when a result did not agree with the reference's, 0 otherwise."""
-    from ripe_mambaspike.bench.tables import agrees, machine_line, tables_of
+def _print_tables(document: dict[str, Any]) -> None:
+    from ripe_mambaspike.bench.tables import machine_line, tables_of
 
-    with progress_bar() as update:
-        document = bench(options, update)
-    if json:
-        print_json(document)
-    else:
-        out = console()
-        out.print(f"{machine_line(document['machine'])}\n")
-        for table in tables_of(document):
-            rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in table.rows]
-            print_table(out, table.title, table.columns, rows, left=table.labels)
-            out.print("\n".join(table.notes) + "\n", markup=False)
-    return 0 if agrees(document) else 1
+    out = console()
+    out.print(f"{machine_line(document['machine'])}\n")
+    for table in tables_of(document):
+        rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in table.rows]
+        print_table(out, table.title, table.columns, rows, left=table.labels)
+        out.print("\n".join(table.notes) + "\n", markup=False)

@@ -51,7 +51,7 @@ def data_settings_of(
         extra=(),
         first=(),
         cache="off",
-        time_steps=labels.steps,
+        time_steps=labels.time_steps,
         grid=labels.grid,
         by=labels.by,
         binary=labels.binary,

@@ -104,12 +104,12 @@ def load_network(
     folder = find_checkpoint(path)
     model = from_pretrained(folder)
     config, labels = model.config, model.labels
-    own_steps, own_grid = (labels.steps, labels.grid) if labels else (config.time_steps, config.in_size)
+    own_steps, own_grid = (labels.time_steps, labels.grid) if labels else (config.time_steps, config.in_size)
     if labels is not None and config.max_time_steps is not None and own_steps > config.max_time_steps:
         raise WeightsError(
             f"{folder / LABELS_FILE}: data.steps: expected at most {config.max_time_steps}, as the network takes, "
             f"got {own_steps}",
-            field="data.steps",
+            field="data.time_steps",
             path=folder / LABELS_FILE,
         )
     max_steps = config.max_time_steps or MAX_TIME_STEPS

@@ -64,7 +64,7 @@ def predict(network: "Classifier | Model", recording: Recording | str | Path) ->
         classifier = network
     else:
         labels, config = network.labels, network.config
-        binning = (labels.steps, labels.grid) if labels else (config.time_steps, config.in_size)
+        binning = (labels.time_steps, labels.grid) if labels else (config.time_steps, config.in_size)
         classifier = make_classifier(network.eval(), labels, *binning)
     if isinstance(recording, Recording):
         recording = fit_recording(classifier, recording)

@@ -23,8 +23,8 @@ from ripe_mambaspike.events.region import crop_events
 from ripe_mambaspike.inference.classifier import Classifier, check_grid
 from ripe_mambaspike.inference.stream.causal import CausalStream
 from ripe_mambaspike.inference.stream.windows import SlidingWindows, WindowResult
-from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import clip_logits, require_unmodified
+from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 MAX_WINDOW_US = 3_600_000_000

@@ -5,7 +5,7 @@ keeps its plans (`prepared`) until a weight changes. A network in training is pl
 flow through the plan.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ from ripe_mambaspike.nn.fused.stage import (
 )
 from ripe_mambaspike.nn.norm import EPSILON, SharedNorm, TimeBatchNorm, check_statistics
 from ripe_mambaspike.nn.stage import count_spikes
-from ripe_mambaspike.nn.state import State, below, compact, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread
 from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.shapes import at_least_float32
@@ -82,7 +82,7 @@ def without_kernels(model: Any) -> str | None:
     return None
 
 
-def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Collection[str] = ()) -> bool:
+def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Names = ()) -> bool:
     """Whether the fused operators can run x as part of a recording, with state: in evaluation, without gradients."""
     evaluating = not torch.is_grad_enabled() and not model.entry.training
     return evaluating and OBSERVABLE.issuperset(observe) and kernels_cover(model, x, mode)
@@ -118,7 +118,7 @@ class _Front(NamedTuple):
 
 
 def _run_stages(
-    planned: Plan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Collection[str] = ()
+    planned: Plan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Names = ()
 ) -> _Front:
     kept: list[Spikes] = []
     rates = []
@@ -163,7 +163,7 @@ def run_fused(
     token_indices: Tensor | None = None,
     want_rates: bool = True,
     state: State | None = None,
-    observe: Collection[str] = (),
+    observe: Names = (),
 ) -> Output:
     """x [B, T, 2, H, W] → logits and all that a pass gives; of a causal network after a state, with the next one."""
     carried = Carried(state, wanted=state is not None)
@@ -186,8 +186,8 @@ def run_front_end(
     x: Tensor,
     mode: ForwardMode = HARD,
     state: State | None = None,
-    first_step: int | Tensor = 0,
-    observe: Collection[str] = (),
+    first_step: Step = 0,
+    observe: Names = (),
     want_rates: bool = True,
 ) -> FrontEnd:
     """`RipeMambaSpike.front_end` over the fused operators."""

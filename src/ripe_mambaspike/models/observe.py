@@ -14,6 +14,8 @@ from ripe_mambaspike.models.ripe import FrontEnd, RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.state import State
 
+FLAT = 0.01  # of the step's mean |attention|; a place that differs by less counts as background
+
 
 def by_layer(observed: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     """What was observed of one kind, by layer: {"stages.0.first_neuron": spikes, ...}."""
@@ -35,3 +37,15 @@ def run_in_pieces(
         front = model.front_end(piece, mode, state, first_step, observe)
         state, first_step = front.state, first_step + piece.shape[1]
         yield front
+
+
+def attention_contrast(attention: Tensor) -> Tensor:
+    """How far each place departs from the step's median place, mean over channels: [..., C, h, w] → [..., h, w].
+
+    Zero is background. The attention's own values would not do: DS-MPA gives every resting position the same mean of
+    the values, which is far from zero, so that the background would be drawn as strongly as what moves.
+    """
+    flat = attention.float().flatten(-2)
+    contrast = (flat - flat.median(-1, keepdim=True).values).abs().mean(-2)
+    level = flat.abs().mean((-2, -1)).unsqueeze(-1)
+    return contrast.where(contrast > FLAT * level, contrast * 0).unflatten(-1, attention.shape[-2:])

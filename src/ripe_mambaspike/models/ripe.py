@@ -5,7 +5,7 @@ written here over its modules (the reference path, which exports trace) and in `
 both give the same results, states and names.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import SharedAffine, SharedNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.nn.stage import SpikingStage
-from ripe_mambaspike.nn.state import State, below, compact, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, below, compact, prefixed
 from ripe_mambaspike.nn.tokens import TokenSelection
 
 
@@ -63,7 +63,8 @@ class RipeMambaSpike(Model):
         if not kernels_cover(self, x):
             return self.run(x).logits
         with explain_model_memory(self, x):
-            return run_fused(prepared(self, x), x, want_rates=False).logits
+            plan = prepared(self, x)
+            return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
@@ -86,7 +87,7 @@ class RipeMambaSpike(Model):
         mode: ForwardMode = HARD,
         token_indices: Tensor | None = None,
         state: State | None = None,
-        observe: Collection[str] = (),
+        observe: Names = (),
     ) -> Output:
         """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens.
 
@@ -105,7 +106,7 @@ class RipeMambaSpike(Model):
         mode: ForwardMode,
         token_indices: Tensor | None,
         state: State | None = None,
-        observe: Collection[str] = (),
+        observe: Names = (),
     ) -> Output:
         if steps_covered(self, x, mode, observe) or (state is None and not observe and kernels_cover(self, x, mode)):
             return run_fused(prepared(self, x), x, mode, token_indices, state=state, observe=observe)
@@ -135,12 +136,7 @@ class RipeMambaSpike(Model):
             return outputs
 
     def front_end(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> FrontEnd:
         """The part that runs as events come in: pieces of a recording with carried state equal one call.
 
@@ -155,12 +151,7 @@ class RipeMambaSpike(Model):
         return self.reference_front_end(x, mode, state, first_step, observe)
 
     def reference_front_end(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> FrontEnd:
         """`front_end` over the modules, without checks: what exports trace."""
         current = self.entry(x, mode, first_step)

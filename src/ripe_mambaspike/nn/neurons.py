@@ -5,12 +5,11 @@ A neuron is a module made for a number of channels. Its `forward` reads currents
 The state is a dictionary of tensors [B, C, H, W]: all that a neuron remembers between two pieces of a recording.
 
 To add a neuron, write such a class with `@register_neuron("name")`; the reference path runs it. A neuron whose step is
-the one of `ops.norm_fire.Neuron` (leaky, or a rotating complex membrane) also runs on the kernels: it returns its
-constants by channel from `constants`. `exportable = True` says that its forward can be traced by torch.export.
+the one of `ops.neurons.Neuron` (leaky, or a rotating complex membrane) also runs on the kernels: it derives from
+`ConstantsNeuron` and returns its constants by channel. `exportable = True` says that torch.export can trace it.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +17,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.registry import Registry
 from ripe_mambaspike.nn.state import State
-from ripe_mambaspike.ops.neurons import LIF_DECAY, LIF_THRESHOLD, Fired, csilif, csilif_pole, lif, silif, silif_decay
-from ripe_mambaspike.ops.norm_fire import Neuron
-from ripe_mambaspike.ops.shapes import at_least_float32
+from ripe_mambaspike.ops.neurons import Fired, Neuron, csilif, fire_over_time, lif, silif
 
 STEP = 0.004  # of every learned neuron, in units of its own time constants
 
@@ -28,33 +25,45 @@ NEURONS = Registry("neurons")
 register_neuron = NEURONS.register
 
 
-@register_neuron("lif")
-class LIF(nn.Module):
-    """Leaky integrate-and-fire without parameters."""
+class ConstantsNeuron(nn.Module):
+    """A neuron that is known by its constants per channel: the reference path and the kernels both run on them."""
 
     exportable = True
+
+    def constants(self, device: torch.device) -> Neuron:
+        """Per channel [C], float32 or float64."""
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None, keep_potential: bool = True
+    ) -> tuple[Fired, State]:
+        before = (initial_state["membrane"], initial_state.get("membrane_imag")) if initial_state else None
+        fired, (real, imag) = fire_over_time(
+            x,
+            self.constants(x.device),
+            sharpness=mode.sharpness,
+            relaxed=mode.relaxed,
+            keep_potential=keep_potential,
+            initial_state=before,
+        )
+        return fired, {"membrane": real} if imag is None else {"membrane": real, "membrane_imag": imag}
+
+
+@register_neuron("lif")
+class LIF(ConstantsNeuron):
+    """Leaky integrate-and-fire without parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.channels = channels
 
-    def forward(
-        self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None, keep_potential: bool = True
-    ) -> tuple[Fired, State]:
-        fired, membrane = lif(x, **_options(mode, keep_potential), initial_state=_membrane(initial_state))
-        return fired, {"membrane": membrane}
-
     def constants(self, device: torch.device) -> Neuron:
-        """Per channel, for the fused operators."""
-        ones = torch.ones(self.channels, device=device)
-        return Neuron(LIF_DECAY * ones, None, ones, LIF_THRESHOLD * ones)
+        return lif(self.channels, device)
 
 
 @register_neuron("silif")
-class SiLIF(nn.Module):
+class SiLIF(ConstantsNeuron):
     """A low-pass neuron with three parameters per channel."""
-
-    exportable = True
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -62,25 +71,13 @@ class SiLIF(nn.Module):
         self.log_step = nn.Parameter(torch.full((channels,), math.log(STEP)))
         self.threshold = nn.Parameter(torch.ones(channels))
 
-    def forward(
-        self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None, keep_potential: bool = True
-    ) -> tuple[Fired, State]:
-        parameters = (self.log_rate, self.log_step, self.threshold)
-        options = _options(mode, keep_potential)
-        fired, membrane = silif(x, *parameters, **options, initial_state=_membrane(initial_state))
-        return fired, {"membrane": membrane}
-
     def constants(self, device: torch.device) -> Neuron:
-        """Per channel, for the fused operators."""
-        decay = silif_decay(at_least_float32(self.log_rate), at_least_float32(self.log_step))
-        return Neuron(decay, None, 1 - decay, at_least_float32(self.threshold))
+        return silif(self.log_rate, self.log_step, self.threshold)
 
 
 @register_neuron("csilif")
-class CSiLIF(nn.Module):
+class CSiLIF(ConstantsNeuron):
     """A resonating neuron with a complex membrane and five parameters per channel."""
-
-    exportable = True
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -90,23 +87,5 @@ class CSiLIF(nn.Module):
         self.gain = nn.Parameter(torch.ones(channels))
         self.threshold = nn.Parameter(torch.ones(channels))
 
-    def forward(
-        self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None, keep_potential: bool = True
-    ) -> tuple[Fired, State]:
-        parameters = (self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)
-        before = (initial_state["membrane"], initial_state["membrane_imag"]) if initial_state else None
-        fired, (real, imag) = csilif(x, *parameters, **_options(mode, keep_potential), initial_state=before)
-        return fired, {"membrane": real, "membrane_imag": imag}
-
     def constants(self, device: torch.device) -> Neuron:
-        """Per channel, for the fused operators."""
-        pole = csilif_pole(*map(at_least_float32, (self.log_damping, self.frequency, self.log_step)))
-        return Neuron(*pole, at_least_float32(self.gain), at_least_float32(self.threshold))
-
-
-def _membrane(state: State | None) -> Tensor | None:
-    return state["membrane"] if state else None
-
-
-def _options(mode: ForwardMode, keep_potential: bool) -> dict[str, Any]:
-    return {"sharpness": mode.sharpness, "relaxed": mode.relaxed, "keep_potential": keep_potential}
+        return csilif(self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)

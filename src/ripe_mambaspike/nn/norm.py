@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
+from ripe_mambaspike.nn.state import Step
 from ripe_mambaspike.nn.sync_stats import joint_count, joint_spread, stats_sync
 from ripe_mambaspike.ops.norm import affine_over_time, batch_norm_over_time
 from ripe_mambaspike.ops.operator import select_steps
@@ -148,7 +149,7 @@ class TimeBatchNorm(_Statistics):
     def __init__(self, steps: int, channels: int) -> None:
         super().__init__(steps, channels)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
         if not self.training and not mode.literal:
             rows = (select_steps(value, first_step, x.shape[1]) for value in self.scale_and_shift())
             return affine_over_time(x, *(value.to(self.weight.dtype) for value in rows))
@@ -179,7 +180,7 @@ class SharedNorm(TimeBatchNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
         return as_one_step(super().forward, x, mode)
 
 
@@ -196,7 +197,7 @@ class TimeAffine(nn.Module):
         self.scale = nn.Parameter(torch.ones(steps, channels))
         self.shift = nn.Parameter(torch.zeros(steps, channels))
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
         scale, shift = (select_steps(value, first_step, x.shape[1]) for value in (self.scale, self.shift))
         return affine_over_time(x, scale, shift)
 
@@ -207,7 +208,7 @@ class SharedAffine(TimeAffine):
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
-    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: int | Tensor = 0) -> Tensor:
+    def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
         return affine_over_time(x, self.scale, self.shift)  # one row for all steps
 
 

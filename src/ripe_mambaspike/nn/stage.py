@@ -1,13 +1,12 @@
 """One spiking stage: two filtered convolutions, two neurons, and attention between them."""
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
-from ripe_mambaspike.nn.state import State, below, prefixed
+from ripe_mambaspike.nn.state import Names, State, Step, below, prefixed
 
 OBSERVABLE = ("spikes", "spike_counts", "membrane", "attention", "inputs")  # what a run can be asked to hand out
 
@@ -43,15 +42,9 @@ class SpikingStage(nn.Module):
         self.attention = attention
 
     def forward(
-        self,
-        x: Tensor,
-        mode: ForwardMode = HARD,
-        initial_state: State | None = None,
-        first_step: int | Tensor = 0,
-        observe: Collection[str] = (),
+        self, x: Tensor, mode: ForwardMode = HARD, state: State | None = None, first_step: Step = 0, observe: Names = ()
     ) -> StageOutput:
         """x [B, T, C_in, H, W], the steps of a recording from `first_step` on (an int, or one per row)."""
-        state = initial_state or {}
         final: State = {}
 
         def run(name: str, *inputs: Any, **options: Any) -> Any:

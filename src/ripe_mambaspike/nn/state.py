@@ -6,9 +6,13 @@ Every tensor has the batch first; feature maps are [B, C, H, W]. An empty dictio
 recording. A state is never changed in place.
 """
 
+from collections.abc import Collection
+
 from torch import Tensor
 
 State = dict[str, Tensor]
+Step = int | Tensor  # the index of a first step in its recording: one for all rows, or one for each [B]
+Names = Collection[str]  # what a run is asked to hand out (`nn.stage.OBSERVABLE`)
 
 
 def below(state: State | None, name: str) -> State:

@@ -1,9 +1,13 @@
-"""The neurons, each a pure function over all steps with its state in and out.
+"""The neurons: what each computes by channel, and one function that runs any of them over all steps.
 
-All read `x [B, T, C, ...]`, keep per-channel parameters `[C]`, reset softly inside the graph, and return
-`((spikes, potential), final_state)`; both outputs have x's shape and the potential is the one before reset, or None
-with `keep_potential=False`. States are float32 or float64 whatever the input's precision.
+    u_t = decay · u_{t−1} + gain · x_t, fire where u_t ≥ threshold, subtract the threshold     LIF, SiLIF
+    m_t = (decay + j rotation) · m_{t−1} + gain · x_t, u_t = 2 Re m_t, a spike takes 1/2 off m  CSiLIF
+
+Glossary: u the membrane potential before the reset; B samples, T steps, C channels. Reset is soft and inside the graph.
+States are float32 or float64 whatever the input's precision.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,24 +16,32 @@ from ripe_mambaspike.ops.shapes import at_least_float32, per_channel
 from ripe_mambaspike.ops.spikes import fire, fire_fast_sigmoid
 
 Fired = tuple[Tensor, Tensor | None]
+Membrane = tuple[Tensor, Tensor | None]  # after the reset: real and, of a rotating neuron, imaginary part
 
 LIF_DECAY = 0.5
 LIF_THRESHOLD = 1.0
 CSILIF_RESET = 0.5
 
 
-def lif(
-    x: Tensor,
-    *,
-    sharpness: float = 2.0,
-    relaxed: bool = False,
-    keep_potential: bool = True,
-    initial_state: Tensor | None = None,
-) -> tuple[Fired, Tensor]:
-    """Leaky integrate-and-fire: `u ← u/2 + x`, fire at 1, subtract 1. No parameters. State u [B, C, ...]."""
-    like = at_least_float32(x[:, 0])
-    decay, gain, threshold = (like.new_tensor(value) for value in (LIF_DECAY, 1.0, LIF_THRESHOLD))
-    return _leaky(x, decay, gain, threshold, sharpness, relaxed, keep_potential, initial_state)
+class Neuron(NamedTuple):
+    """Any of the neurons by what its step computes, per channel [C], float32; without rotation the membrane is real."""
+
+    decay: Tensor
+    rotation: Tensor | None
+    gain: Tensor
+    threshold: Tensor
+
+
+def lif(channels: int, device: torch.device | None = None) -> Neuron:
+    """Leaky integrate-and-fire: `u ← u/2 + x`, fire at 1, subtract 1. No parameters."""
+    ones = torch.ones(channels, device=device)
+    return Neuron(LIF_DECAY * ones, None, ones, LIF_THRESHOLD * ones)
+
+
+def silif(log_rate: Tensor, log_step: Tensor, threshold: Tensor) -> Neuron:
+    """Learnable low-pass neuron: `u ← βu + (1−β)x`, fire at v, subtract v."""
+    decay = silif_decay(at_least_float32(log_rate), at_least_float32(log_step))
+    return Neuron(decay, None, 1 - decay, at_least_float32(threshold))
 
 
 def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
@@ -37,22 +49,10 @@ def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
     return torch.exp(-torch.exp(log_rate.clamp(min=0)) * torch.exp(log_step))
 
 
-def silif(
-    x: Tensor,
-    log_rate: Tensor,
-    log_step: Tensor,
-    threshold: Tensor,
-    *,
-    sharpness: float = 2.0,
-    relaxed: bool = False,
-    keep_potential: bool = True,
-    initial_state: Tensor | None = None,
-) -> tuple[Fired, Tensor]:
-    """Learnable low-pass neuron: `u ← βu + (1−β)x`, fire at v, subtract v. State u [B, C, ...]."""
-    trailing = x.ndim - 3
-    decay = per_channel(silif_decay(*map(at_least_float32, (log_rate, log_step))), trailing)
-    level = per_channel(at_least_float32(threshold), trailing)
-    return _leaky(x, decay, 1 - decay, level, sharpness, relaxed, keep_potential, initial_state)
+def csilif(log_damping: Tensor, frequency: Tensor, log_step: Tensor, gain: Tensor, threshold: Tensor) -> Neuron:
+    """Resonating neuron: `m ← α(m − s/2) + bx`, potential `U = 2 Re m`, fire at v."""
+    pole = csilif_pole(*map(at_least_float32, (log_damping, frequency, log_step)))
+    return Neuron(*pole, at_least_float32(gain), at_least_float32(threshold))
 
 
 def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,45 +62,56 @@ def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tup
     return magnitude * torch.cos(frequency * step), magnitude * torch.sin(frequency * step)
 
 
-def csilif(
+def fire_over_time(
     x: Tensor,
-    log_damping: Tensor,
-    frequency: Tensor,
-    log_step: Tensor,
-    gain: Tensor,
-    threshold: Tensor,
+    neuron: Neuron,
     *,
     sharpness: float = 2.0,
     relaxed: bool = False,
     keep_potential: bool = True,
-    initial_state: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Fired, tuple[Tensor, Tensor]]:
-    """Resonating neuron: `m ← α(m − s/2) + bx`, potential `U = 2 Re m`, fire at v.
+    initial_state: Membrane | None = None,
+) -> tuple[Fired, Membrane]:
+    """x [B, T, C, ...] through all steps of a neuron → ((spikes, potential), final state); the state [B, C, ...].
 
-    State (Re m, Im m) after the reset, each [B, C, ...].
+    Spikes and potential have x's shape and precision; the potential is the one before reset, None unless kept.
     """
-    trailing = x.ndim - 3
-    parameters = (log_damping, frequency, log_step, gain, threshold)
-    log_damping, frequency, log_step, gain, threshold = map(at_least_float32, parameters)
-    pole = csilif_pole(log_damping, frequency, log_step)
-    pole_re, pole_im = (per_channel(part, trailing) for part in pole)
-    level, gain = per_channel(threshold, trailing), per_channel(gain, trailing)
-    if initial_state is None:
-        real = imag = torch.zeros_like(at_least_float32(x[:, 0]))
-    else:
-        real, imag = initial_state
+    shaped = Neuron(*(None if one is None else per_channel(one, x.ndim - 3) for one in neuron))
+    spikes, potentials, state = neuron_steps(x, shaped, sharpness, relaxed, initial_state)
+    potential = torch.stack(potentials, 1).to(x.dtype) if keep_potential else None
+    return (torch.stack(spikes, 1).to(x.dtype), potential), state
+
+
+def neuron_steps(
+    x: Tensor, neuron: Neuron, sharpness: float, relaxed: bool, state: Membrane | None
+) -> tuple[list[Tensor], list[Tensor], Membrane]:
+    """Spikes and potentials of every step of x [B, T, ...], and the final state; the constants broadcast to x_t."""
+    decay, rotation, gain, threshold = neuron
+    zeros = torch.zeros_like(at_least_float32(x[:, 0]))
+    real, imag = state or (zeros, zeros)
     spikes, potentials = [], []
     for x_t in x.unbind(1):
-        real, imag = (
-            torch.addcmul(torch.addcmul(gain * x_t, pole_re, real), pole_im, imag, value=-1),
-            torch.addcmul(pole_re * imag, pole_im, real),
-        )
-        potential = 2 * real
-        spike = fire(potential - level, sharpness, relaxed)
-        real = torch.sub(real, spike, alpha=CSILIF_RESET)
+        if rotation is None:
+            potential = torch.addcmul(gain * x_t, decay, real)
+            spike = _fire(potential, threshold, sharpness, relaxed)
+            real = torch.addcmul(potential, spike, threshold, value=-1)
+        else:
+            real, imag = (
+                torch.addcmul(torch.addcmul(gain * x_t, decay, real), rotation, imag, value=-1),
+                torch.addcmul(decay * imag, rotation, real),
+            )
+            potential = 2 * real
+            spike = _fire(potential, threshold, sharpness, relaxed)
+            real = torch.sub(real, spike, alpha=CSILIF_RESET)
         spikes.append(spike)
         potentials.append(potential)
-    return _over_time(spikes, potentials if keep_potential else None, x.dtype), (real, imag)
+    return spikes, potentials, (real, None if rotation is None else imag)
+
+
+def _fire(potential: Tensor, threshold: Tensor, sharpness: float, relaxed: bool) -> Tensor:
+    """Spikes where the potential reaches the threshold."""
+    if torch.compiler.is_exporting():  # compared directly: a runtime may flush a tiny difference to zero
+        return (potential >= threshold).to(potential.dtype)
+    return fire(potential - threshold, sharpness, relaxed)
 
 
 def recurrent_leaky_step(
@@ -114,30 +125,3 @@ def recurrent_leaky_step(
     reset = (potential > threshold).to(potential.dtype)
     potential = decay * potential + drive - reset * threshold
     return fire_fast_sigmoid(potential - threshold, slope).to(drive.dtype), potential
-
-
-def _leaky(
-    x: Tensor,
-    decay: Tensor,
-    gain: Tensor,
-    threshold: Tensor,
-    sharpness: float,
-    relaxed: bool,
-    keep_potential: bool,
-    state: Tensor | None,
-) -> tuple[Fired, Tensor]:
-    """`u ← decay·u + gain·x`, fire at the threshold, subtract it."""
-    left = torch.zeros_like(at_least_float32(x[:, 0])) if state is None else state
-    spikes, potentials = [], []
-    for x_t in x.unbind(1):
-        potential = torch.addcmul(gain * x_t, decay, left)
-        spike = fire(potential - threshold, sharpness, relaxed)
-        left = torch.addcmul(potential, spike, threshold, value=-1)
-        spikes.append(spike)
-        potentials.append(potential)
-    return _over_time(spikes, potentials if keep_potential else None, x.dtype), left
-
-
-def _over_time(spikes: list[Tensor], potentials: list[Tensor] | None, dtype: torch.dtype) -> Fired:
-    potential = None if potentials is None else torch.stack(potentials, 1).to(dtype)
-    return torch.stack(spikes, 1).to(dtype), potential

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.models.attention_map import attention_contrast
 from ripe_mambaspike.models.base import Model, clip_logits
+from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.evaluation import evaluation

@@ -79,7 +79,9 @@ def export(
     folder = None
     if isinstance(source, Model):
         labels = source.labels
-        time_steps, grid = (labels.steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        time_steps, grid = (
+            (labels.time_steps, labels.grid) if labels else (source.config.time_steps, source.config.in_size)
+        )
         classifier = make_classifier(source, labels, time_steps, grid)
         if out is None:
             raise InputError("out: expected a folder for a network in memory, got None", field="out")
@@ -181,7 +183,7 @@ class _Job:
             self.facts = replace(self.facts, accuracy=change)
 
     def finish(self, made: Path) -> None:
-        """Look at what was written, check it where that was asked for, and write its card."""
+        """Measure what was written, check it where asked, and write its card."""
         target = export_format(self.options.to)
         self.found["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         if target.has_manifest and not target.has_graphs:

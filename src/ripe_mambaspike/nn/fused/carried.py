@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.nn.state import State
+from ripe_mambaspike.nn.state import State, Step
 from ripe_mambaspike.ops.norm_fire import FireState
 
 
 class Carried:
     """What a pass goes on from, and what it leaves for the next steps."""
 
-    def __init__(self, initial: State | None = None, first_step: int | Tensor = 0, *, wanted: bool = False) -> None:
+    def __init__(self, initial: State | None = None, first_step: Step = 0, *, wanted: bool = False) -> None:
         self.initial = initial or {}
         self.first_step = first_step  # index of the first step in the recording, an int or one per row [B]
         self.wanted = wanted  # whether the final state is asked for

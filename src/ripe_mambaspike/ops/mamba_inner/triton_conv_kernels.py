@@ -89,23 +89,10 @@ def conv_kernel(
 
 @triton.jit
 def conv_gradients_kernel(
-    inputs_ptr,
-    weight_ptr,
-    grad_ptr,
-    grad_inputs_ptr,
-    sums_ptr,
-    batch,
-    length,
-    directions,
-    channels,
-    blocks,
+    inputs_ptr, weight_ptr, grad_ptr, grad_inputs_ptr, sums_ptr, batch, length, directions, channels, blocks,
     segments,
-    K: tl.constexpr,
-    SUMS: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    K: tl.constexpr, SUMS: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """The inner half of grad_inputs, and a segment's own sums [D, B, segments, K + 1, E]: the taps', the bias's.
 
     grad_ptr holds the convolution's own gradient [D, B, L, E]. A token is seen by the K convolutions from its own on.

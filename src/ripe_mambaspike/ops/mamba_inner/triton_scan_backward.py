@@ -30,24 +30,10 @@ from ripe_mambaspike.ops.mamba_inner.triton_scan_parts import (
 
 @triton.jit
 def costates_kernel(
-    proj_ptr,
-    inputs_ptr,
-    grad_ptr,
-    weight_ptr,
-    bias_ptr,
-    decay_ptr,
-    leaves_ptr,
-    batch,
-    length,
-    directions,
-    channels,
+    proj_ptr, inputs_ptr, grad_ptr, weight_ptr, bias_ptr, decay_ptr, leaves_ptr, batch, length, directions, channels,
     chunks,
-    CHUNK: tl.constexpr,
-    R: tl.constexpr,
-    N: tl.constexpr,
-    T: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    CHUNK: tl.constexpr, R: tl.constexpr, N: tl.constexpr, T: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """What a chunk hands to the one before it when nothing comes from the one after it, leaves [D·B, M, N, E]."""
     part, block = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
@@ -83,37 +69,12 @@ def costates_kernel(
 
 @triton.jit
 def gradients_kernel(
-    u_ptr,
-    proj_ptr,
-    inputs_ptr,
-    grad_ptr,
-    weight_ptr,
-    bias_ptr,
-    decay_ptr,
-    skip_ptr,
-    states_ptr,
-    ends_ptr,
-    grad_inputs_ptr,
-    grad_u_ptr,
-    grad_proj_ptr,
-    sums_ptr,
-    first_sample,
-    samples,
-    batch,
-    length,
-    directions,
-    channels,
-    chunks,
-    tiles,
-    CHUNK: tl.constexpr,
-    FROM_END: tl.constexpr,
-    R: tl.constexpr,
-    RANKS: tl.constexpr,
-    N: tl.constexpr,
-    T: tl.constexpr,
-    G: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    u_ptr, proj_ptr, inputs_ptr, grad_ptr, weight_ptr, bias_ptr, decay_ptr, skip_ptr, states_ptr, ends_ptr,
+    grad_inputs_ptr, grad_u_ptr, grad_proj_ptr, sums_ptr, first_sample, samples, batch, length, directions, channels,
+    chunks, tiles,
+    CHUNK: tl.constexpr, FROM_END: tl.constexpr, R: tl.constexpr, RANKS: tl.constexpr, N: tl.constexpr,
+    T: tl.constexpr, G: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """All gradients of one chunk's scan; RANKS is R or the next power of two.
 
     The gate half of grad_inputs, and grad_u but for what comes through proj. A block of channels adds its own

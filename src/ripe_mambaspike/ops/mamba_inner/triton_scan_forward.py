@@ -32,29 +32,11 @@ from ripe_mambaspike.ops.norm_fire.triton_step import initial
 
 @triton.jit
 def walk_kernel(
-    u_ptr,
-    proj_ptr,
-    weight_ptr,
-    bias_ptr,
-    decay_ptr,
-    starts_ptr,
-    states_ptr,
-    sums_ptr,
-    first_sample,
-    samples,
-    batch,
-    length,
-    channels,
-    chunks,
-    tiles,
-    CHUNK: tl.constexpr,
-    FROM_START: tl.constexpr,
-    KEEP: tl.constexpr,
-    R: tl.constexpr,
-    N: tl.constexpr,
-    T: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    u_ptr, proj_ptr, weight_ptr, bias_ptr, decay_ptr, starts_ptr, states_ptr, sums_ptr, first_sample, samples, batch,
+    length, channels, chunks, tiles,
+    CHUNK: tl.constexpr, FROM_START: tl.constexpr, KEEP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+    T: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """Walk over one chunk. KEEP: store the state before every tile, states [D·samples, tiles, N, E].
 
     Otherwise store what the chunk leaves, states [D·B, M, N, E], and the sum of its steps, sums [D·B, M, E].

@@ -14,22 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ripe_mambaspike.ops.neurons import Neuron
 from ripe_mambaspike.ops.operator import Operator, empty_if, grad_proxy_of, select_steps, spikes_as
 
 __all__ = ["FireOutput", "FireState", "Neuron", "NormFireInputs", "norm_fire", "spikes_as"]
-
-
-class Neuron(NamedTuple):
-    """Any of the three neurons by what its step computes, per channel [C], float32.
-
-    Without rotation `u ← decay·u + gain·x`, fire at the threshold, subtract it (LIF, SiLIF). With it the state is
-    complex, `m ← (decay + j·rotation)·m + gain·x`, the potential 2 Re m, and a spike takes 1/2 off m (CSiLIF).
-    """
-
-    decay: Tensor
-    rotation: Tensor | None
-    gain: Tensor
-    threshold: Tensor
 
 
 class FireState(NamedTuple):

@@ -10,31 +10,12 @@ from ripe_mambaspike.ops.norm_fire.triton_step import fire_step, fire_step_gradi
 
 @triton.jit
 def norm_fire_backward_kernel(
-    x_ptr,
-    scale_ptr,
-    shift_ptr,
-    decay_ptr,
-    rotation_ptr,
-    gain_ptr,
-    threshold_ptr,
-    coefficient_ptr,
-    grad_spikes_ptr,
-    grad_potential_ptr,
-    grad_operand_ptr,
-    grad_x_ptr,
-    states_ptr,
-    channel_sums_ptr,
-    step_sums_ptr,
-    sharpness,
+    x_ptr, scale_ptr, shift_ptr, decay_ptr, rotation_ptr, gain_ptr, threshold_ptr, coefficient_ptr, grad_spikes_ptr,
+    grad_potential_ptr, grad_operand_ptr, grad_x_ptr, states_ptr, channel_sums_ptr, step_sums_ptr, sharpness,
     positions,
-    STEPS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    RELAXED: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    STEPS: tl.constexpr, CHANNELS: tl.constexpr, RELAXED: tl.constexpr, SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """ROWS positions by COLUMNS channels of one sample.
 
     A first sweep leaves the state at every segment's border in states [B, SEGMENTS − 1, 1 or 2, P, C]; then segment by
@@ -206,23 +187,10 @@ def norm_fire_backward_kernel(
 
 @triton.jit
 def norm_fire_parameters_kernel(
-    channel_sums_ptr,
-    step_sums_ptr,
-    scale_ptr,
-    shift_ptr,
-    gain_ptr,
-    grad_scale_ptr,
-    grad_shift_ptr,
-    grad_decay_ptr,
-    grad_rotation_ptr,
-    grad_gain_ptr,
-    grad_threshold_ptr,
-    grad_coefficient_ptr,
-    STEPS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    STEP_LANES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    channel_sums_ptr, step_sums_ptr, scale_ptr, shift_ptr, gain_ptr, grad_scale_ptr, grad_shift_ptr, grad_decay_ptr,
+    grad_rotation_ptr, grad_gain_ptr, grad_threshold_ptr, grad_coefficient_ptr,
+    STEPS: tl.constexpr, CHANNELS: tl.constexpr, STEP_LANES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """The parameters' gradients from the sums over all programs; absent ones are None."""
     channel = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     known = channel < CHANNELS

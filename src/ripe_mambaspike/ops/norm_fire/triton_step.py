@@ -79,19 +79,9 @@ def fire_slope(spike, distance, sharpness, RELAXED: tl.constexpr):
 
 @triton.jit
 def fire_step_gradient(
-    spike,
-    potential,
-    grad_spike,
-    grad_potential,
-    grad_real,
-    grad_imag,
-    decay,
-    rotation,
-    threshold,
-    sharpness,
-    RESONATING: tl.constexpr,
-    RELAXED: tl.constexpr,
-):
+    spike, potential, grad_spike, grad_potential, grad_real, grad_imag, decay, rotation, threshold, sharpness,
+    RESONATING: tl.constexpr, RELAXED: tl.constexpr,
+):  # fmt: skip
     """(grad_charged, grad_threshold, grad_real, grad_imag): back through the step that gave spike and potential.
 
     In: the gradients of what the step gave, grad_real and grad_imag those of the state after reset. Out: the gradient

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
 from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_outputs
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 TILE = 512  # numbers a program holds at once
 POOL_WARPS = 2
@@ -29,28 +30,19 @@ def end_of(index, size, cells):
 
 @triton.jit
 def pool_kernel(
-    spikes_ptr,  # [B, T, H, W, C], or with PACKED [B, T, H, W, C / 4] of four bytes each
-    out_ptr,  # [B, T, rows, columns, all channels]
-    STEPS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    OFFSET: tl.constexpr,  # of this scale among all channels
-    ALL: tl.constexpr,
-    SPAN: tl.constexpr,  # columns of the widest cell
-    COVERED: tl.constexpr,  # pixels of the largest cell
-    CELLS: tl.constexpr,
-    TOGETHER: tl.constexpr,  # pixels of a cell read at once
-    BLOCK: tl.constexpr,
-    PACKED: tl.constexpr,  # how many channels are read as one number: 4 or 1
-    EVEN: tl.constexpr,  # all cells are alike, and what is taken together divides all there is: nothing to mask
-    count_ptr=None,  # spikes before the first step, averaged over the cells [B, rows, columns, C], float32
-    first_step_ptr=None,  # the index of the first step [B], int64
-    final_ptr=None,  # where to write the counts after the last step; None to leave it out
-):
+    spikes_ptr, out_ptr,
+    STEPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, OFFSET: tl.constexpr, ALL: tl.constexpr, SPAN: tl.constexpr, COVERED: tl.constexpr,
+    CELLS: tl.constexpr, TOGETHER: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    count_ptr=None, first_step_ptr=None, final_ptr=None,
+):  # fmt: skip
     """A block of one sample's cells and channels over all steps.
+
+    spikes [B, T, H, W, C], or with PACKED = 4 [B, T, H, W, C / 4] of four bytes each; out [B, T, rows, columns, ALL],
+    where this scale's channels begin at OFFSET. SPAN: columns of the widest cell, COVERED: pixels of the largest,
+    TOGETHER: pixels read at once. EVEN: all cells are alike, and what is taken together divides all there is.
+    State: count [B, rows, columns, C] float32, the spikes before first_step [B] averaged over the cells, and where to
+    write the count after the last step; None where there is none.
 
     Four bytes are summed as one integer, four channels by an instruction; no cell has enough pixels for a carry.
     Built without fused products, so that a rate that stays the same has a change of exactly zero.
@@ -99,22 +91,15 @@ def pool_kernel(
 
 @triton.jit
 def spread_kernel(
-    grad_ptr,  # [B, T, rows, columns, all channels]
-    out_ptr,  # [B, T, H, W, C]
-    STEPS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    ALL: tl.constexpr,
-    DOWN: tl.constexpr,  # most cells that cover a pixel, along each axis
-    ACROSS: tl.constexpr,
-    PIXELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A block of one sample's pixels and channels, from the last step to the first."""
+    grad_ptr, out_ptr,
+    STEPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, OFFSET: tl.constexpr, ALL: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
+    PIXELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of one sample's pixels and channels, from the last step to the first.
+
+    grad [B, T, rows, columns, ALL], out [B, T, H, W, C]. DOWN, ACROSS: the most cells that cover a pixel on each axis.
+    """
     sample = tl.program_id(2).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -156,9 +141,9 @@ def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
         height, width, wide = one.shape[2:]
         span = most_covered(width, columns)
         covered = most_covered(height, rows) * span
-        block = min(64, triton.next_power_of_2(wide))
-        cells = min(triton.next_power_of_2(rows * columns), TILE // block)
-        grid = (triton.cdiv(rows * columns, cells), triton.cdiv(wide, block), samples)
+        block = min(64, next_power_of_2(wide))
+        cells = min(next_power_of_2(rows * columns), TILE // block)
+        grid = (ceil_div(rows * columns, cells), ceil_div(wide, block), samples)
         together = min(16, covered)
         even = not (height % rows or width % columns or covered % together or rows * columns % cells or wide % block)
         given, packed = one.contiguous(), 1
@@ -181,9 +166,9 @@ def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
     out, offset = [], 0
     for wide, height, width in zip(i.channels, i.heights, i.widths, strict=True):
         one = grad.new_empty(samples, steps, height, width, wide)
-        block = min(64, triton.next_power_of_2(wide))
-        pixels = min(triton.next_power_of_2(height * width), TILE // block)
-        grid = (triton.cdiv(height * width, pixels), triton.cdiv(wide, block), samples)
+        block = min(64, next_power_of_2(wide))
+        pixels = min(next_power_of_2(height * width), TILE // block)
+        grid = (ceil_div(height * width, pixels), ceil_div(wide, block), samples)
         spread_kernel[grid](
             grad, one, steps, height, width, wide, rows, columns, offset, every,
             most_covered(rows, height), most_covered(columns, width), pixels, block, num_warps=4,

@@ -6,7 +6,7 @@ import torch
 
 from ripe_mambaspike.nn.neurons import NEURONS, STEP
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
-from ripe_mambaspike.ops.neurons import csilif, csilif_pole, lif
+from ripe_mambaspike.ops.neurons import csilif, csilif_pole, fire_over_time, lif
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.studies.claims.random_network import draw_normal, draw_uniform, generator, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
@@ -73,7 +73,8 @@ def _peak(log_damping: float, frequency: float) -> float:
     impulse = torch.zeros(1, 512, 1, dtype=torch.float64)
     impulse[:, 0] = 1
     values = (log_damping, frequency, math.log(STEP), 1.0, 1e9)
-    (_, potential), _ = csilif(impulse, *(torch.tensor([v], dtype=torch.float64) for v in values))
+    neuron = csilif(*(torch.tensor([v], dtype=torch.float64) for v in values))
+    (_, potential), _ = fire_over_time(impulse, neuron)
     assert potential is not None
     response = torch.fft.rfft(potential[0, :, 0]).abs()
     return float(response.argmax() * 2 * math.pi / 512)
@@ -82,7 +83,7 @@ def _peak(log_damping: float, frequency: float) -> float:
 def _recurrences() -> list[Claim]:
     rng = generator(1)
     x = 3 * draw_normal(rng, 1, 12, 1)
-    (spikes, charged), _ = lif(x)
+    (spikes, charged), _ = fire_over_time(x, lif(x.shape[2]))
     assert charged is not None
     u = s = torch.zeros((), dtype=torch.float64)
     expected = []
@@ -93,7 +94,7 @@ def _recurrences() -> list[Claim]:
     lif_error = relative_error(charged[0, :, 0], torch.stack(expected))
     values = (math.log(25), 40.0, math.log(STEP), 1.3, 0.7)
     parameters = [torch.tensor([v], dtype=torch.float64) for v in values]
-    (fired, potential), _ = csilif(x, *parameters)
+    (fired, potential), _ = fire_over_time(x, csilif(*parameters))
     assert potential is not None
     alpha = torch.exp(torch.complex(-parameters[0].exp(), parameters[1]) * parameters[2].exp())[0]
     m, s = torch.zeros((), dtype=torch.complex128), torch.zeros((), dtype=torch.float64)
