@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.errors import ConfigError
@@ -96,13 +97,13 @@ def test_the_environment_decides_unless_the_switch_does(monkeypatch):
 
 
 def test_a_wrong_choice_names_itself_and_what_is_wanted(monkeypatch):
-    with pytest.raises(ConfigError, match=r"kernels is 'on'; one of auto, off, triton, native, plain is wanted"):
+    with raises(ConfigError, field="kernels"):
         kernels("on").__enter__()
     assert choice() == "auto"
     monkeypatch.setenv("RIPE_KERNELS", "fast")
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, field="RIPE_KERNELS") as caught:
         backend(on_cpu())
-    assert all(word in str(caught.value) for word in ("RIPE_KERNELS", "'fast'", *CHOICES))
+    assert all(word in str(caught.value) for word in ("'fast'", *CHOICES))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
@@ -123,7 +124,7 @@ def test_forced_choices_do_not_look_at_the_machine(monkeypatch, said, dtype):
 
 
 def test_native_kernels_are_not_forced_onto_a_gpu(gpu):
-    with kernels("native"), pytest.raises(ConfigError, match=r"'native'.* cuda"):
+    with kernels("native"), raises(ConfigError, field="kernels"):
         backend(gpu())
 
 
@@ -166,7 +167,7 @@ def test_a_gpu_with_triton(gpu, said):
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        ({"capability": (7, 5)}, "the GPU has compute capability 7.5; 8.0 is wanted"),
+        ({"capability": (7, 5)}, "the GPU has compute capability 7.5, below 8.0"),
         ({"triton": ImportError("No module named 'triton'")}, "Triton cannot be imported (No module named 'triton')"),
         (
             {"triton": RuntimeError("Failed to find C compiler.\nPlease …")},

@@ -10,16 +10,15 @@ On a GPU the graph reads `run.example`: clips are copied there, unless the calle
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.errors import InputError, MemoryNeededError
+from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
+from ripe_mambaspike.models.cuda_graphs import record
 from ripe_mambaspike.models.fused import kernels_cover, plan, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.evaluation import evaluation
-from ripe_mambaspike.ops.backend import log_once
 
-WARM_UPS = 3  # runs before a graph is recorded: kernels compile, libraries choose
 MAX_SHAPES = 8  # graphs that `CapturedShapes` keeps; each holds the memory of one pass
 
 
@@ -39,8 +38,8 @@ class Captured:
             model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan(model, example) if covered else None
-        if example.is_cuda:
-            self._record()
+        if example.is_cuda:  # a pass that cannot be recorded is run as it is
+            self._graph, self._output = record(lambda: self._compute(self.example))
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.run(x).logits
@@ -75,26 +74,6 @@ class Captured:
                     return self.model.run(x)  # type: ignore[operator, no-any-return]
                 logits = self.model(x)
                 return Output(logits, logits.new_empty(0))
-
-    def _record(self) -> None:
-        """Run a few times on a stream of its own, then record; a pass that cannot be recorded is run as it is."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                self._output = self._compute(self.example)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self._output = self._compute(self.example)
-        except (RuntimeError, MemoryNeededError) as error:
-            torch.cuda.synchronize()
-            log_once(
-                f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step"
-            )
-        else:
-            self._graph = graph
 
 
 def capture(model: Model, example: Tensor, dtype: torch.dtype | None = None) -> Captured:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
+from ripe_mambaspike.models.cuda_graphs import RecordedPasses
 from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.nn.hierarchy import make_classifier
 from ripe_mambaspike.nn.modified import Modification, module_modification
@@ -48,6 +49,11 @@ class PreparedWeights:
 
     def __init__(self) -> None:
         self.entries: dict[Any, tuple[list[Tensor], list[int], Any]] = {}
+        self.graphs = RecordedPasses()  # of small inputs, on a GPU
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.graphs.clear()
 
     def __deepcopy__(self, memo: Any) -> "PreparedWeights":
         return PreparedWeights()
@@ -71,11 +77,11 @@ class Model(nn.Module):
         self.prepared_weights = PreparedWeights()
 
     def train(self, mode: bool = True) -> Self:
-        self.prepared_weights.entries.clear()
+        self.prepared_weights.clear()
         return super().train(mode)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self.prepared_weights.entries.clear()
+        self.prepared_weights.clear()
         return super()._apply(fn, recurse)
 
     def forward_features(self, x: Tensor) -> Tensor:

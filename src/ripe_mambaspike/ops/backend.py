@@ -23,7 +23,7 @@ from ripe_mambaspike.errors import ConfigError
 LOG = logging.getLogger("ripe_mambaspike")
 CHOICES = ("auto", "off", "triton", "native", "plain")
 PRECISIONS = (torch.float32, torch.bfloat16)
-OLDEST_CAPABILITY = (8, 0)  # bfloat16 matrix units
+MIN_CAPABILITY = (8, 0)  # bfloat16 matrix units
 MODULES = {"triton": "triton", "native": "cpu", "plain": "reference"}  # of an operator's folder
 
 _choice: ContextVar[str | None] = ContextVar("kernels", default=None)
@@ -45,7 +45,7 @@ def kernels(wanted: str) -> Iterator[None]:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def choice() -> str:
     """What the switch says; a compiled network keeps what it said when it was compiled."""
-    return _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "the variable RIPE_KERNELS")
+    return _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "RIPE_KERNELS")
 
 
 def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
@@ -60,7 +60,7 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
         log_once(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
         return None
     if chosen == "native" and x.device.type != "cpu":  # C++ would read another device's addresses as its own
-        raise ConfigError(f"kernels is 'native', which computes on the CPU; the tensor is on {x.device.type}")
+        raise ConfigError(f"kernels: expected a tensor on the CPU for 'native', got {x.device.type}", field="kernels")
     if chosen in MODULES:
         return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
@@ -111,8 +111,8 @@ def _missing(kind: str, index: int | None) -> str | None:
 
         return unavailable_reason()
     capability = torch.cuda.get_device_capability(index)
-    if capability < OLDEST_CAPABILITY:
-        return f"the GPU has compute capability {'.'.join(map(str, capability))}; 8.0 is wanted"
+    if capability < MIN_CAPABILITY:
+        return f"the GPU has compute capability {'.'.join(map(str, capability))}, below 8.0"
     try:
         triton = importlib.import_module("triton")
     except ImportError as error:
@@ -132,5 +132,5 @@ def log_once(line: str) -> None:
 
 def _checked(given: str, what: str) -> str:
     if given not in CHOICES:
-        raise ConfigError(f"{what} is {given!r}; one of {', '.join(CHOICES)} is wanted")
+        raise ConfigError(f"{what}: expected one of {', '.join(CHOICES)}, got {given!r}", field=what)
     return given

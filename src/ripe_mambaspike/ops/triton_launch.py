@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 FULL = 4 * 132  # programs that keep a large GPU busy
@@ -41,6 +40,15 @@ class Synchronous:
         return under_switch
 
 
+def ceil_div(count: int, by: int) -> int:
+    return -(-count // by)
+
+
+def next_power_of_2(count: int) -> int:
+    """The least that is not below count; Triton's own takes microseconds when it is called from Python."""
+    return 1 << (count - 1).bit_length()
+
+
 def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
@@ -58,7 +66,7 @@ def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
     """(elements, warps) of a program over one of `copies` flat runs: 16 bytes a thread, small where work is scarce."""
     each = 16 // dtype.itemsize
     warps = 8
-    while warps > 1 and triton.cdiv(size, 32 * each * warps) * copies < FULL:
+    while warps > 1 and ceil_div(size, 32 * each * warps) * copies < FULL:
         warps //= 2
     return 32 * each * warps, warps
 
@@ -70,6 +78,6 @@ def tile_of(positions: int, channels: int, elements: int, per_warp: int) -> tupl
     whole cache sectors, a number that divides the channels.
     """
     divisor = channels & -channels  # the largest power of two in it
-    columns = min(64, divisor if divisor >= 32 else triton.next_power_of_2(channels))
-    rows = min(triton.next_power_of_2(positions), elements // columns)
+    columns = min(64, divisor if divisor >= 32 else next_power_of_2(channels))
+    rows = min(next_power_of_2(positions), elements // columns)
     return rows, columns, min(8, max(1, rows * columns // per_warp))

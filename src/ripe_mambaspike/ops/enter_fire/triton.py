@@ -16,7 +16,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_outputs
 from ripe_mambaspike.ops.norm_fire import PARAMETERS
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
-from ripe_mambaspike.ops.triton_launch import Synchronous, contiguous, neuron_state
+from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous, neuron_state, next_power_of_2
 
 PATCH = 18  # 3 × 3 taps of 2 channels
 PADDED = 32
@@ -194,8 +194,8 @@ def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     rows, columns = -(-height // 2), -(-width // 2)
     channels = kernel.shape[0]
     block, warps = block_for(samples * rows * columns, kernel.dtype)
-    wide = min(32, max(16, triton.next_power_of_2(channels)))
-    grid = (samples * triton.cdiv(rows * columns, block), triton.cdiv(channels, wide))
+    wide = min(32, max(16, next_power_of_2(channels)))
+    grid = (samples * ceil_div(rows * columns, block), ceil_div(channels, wide))
     taps = kernel.permute(0, 2, 3, 1).contiguous()  # [C, tap, polarity]
     parameters = (getattr(i, name) for name in PARAMETERS)
     _enter_fire_kernel[grid](

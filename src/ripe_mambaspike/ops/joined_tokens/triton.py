@@ -13,6 +13,7 @@ from ripe_mambaspike.ops.joined_tokens import JoinedTokensInputs, PooledSpikesIn
 from ripe_mambaspike.ops.pooled_rates.triton import end_of, first_of, most_covered
 from ripe_mambaspike.ops.row_norm import EPSILON
 from ripe_mambaspike.ops.row_norm.triton import normalize
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 POOL_TILE = 1024  # numbers a program holds: 16 bytes a thread
 POOL_WARPS = 2
@@ -134,9 +135,9 @@ def pooled_spikes(i: PooledSpikesInputs) -> Tensor:
         covered = most_covered(height, rows) * span
         together = min(TOGETHER, covered)
         full = height % rows == 0 and width % columns == 0 and covered % together == 0
-        block = min(64, triton.next_power_of_2(wide))
+        block = min(64, next_power_of_2(wide))
         cells = max(1, POOL_TILE // block)
-        _pool_kernel[(triton.cdiv(positions, cells), triton.cdiv(wide, block))](
+        _pool_kernel[(ceil_div(positions, cells), ceil_div(wide, block))](
             one.contiguous(), out, positions, height, width, wide, rows, columns, offset, channels,
             span, covered, full, one.dtype == torch.uint8, together, cells, block, num_warps=POOL_WARPS,
         )  # fmt: skip
@@ -149,11 +150,11 @@ def joined_tokens(i: JoinedTokensInputs) -> Tensor:
     vectors = (i.bias, i.weight, i.shift, i.outer_weight, i.outer_shift)
     samples, steps, places, columns = attended.shape
     out = torch.empty_like(attended, dtype=torch.float32)
-    width = triton.next_power_of_2(columns)
+    width = next_power_of_2(columns)
     rows = max(1, JOIN_TILE // width)
-    blocks = triton.cdiv(samples * places, rows)
-    segment = triton.cdiv(steps, min(steps, max(1, WANTED // blocks)))
-    segments = triton.cdiv(steps, segment)
+    blocks = ceil_div(samples * places, rows)
+    segment = ceil_div(steps, min(steps, max(1, WANTED // blocks)))
+    segments = ceil_div(steps, segment)
     _join_kernel[(blocks, segments)](
         convolved, attended, *(vector.contiguous() for vector in vectors), out, places, samples * places, EPSILON,
         STEPS=steps, SEGMENT=segment, BEFORE=(segments - 1) * segment, PIECE=PIECE,

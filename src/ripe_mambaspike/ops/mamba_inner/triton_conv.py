@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.mamba_inner.triton_conv_kernels import conv_gradients_kernel, conv_kernel
-from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import Sizes, ceil_div, power_of_two
+from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import Sizes
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 ELEMENTS = 2048  # of a tile
 SEGMENT = 256  # tokens whose gradients a program sums
@@ -30,7 +31,7 @@ def _convolve(
     gradient: bool = False,
 ) -> None:
     """Fill u, or turn it from u's gradient into the convolution's."""
-    columns = min(128, power_of_two(sizes.channels))
+    columns = min(128, next_power_of_2(sizes.channels))
     rows = ELEMENTS // columns
     blocks = ceil_div(sizes.channels, columns)
     conv_kernel[(ceil_div(sizes.length, rows) * blocks, sizes.sequences)](
@@ -60,7 +61,7 @@ def convolve_backward(
     grad_u is used up: it becomes the convolution's gradient.
     """
     _convolve(inputs, conv, conv_bias, grad_u, sizes, gradient=True)
-    columns = min(64, power_of_two(sizes.channels))
+    columns = min(64, next_power_of_2(sizes.channels))
     rows = ELEMENTS // 2 // columns
     blocks = ceil_div(sizes.channels, columns)
     segments = ceil_div(sizes.length, SEGMENT)
@@ -78,7 +79,7 @@ def convolve_backward(
         blocks,
         segments,
         K=sizes.taps,
-        SUMS=power_of_two(sizes.taps + 1),
+        SUMS=next_power_of_2(sizes.taps + 1),
         SEGMENT=SEGMENT,
         ROWS=rows,
         COLUMNS=columns,

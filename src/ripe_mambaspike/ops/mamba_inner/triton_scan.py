@@ -12,13 +12,12 @@ from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import (
     Cut,
     Sizes,
     backward_tile,
-    ceil_div,
     forward_held,
     forward_lanes,
     forward_tile,
-    power_of_two,
     samples_at_once,
 )
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 CELLS = 128  # of states [N, E], for a program that hands over
 WARPS = 1  # has all states of its channels: their sum crosses no warps
@@ -122,7 +121,7 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
             CHUNK=cut.chunk,
             FROM_END=many,
             R=sizes.rank,
-            RANKS=power_of_two(sizes.rank),
+            RANKS=next_power_of_2(sizes.rank),
             N=sizes.states,
             T=tile,
             G=groups,
@@ -233,7 +232,7 @@ def _handed_over(
         CHUNKS=cut.chunks,
         REVERSE=reverse,
         N=sizes.states,
-        AHEAD=min(16, power_of_two(cut.chunks)),
+        AHEAD=min(16, next_power_of_2(cut.chunks)),
         BLOCK=CELLS,
         initial_ptr=initial_state,
         num_warps=4,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.ops.triton_launch import ceil_div
 
 LANES = 32  # channels side by side in a warp
 ENOUGH = 1000  # programs of one chunk a sequence that keep the chip busy without a second pass
@@ -112,12 +113,3 @@ def samples_at_once(sizes: Sizes) -> int:
     tiles = ceil_div(sizes.length, backward_tile(sizes.states))
     each = 4 * sizes.directions * tiles * sizes.states * sizes.channels
     return max(1, min(sizes.batch, SCRATCH // each))
-
-
-def ceil_div(count: int, by: int) -> int:
-    return -(-count // by)
-
-
-def power_of_two(count: int) -> int:
-    """The least that is not below count."""
-    return 1 << (count - 1).bit_length()

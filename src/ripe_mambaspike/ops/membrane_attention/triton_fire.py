@@ -23,7 +23,7 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
 )
 from ripe_mambaspike.ops.norm_fire import empty_finals
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
-from ripe_mambaspike.ops.triton_launch import Synchronous, contiguous
+from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous
 
 ENOUGH_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
 WIDEST = 64  # channels; wider programs have too few registers for the neurons' state
@@ -47,7 +47,7 @@ class Firing(NamedTuple):
 
 def enough(x: Tensor) -> bool:
     """Whether x [B, T, P, C] is narrow enough, and its samples and blocks of positions alone fill the GPU."""
-    programs = x.shape[0] * triton.cdiv(x.shape[2], block_for(x))
+    programs = x.shape[0] * ceil_div(x.shape[2], block_for(x))
     return x.shape[3] <= WIDEST and programs >= ENOUGH_PROGRAMS
 
 
@@ -58,7 +58,7 @@ def block_for(x: Tensor) -> int:
 
 def warps_for(x: Tensor) -> int:
     """As measured: a warp for 32 channels, so that most of a step stays within a warp; without matrix units two."""
-    return padded(x.shape[3]) // 16 if x.dtype == torch.float32 else triton.cdiv(padded(x.shape[3]), 32)
+    return padded(x.shape[3]) // 16 if x.dtype == torch.float32 else ceil_div(padded(x.shape[3]), 32)
 
 
 def modulate_fire(
@@ -73,7 +73,7 @@ def modulate_fire(
     attention = features.new_empty(features.shape if keep_attention else 0)
     final = empty_finals(firing, features)
     block = block_for(features)
-    _modulate_fire[batch, triton.cdiv(positions, block)](
+    _modulate_fire[batch, ceil_div(positions, block)](
         *(given.potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums),
         *(decay, decay if rotation is None else rotation, drive, threshold),
         *(decay if coefficient is None else coefficient, sharpness),

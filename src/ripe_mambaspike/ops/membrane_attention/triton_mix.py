@@ -36,7 +36,7 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     store_matrix,
     store_row,
 )
-from ripe_mambaspike.ops.triton_launch import Synchronous
+from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div
 
 MANY_STEPS = 64  # from so many on, small programs fill the GPU
 MANY_PROGRAMS = 1920
@@ -72,7 +72,7 @@ def mixture(given: AttentionInputs, keep: bool = False) -> Mixture:
         rows = 16 if later < 128 else min(cut.width, 64)
         arguments = (spikes, partial, partial_sums, value, mixed, sums, gathered, steps, positions)
         sizes = {"C": channels, "WIDTH": cut.width, "CHUNKS": cut.chunks, "ROWS": rows, "num_warps": cut.warps}
-        _mix[later, triton.cdiv(channels, rows)](*arguments, **sizes, **modes)
+        _mix[later, ceil_div(channels, rows)](*arguments, **sizes, **modes)
     return Mixture(mixed, sums, gathered)
 
 
@@ -81,10 +81,10 @@ def gathering(later: int, x: Tensor) -> Plan:
     cut = plan(later, x, least=32, most=MOST_PARTIALS, tile=8192)
     if x.dtype == torch.float32 or cut.width > 64 or later < MANY_STEPS:
         return cut._replace(stages=1 if cut.width <= 32 else cut.stages)
-    blocks = triton.cdiv(x.shape[2], 64)
-    span = triton.cdiv(blocks, min(blocks, triton.cdiv(MANY_PROGRAMS, later)))
+    blocks = ceil_div(x.shape[2], 64)
+    span = ceil_div(blocks, min(blocks, ceil_div(MANY_PROGRAMS, later)))
     narrow = cut.width <= 32
-    return Plan(64, triton.cdiv(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
+    return Plan(64, ceil_div(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
 
 
 @triton.jit

@@ -6,8 +6,9 @@ The cuts are plain rules on the sizes, so that a run can be repeated.
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
+
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 # The most channels one program holds whole, as [C, C] matrices; beyond it the products are left to cuBLAS, which in
 # float32 (no matrix units) is the better choice sooner.
@@ -97,16 +98,16 @@ def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int 
     width = padded(channels)
     largest = tile // width // (1 if x.dtype == torch.bfloat16 else 2 if width <= 32 else 4)
     block = max(least, min(largest, 128, padded(positions)))
-    while block > least and pairs * triton.cdiv(positions, block) < PROGRAMS:
+    while block > least and pairs * ceil_div(positions, block) < PROGRAMS:
         block //= 2
-    blocks = triton.cdiv(positions, block)
-    chunks = min(blocks, most, triton.cdiv(PROGRAMS, max(pairs, 1)))
-    span = triton.cdiv(blocks, chunks)
+    blocks = ceil_div(positions, block)
+    chunks = min(blocks, most, ceil_div(PROGRAMS, max(pairs, 1)))
+    span = ceil_div(blocks, chunks)
     if x.dtype == torch.bfloat16:
         warps, stages = (8, 3) if width > 64 else (4, 3 if width > 32 else 2)
     else:
         warps, stages = 8 if width * block >= 1024 else 4, 1 if width > 64 else 2
-    return Plan(block, triton.cdiv(blocks, span), span, width, warps, stages)
+    return Plan(block, ceil_div(blocks, span), span, width, warps, stages)
 
 
 def plan_rows(pairs: int, x: Tensor) -> Plan:
@@ -114,14 +115,14 @@ def plan_rows(pairs: int, x: Tensor) -> Plan:
     positions, channels = x.shape[-2:]
     width = padded(channels)
     block = max(1, 4096 // width)
-    blocks = triton.cdiv(positions, block)
-    span = triton.cdiv(blocks, min(blocks, triton.cdiv(4 * PROGRAMS, max(pairs, 1))))
-    return Plan(block, triton.cdiv(blocks, span), span, width, 4, 2)
+    blocks = ceil_div(positions, block)
+    span = ceil_div(blocks, min(blocks, ceil_div(4 * PROGRAMS, max(pairs, 1))))
+    return Plan(block, ceil_div(blocks, span), span, width, 4, 2)
 
 
 def padded(size: int) -> int:
     """The next power of two, at least the smallest side of a matrix product."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, next_power_of_2(size))
 
 
 def slices(x: Tensor, buffers: int, matrices: int) -> list[slice]:

@@ -4,13 +4,12 @@ Arguments and results are those of the operators in `ops/norm_fire/__init__.py`.
 """
 
 import torch
-import triton
 from torch import Tensor
 
 from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_outputs
 from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_kernel, norm_fire_parameters_kernel
 from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
-from ripe_mambaspike.ops.triton_launch import contiguous, flat_block, neuron_state, tile_of
+from ripe_mambaspike.ops.triton_launch import ceil_div, contiguous, flat_block, neuron_state, next_power_of_2, tile_of
 
 REGISTERS = 128  # of a thread, so that sixteen warps fit
 AHEAD = 4  # steps read before they are computed
@@ -24,7 +23,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     size = positions * channels
     block, warps = flat_block(size, samples, x.dtype)
     ahead = _even_part(steps, AHEAD)
-    norm_fire_kernel[(triton.cdiv(size, block) * samples,)](
+    norm_fire_kernel[(ceil_div(size, block) * samples,)](
         x,
         *contiguous(*(getattr(i, name) for name in PARAMETERS)),
         spikes,
@@ -52,16 +51,16 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
     scale, shift, decay, rotation, gain, _, coefficient = parameters
     assert decay is not None
     rows, columns, warps = tile_of(positions, channels, 1024, 128)
-    row_blocks = samples * triton.cdiv(positions, rows)
-    segment = min(4, triton.next_power_of_2(steps))  # what the kernel can join
-    segments = triton.cdiv(steps, segment)
+    row_blocks = samples * ceil_div(positions, rows)
+    segment = min(4, next_power_of_2(steps))  # what the kernel can join
+    segments = ceil_div(steps, segment)
     parts = 1 if rotation is None else 2
     slots = 2 + parts + (coefficient is not None)
     states = decay.new_empty((samples, segments - 1, parts, positions, channels))
     channel_sums = decay.new_empty((row_blocks, slots, channels))
     step_sums = None if scale is None else decay.new_empty((row_blocks, steps, channels, 2))
     grad_x = torch.empty_like(x)
-    norm_fire_backward_kernel[(row_blocks * triton.cdiv(channels, columns),)](
+    norm_fire_backward_kernel[(row_blocks * ceil_div(channels, columns),)](
         x,
         *parameters,
         *contiguous(*grads[1:4]),
@@ -82,14 +81,14 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
         maxnreg=REGISTERS,
     )
     found = [None if given is None else torch.empty_like(given) for given in parameters]
-    norm_fire_parameters_kernel[(triton.cdiv(channels, 16),)](
+    norm_fire_parameters_kernel[(ceil_div(channels, 16),)](
         channel_sums.sum(0),
         None if step_sums is None else step_sums.sum(0),
         *contiguous(scale, shift, gain),
         *found,
         STEPS=steps,
         CHANNELS=channels,
-        STEP_LANES=triton.next_power_of_2(steps),
+        STEP_LANES=next_power_of_2(steps),
         COLUMNS=16,
         num_warps=1,
     )
@@ -98,4 +97,4 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
 
 def _even_part(steps: int, most: int) -> int:
     """How many steps to take at a time, at most so many, such that the last time is (nearly) as full as the others."""
-    return triton.cdiv(steps, triton.cdiv(steps, most))
+    return ceil_div(steps, ceil_div(steps, most))

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.triton_launch import Synchronous
+from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, next_power_of_2
 
 DISPLACEMENTS = 13  # of −2…2 rows and columns, those not before 0; the others are their opposites
 WINDOWS = 8  # last row, first row, last column, first column, and the four corners in the same order
@@ -183,7 +183,7 @@ def correlations(images: Tensor, *, borders: bool) -> Tensor:
     count, height, width, channels = images.shape
     windows, displacements = (WINDOWS, 3) if borders else (1, DISPLACEMENTS)
     tile = _tile(images.dtype, channels)
-    blocks = triton.cdiv(displacements * channels, tile.wide) * triton.cdiv(channels, tile.narrow)
+    blocks = ceil_div(displacements * channels, tile.wide) * ceil_div(channels, tile.narrow)
     pixels = count * (max(height, width) if borders else height * width)
     splits, steps = _split(pixels, blocks * windows, windows * displacements * channels**2, tile.pixels)
     parts = torch.empty(splits, windows, displacements, channels, channels, dtype=torch.float32, device=images.device)
@@ -199,8 +199,8 @@ def products(images: Tensor, stride: int) -> Tensor:
     count, height, width, channels = images.shape
     entries = 9 * channels
     tile = _tile(images.dtype, entries)
-    blocks = triton.cdiv(entries, tile.narrow)
-    positions = count * triton.cdiv(height, stride) * triton.cdiv(width, stride)
+    blocks = ceil_div(entries, tile.narrow)
+    positions = count * ceil_div(height, stride) * ceil_div(width, stride)
     splits, steps = _split(positions, blocks * (blocks + 1) // 2, entries**2, tile.pixels)
     parts = torch.empty(splits, entries, entries, dtype=torch.float32, device=images.device)
     products_kernel[(blocks, blocks, splits)](
@@ -214,12 +214,12 @@ def products(images: Tensor, stride: int) -> Tensor:
 def collect(grads: Tensor, out: Tensor) -> None:
     """Patch gradients at stride 2, [N, ⌈H/2⌉, ⌈W/2⌉, 9C], into out [N, H, W, C]."""
     block = 1024
-    grid = (triton.cdiv(out.numel(), block),)
+    grid = (ceil_div(out.numel(), block),)
     collect_kernel[grid](grads.contiguous(), out, out.numel(), *out.shape[1:], block, num_warps=4)
 
 
 def _tile(dtype: torch.dtype, channels: int) -> Tile:
-    narrow = min(128, max(16, triton.next_power_of_2(channels)))
+    narrow = min(128, max(16, next_power_of_2(channels)))
     if dtype == torch.float32:  # no matrix units: small tiles that stay in registers
         return Tile(64, min(64, narrow), 32, 4, 2)
     return Tile(128, narrow, 64, 8 if narrow == 128 else 4, 3)
@@ -227,7 +227,7 @@ def _tile(dtype: torch.dtype, channels: int) -> Tile:
 
 def _split(pixels: int, programs: int, part: int, step: int) -> tuple[int, int]:
     """How many programs share a sum over pixels, and the steps each takes; a power of two, so that few are compiled."""
-    splits = max(triton.cdiv(PROGRAMS, programs), pixels // LONGEST_SUM)
+    splits = max(ceil_div(PROGRAMS, programs), pixels // LONGEST_SUM)
     splits = max(1, min(splits, LARGEST_PARTS // (8 * part)))
-    steps = triton.next_power_of_2(max(1, pixels // (splits * step)) + 1) // 2
-    return triton.cdiv(pixels, steps * step), steps
+    steps = next_power_of_2(max(1, pixels // (splits * step)) + 1) // 2
+    return ceil_div(pixels, steps * step), steps

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
 from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_outputs
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 TILE = 512  # numbers a program holds at once
 POOL_WARPS = 2
@@ -140,9 +141,9 @@ def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
         height, width, wide = one.shape[2:]
         span = most_covered(width, columns)
         covered = most_covered(height, rows) * span
-        block = min(64, triton.next_power_of_2(wide))
-        cells = min(triton.next_power_of_2(rows * columns), TILE // block)
-        grid = (triton.cdiv(rows * columns, cells), triton.cdiv(wide, block), samples)
+        block = min(64, next_power_of_2(wide))
+        cells = min(next_power_of_2(rows * columns), TILE // block)
+        grid = (ceil_div(rows * columns, cells), ceil_div(wide, block), samples)
         together = min(16, covered)
         even = not (height % rows or width % columns or covered % together or rows * columns % cells or wide % block)
         given, packed = one.contiguous(), 1
@@ -165,9 +166,9 @@ def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
     out, offset = [], 0
     for wide, height, width in zip(i.channels, i.heights, i.widths, strict=True):
         one = grad.new_empty(samples, steps, height, width, wide)
-        block = min(64, triton.next_power_of_2(wide))
-        pixels = min(triton.next_power_of_2(height * width), TILE // block)
-        grid = (triton.cdiv(height * width, pixels), triton.cdiv(wide, block), samples)
+        block = min(64, next_power_of_2(wide))
+        pixels = min(next_power_of_2(height * width), TILE // block)
+        grid = (ceil_div(height * width, pixels), ceil_div(wide, block), samples)
         spread_kernel[grid](
             grad, one, steps, height, width, wide, rows, columns, offset, every,
             most_covered(rows, height), most_covered(columns, width), pixels, block, num_warps=4,

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.row_norm import EPSILON, RowNormInputs
+from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 TILE = 2048  # numbers a program holds at a time
 MOST_PROGRAMS = 1024  # of the backward pass: each leaves a row of partial sums
@@ -79,7 +80,7 @@ def row_norm(i: RowNormInputs) -> Tensor:
     x, weight, bias, dtype = i
     out = torch.empty_like(x, dtype=dtype)
     rows, columns, width, tile = _sizes(x)
-    _row_norm_kernel[(triton.cdiv(rows, tile),)](
+    _row_norm_kernel[(ceil_div(rows, tile),)](
         x, weight.contiguous(), bias.contiguous(), out, rows, EPSILON, COLUMNS=columns, WIDTH=width, ROWS=tile
     )
     return out
@@ -88,8 +89,8 @@ def row_norm(i: RowNormInputs) -> Tensor:
 def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
     x, weight = i.x, i.weight
     rows, columns, width, tile = _sizes(x)
-    per_program = triton.cdiv(triton.cdiv(rows, MOST_PROGRAMS), tile) * tile
-    programs = triton.cdiv(rows, per_program)
+    per_program = ceil_div(ceil_div(rows, MOST_PROGRAMS), tile) * tile
+    programs = ceil_div(rows, per_program)
     grad_x = torch.empty_like(x)
     partials = weight.new_empty((programs, 2, columns))
     _row_norm_backward_kernel[(programs,)](
@@ -111,5 +112,5 @@ def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tens
 def _sizes(x: Tensor) -> tuple[int, int, int, int]:
     """(rows, columns, columns padded to a power of two, rows a program takes at a time)."""
     columns = x.shape[-1]
-    width = triton.next_power_of_2(columns)
+    width = next_power_of_2(columns)
     return x.numel() // columns, columns, width, max(1, TILE // width)

@@ -4,12 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense
-from ripe_mambaspike.ops.sparse_conv import SUMS
+from ripe_mambaspike.ops.sparse_conv import SUMS, AccumulateConvInputs, refuse_other_bytes
 
 VECTOR = 64  # bytes of sums
-MOST = 8  # vectors of output channels summed together
+MAX_VECTORS = 8  # vectors of output channels summed together
 OPERATORS = {
     torch.float32: "accumulate_conv",
     torch.float64: "accumulate_conv_doubles",
@@ -17,29 +16,20 @@ OPERATORS = {
 }
 
 
-def accumulate_conv(
-    spikes: Tensor,
-    weight_now: Tensor,
-    weight_before: Tensor | None,
-    bias: Tensor | None,
-    stride: int,
-    initial_state: Tensor | None = None,
-    table: Tensor | None = None,
-) -> tuple[Tensor, int]:
-    """spikes [B, T, H, W, Cin] → (out [B, T, H', W', C], additions); see `ops/sparse_conv/__init__.py`."""
-    batch, steps, height, width = spikes.shape[:4]
-    channels, dtype = weight_now.shape[0], SUMS.get(weight_now.dtype, torch.float32)
-    table = arranged(weight_now, weight_before) if table is None else table
-    shape = (batch, steps, (height - 1) // stride + 1, (width - 1) // stride + 1, channels)
+def accumulate_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
+    batch, steps, height, width = i.spikes.shape[:4]
+    channels, dtype = i.weight_now.shape[0], SUMS.get(i.weight_now.dtype, torch.float32)
+    table = arranged(i.weight_now, i.weight_before) if i.table is None else i.table
+    shape = (batch, steps, (height - 1) // i.stride + 1, (width - 1) // i.stride + 1, channels)
     out = torch.empty(shape, dtype=dtype)
     result = torch.zeros(2, dtype=torch.int64)
-    sizes = torch.tensor([*spikes.shape, channels, stride, table.shape[4]])
-    dual = weight_before is not None
-    given, earlier, shift = dense(spikes), dense(initial_state), dense(bias, dtype)
-    call(OPERATORS[dtype], sizes, dual, given, earlier, table, shift, out, result)
+    sizes = torch.tensor([*i.spikes.shape, channels, i.stride, table.shape[4]])
+    dual = i.weight_before is not None
+    given = (dense(i.spikes), dense(i.initial_state), table, dense(i.bias, dtype))
+    call(OPERATORS[dtype], sizes, dual, *given, out, result)
     additions, wrong = result.tolist()
     if wrong:
-        raise InputError("spikes hold a byte above 1; 0 or 1 is wanted")
+        refuse_other_bytes()
     return out, additions
 
 
@@ -53,7 +43,7 @@ def arranged(weight_now: Tensor, weight_before: Tensor | None) -> Tensor:
     lanes = VECTOR // SUMS.get(weight_now.dtype, torch.float32).itemsize
     channels = weight_now.shape[0]
     vectors = -(-channels // lanes)
-    blocks = -(-vectors // MOST)
+    blocks = -(-vectors // MAX_VECTORS)
     block = -(-vectors // blocks) * lanes
     both = [weight_now] if weight_before is None else [weight_now, -weight_before]
     rows = torch.cat([weight.detach().to(kept).permute(2, 3, 1, 0) for weight in both])

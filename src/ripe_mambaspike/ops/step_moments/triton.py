@@ -1,7 +1,6 @@
 """Mean and variance of every step and channel on a GPU: block sizes, launches and the sums of partial sums."""
 
 import torch
-import triton
 from torch import Tensor
 
 from ripe_mambaspike.ops.step_moments import StepMomentsInputs, empty_moments
@@ -10,7 +9,7 @@ from ripe_mambaspike.ops.step_moments.triton_kernels import (
     step_moments_backward_kernel,
     step_moments_kernel,
 )
-from ripe_mambaspike.ops.triton_launch import FULL, contiguous, flat_block, tile_of
+from ripe_mambaspike.ops.triton_launch import FULL, ceil_div, contiguous, flat_block, next_power_of_2, tile_of
 
 MAX_SPLITS = 256  # of a step's rows: what one program joins at once
 
@@ -20,9 +19,9 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
     samples, steps, positions, channels = x.shape
     count = samples * positions
     rows, columns, warps = tile_of(count, channels, 4096, 512)
-    column_blocks = triton.cdiv(channels, columns)
-    splits = min(triton.cdiv(count, rows), MAX_SPLITS, triton.cdiv(4 * FULL, steps * column_blocks))
-    per_split = triton.cdiv(triton.cdiv(count, splits), rows) * rows
+    column_blocks = ceil_div(channels, columns)
+    splits = min(ceil_div(count, rows), MAX_SPLITS, ceil_div(4 * FULL, steps * column_blocks))
+    per_split = ceil_div(ceil_div(count, splits), rows) * rows
     partials = x.new_empty((splits, steps, 2, channels), dtype=torch.float32)
     step_moments_kernel[(splits * steps * column_blocks,)](
         x,
@@ -38,7 +37,7 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
     )
     mean, variance = empty_moments(i)
     width = steps * channels
-    join_moments_kernel[(triton.cdiv(width, 16),)](
+    join_moments_kernel[(ceil_div(width, 16),)](
         partials,
         mean,
         variance,
@@ -47,7 +46,7 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
         count,
         per_split,
         CHANNELS=channels,
-        SPLITS=triton.next_power_of_2(splits),
+        SPLITS=next_power_of_2(splits),
         COLUMNS=16,
         num_warps=4,
     )
@@ -61,7 +60,7 @@ def step_moments_backward(i: StepMomentsInputs, grads: tuple[Tensor | None, ...]
     grad_x = torch.empty_like(x)
     size = positions * channels
     block, warps = flat_block(size, samples * steps, x.dtype)
-    step_moments_backward_kernel[(triton.cdiv(size, block) * samples * steps,)](
+    step_moments_backward_kernel[(ceil_div(size, block) * samples * steps,)](
         x,
         *contiguous(mean, *arriving),
         grad_x,
