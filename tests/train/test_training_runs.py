@@ -18,8 +18,9 @@ from ripe_mambaspike.models.evaluate import Evaluation
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.train import run
 from ripe_mambaspike.train import trainer as loop
+from ripe_mambaspike.train import training_run as run
+from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.checkpoint import last_checkpoint
 from ripe_mambaspike.train.step import StepSettings, accumulated_step, add_gradient, make_optimizer, split_by_decay
 
@@ -54,7 +55,9 @@ def scores(monkeypatch):
     def script(*pairs):
         left = [scored(*pair) for pair in pairs]
         monkeypatch.setattr(run.TrainingRun, "_evaluate", lambda self, model, part: left.pop(0))
-        monkeypatch.setattr(Evaluation, "to_dict", lambda self, names: {"per_class": [], "confusion": []})
+        monkeypatch.setattr(
+            Evaluation, "to_dict", lambda self, names: {"per_class": [], "top1": self.top1, "n": self.n}
+        )
         return left
 
     return script
@@ -238,7 +241,7 @@ def test_a_finished_run_stands(finished, tiny, go, watching):
 
 
 def test_goes_on_with_other_checkpoint_minutes(finished, tiny, go, outcome, tmp_path):
-    with pytest.raises(run.TrainingStopped):
+    with pytest.raises(TrainingStopped):
         go(tiny(), tmp_path / "run", stop_requested=lambda: True)
     go(tiny("run.checkpoint_minutes=0", "data.cache=off"), tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(finished)
