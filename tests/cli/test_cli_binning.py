@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, write
 from ripe_mambaspike.api import load
@@ -129,8 +130,7 @@ def test_a_run_keeps_all_that_binning_needs(trained, cropped):
         assert labels.duration_us == int(np.median(lasts))
 
 
-@pytest.mark.parametrize("binary", [False, True], ids=["counts", "binary"])
-@pytest.mark.parametrize("by", ["time", "count"])
+@pytest.mark.parametrize(("by", "binary"), [("time", False), ("count", True)])
 def test_predict_agrees_with_eval(ripe, either, tmp_path, by, binary):
     root, run = either
     network = Path(shutil.copytree(run, tmp_path / "run")) / "best"
@@ -247,13 +247,13 @@ def test_the_page_agrees_with_eval(either, tmp_path):
     library = RecordingLibrary([], tmp_path, network, PredictionWorker(), ServerLimits())
     for name, wanted in list(by_eval(run / "best").items())[:2]:
         path = Path(shutil.copy(root / name, tmp_path))
-        _, track = asyncio.run(library.take(path, name))
+        _, track = asyncio.run(library.add_upload(path, name))
         track.viewers = 1
-        track.want(track.duration_us)
+        track.request(track.duration_us)
         while track.ready():
             track.step()
-        assert track.trouble is None
-        told = [json.loads(one.text) for one in track.answers(0, track.duration_us, 99) if one.final]
+        assert track.problem is None
+        told = [json.loads(one.json) for one in track.predictions(0, track.duration_us, 99) if one.final]
         assert [one["p"] for one in told] == [pytest.approx(wanted, abs=1e-5)]
         assert track.recording.sensor_size == ((35, 35) if network.classifier.crop is None else CROP[2:])
 
@@ -269,7 +269,7 @@ def test_the_window_is_as_long_as_the_training_clips(ripe, trained):
     assert "--window" not in said.err
     assert (last["summary"]["sensor_size"], last["summary"]["sensor_size_from"]) == ([35, 35], "the network")
     network = make_served_network(load(run))
-    assert (network.window_us, network.whole_us) == (duration, 2 * duration)
+    assert (network.window_us, network.max_single_us) == (duration, 2 * duration)
 
 
 # A network made by hand, and recordings that may not fit it
@@ -349,11 +349,11 @@ def test_another_sensor_is_refused_unless_it_is_asked_for(refused, ripe, network
 
 def test_the_page_refuses_another_sensor(network, tmp_path):
     library = RecordingLibrary([], tmp_path, make_served_network(load(network)), PredictionWorker(), ServerLimits())
-    with pytest.raises(InputError, match="sensor_size"):
-        asyncio.run(library.take(write(make_clip(1), tmp_path / "named.npz"), "named.npz"))
+    with raises(InputError, field="sensor_size"):
+        asyncio.run(library.add_upload(write(make_clip(1), tmp_path / "named.npz"), "named.npz"))
     asked_for = make_served_network(load(network, sensor_size=(34, 34)))
     library = RecordingLibrary([], tmp_path, asked_for, PredictionWorker(), ServerLimits())
-    _, track = asyncio.run(library.take(tmp_path / "named.npz", "named.npz"))
+    _, track = asyncio.run(library.add_upload(tmp_path / "named.npz", "named.npz"))
     assert track.recording.sensor_size == (34, 34)
 
 

@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from ripe_mambaspike.deploy.export import graph_scan
 from ripe_mambaspike.deploy.export.run import load_exported
 from ripe_mambaspike.events.recording import EVENT, Recording
 from ripe_mambaspike.events.writing import write
 from ripe_mambaspike.models.pretrained import from_pretrained
+from ripe_mambaspike.ops.mamba_inner import traced_scan
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def asked(ripe, *words):
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
     """Fewer operations to translate."""
-    monkeypatch.setattr(graph_scan, "CHUNK", 4)
+    monkeypatch.setattr(traced_scan, "CHUNK", 4)
 
 
 @pytest.fixture

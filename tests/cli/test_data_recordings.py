@@ -155,13 +155,17 @@ def test_a_header_that_looks_like_markup(ripe, tmp_path):
 
 def test_a_name_that_is_no_text(tmp_path):
     path = write(Recording(EVENTS, (40, 30)), tmp_path / os.fsdecode(b"\xff.npz"))
-    for words in (["info", path, "--json"], ["info", path], ["convert", path, tmp_path / os.fsdecode(b"\xfe.bin")]):
-        environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as on a terminal
-        command = [sys.executable, "-m", "ripe_mambaspike", "data", *words]
-        done = subprocess.run(command, capture_output=True, env=environment)
-        assert done.returncode == 0
-        assert b"Traceback" not in done.stderr
-        assert b".npz" in done.stdout or b".bin" in done.stdout
+    out = tmp_path / os.fsdecode(b"\xfe.bin")
+    code = (
+        "import sys; from ripe_mambaspike.cli.main import main; path, out = sys.argv[1:]\n"
+        "for words in ([path, '--json'], [path]): assert main(['data', 'info', *words]) == 0\n"
+        "assert main(['data', 'convert', path, out]) == 0"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as on a terminal
+    done = subprocess.run([sys.executable, "-c", code, path, out], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b".npz") == 2
+    assert b".bin" in done.stdout
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -65,6 +65,7 @@ def test_too_few_and_none(places, refused, tmp_path):
 
 
 @real_data
+@pytest.mark.slow
 def test_what_ships_meets_its_numbers(ripe, tmp_path):
     """On the 200 recordings that were not fitted."""
     said = ripe(*words((SHARED / "nmnist-real", SHARED / "mnist"))[:6], "--out", tmp_path, "--keep", "--json")

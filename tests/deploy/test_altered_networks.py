@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.export.graph import clip_graph
+from ripe_mambaspike.deploy.export.graph import make_graph
 from ripe_mambaspike.deploy.export.nir_graph import check_model
 from ripe_mambaspike.deploy.fuse.accumulate import Accumulator
 from ripe_mambaspike.deploy.quantize.convert import to_float16
@@ -46,7 +46,7 @@ WAYS = {
     "accumulate-dual": ("dual-kernel", Accumulator),
     "capture": ("deployed", lambda model: capture(model, synthetic_clip(3, 16, 16))),
     "capture-training": ("training", lambda model: capture(model, synthetic_clip(3, 16, 16))),
-    "graph": ("deployed", lambda model: clip_graph(model, 16, 16)),
+    "graph": ("deployed", lambda model: make_graph("clip", model, 16, 16)),
     "nir": ("deployed", check_model),
     "quantize": ("deployed", to_float16),
     "stream": ("deployed", stream),

@@ -8,11 +8,11 @@ import torch
 from tests.raising import raises
 
 from ripe_mambaspike import create_model
-from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.graph import resized, tail_graph
+from ripe_mambaspike.deploy.export.graph import make_graph, resized
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
+from ripe_mambaspike.ops.mamba_inner import traced_scan
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,8 @@ def model():
 def graph(model):
     """The tail, with its scan in chunks of 2: few operations, several chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph_scan, "CHUNK", 2)
-        yield tail_graph(model, 10, 12, model.stored)
+        patch.setattr(traced_scan, "CHUNK", 2)
+        yield make_graph("tail", model, 10, 12, model.stored)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.account.energy import measure_activity
-from ripe_mambaspike.deploy.export.graph import clip_graph, step_graph, tail_graph
 from ripe_mambaspike.deploy.export.nir_graph import check_model
 from ripe_mambaspike.deploy.fuse.accumulate import Accumulator, differing_spikes
 from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
@@ -83,12 +82,6 @@ def test_small_weights(deployed, tmp_path):
     small = apply_stored(deployed, stored)
     loaded = from_pretrained(save_stored(deployed, stored, tmp_path))
     assert torch.equal(loaded.run(x, state={}).logits, small.run(x, state={}).logits)
-
-
-@pytest.mark.parametrize("make", [clip_graph, step_graph, tail_graph], ids=lambda make: make.__name__)
-def test_graphs_are_refused(deployed, make):
-    with raises(ConfigError, field="causal"):
-        make(deployed, 18, 18)
 
 
 def test_nir_is_refused(deployed):

@@ -9,7 +9,7 @@ from tests.raising import raises
 
 from ripe_mambaspike import create_model
 from ripe_mambaspike.deploy.export.formats import executorch
-from ripe_mambaspike.deploy.export.graph import clip_graph
+from ripe_mambaspike.deploy.export.graph import make_graph
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
@@ -52,7 +52,7 @@ def model():
 def program(model, tmp_path_factory):
     """Written once: lowering takes its time."""
     path = tmp_path_factory.mktemp("executorch") / "clip.pte"
-    executorch_file.save(clip_graph(model, 10, 12, model.stored), path, dynamic=False)
+    executorch_file.save(make_graph("clip", model, 10, 12, model.stored), path, dynamic=False)
     return path
 
 
@@ -95,7 +95,7 @@ def test_inputs_of_another_kind_are_refused(program):
 
 def test_free_sizes_are_refused_before_anything_is_written(model, tmp_path):
     with raises(ConfigError, field="static"):
-        executorch_file.save(clip_graph(model, 10, 12), tmp_path / "clip.pte")
+        executorch_file.save(make_graph("clip", model, 10, 12), tmp_path / "clip.pte")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,14 +124,14 @@ def test_an_operation_without_a_kernel_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setattr(executorch, "lower", lambda graph: Lowered())
     monkeypatch.setattr(executorch, "_without_kernel", lambda program: ["aten::strange.out"])
     with raises(ConfigError, field="to"):
-        executorch_file.save(clip_graph(model, 10, 12), tmp_path / "clip.pte", dynamic=False)
+        executorch_file.save(make_graph("clip", model, 10, 12), tmp_path / "clip.pte", dynamic=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_package_the_sentence_says_how_to_get_it(model, tmp_path, monkeypatch):
     assert executorch_file.unavailable_reason() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    graph = clip_graph(model, 10, 12)
+    graph = make_graph("clip", model, 10, 12)
     for attempt in (
         lambda: executorch_file.save(graph, tmp_path / "clip.pte", dynamic=False),
         lambda: executorch_file.load(tmp_path / "clip.pte", trust=True),

@@ -1,19 +1,25 @@
-"""Graphs for export compute what the deployed network computes: whole clips, and steps in a row with the tail."""
+"""Graphs for export compute what the deployed network computes: whole clips, and steps in a row with the tail.
+
+Most tests run the graphs as modules, with the operators in the form that torch.export traces (`exporting`); what the
+formats make of them is tested with each format.
+"""
 
 import pytest
 import torch
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
-from ripe_mambaspike.deploy.export.graph import NEXT, clip_graph, initial_states, step_graph, tail_graph
-from ripe_mambaspike.deploy.export.graph_scan import CHUNK, scan
-from ripe_mambaspike.deploy.export.trace import check_length
+from ripe_mambaspike.deploy.export.graph import NEXT, make_graph, step_states
+from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored, restore
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.nn.state import below
+from ripe_mambaspike.nn.attention import ATTENTIONS, NoAttention, register_attention
+from ripe_mambaspike.nn.neurons import LIF, NEURONS, register_neuron
 from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.mamba_inner import traced_scan
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
+from ripe_mambaspike.ops.mamba_inner.traced_scan import CHUNK
 
 VARIANTS = [
     {},
@@ -35,7 +41,15 @@ VARIANTS = [
     {"head_hidden_size": 30},
     {"time_steps": 1},
     {"pool_ratios": (2, 3, 4)},
+    {"causal": True},
+    {"causal": True, "mixer": "none"},
 ]
+
+
+@pytest.fixture
+def exporting(monkeypatch):
+    """Operators take the form that torch.export traces."""
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
 
 
 def apart(given, wanted):
@@ -43,97 +57,100 @@ def apart(given, wanted):
 
 
 def chained(model, x, stored=None):
-    """The logits of step after step and the tail."""
+    """The logits of step after step, and the tail where there is one."""
     sizes = x.shape[-2:]
-    step, tail = step_graph(model, *sizes, stored), tail_graph(model, *sizes, stored)
-    states = initial_states(step, x.shape[0], *sizes)
-    features, maps = [], []
+    step, causal = make_graph("step", model, *sizes, stored), model.config.causal
+    states = step_states(model.config, x.shape[0], *sizes, x.dtype)
+    kept = []
     for index in range(x.shape[1]):
-        feature, attention, *states = step.module(x[:, index], torch.tensor(index), *states)
-        features.append(feature)
-        maps.append(attention)
-    named = dict(zip(step.input_names[2:], states, strict=True))
-    salience = [named[name] for name in tail.input_names[2:]]
-    return tail.module(torch.stack(features, 1), torch.stack(maps, 1), *salience)
+        first, *rest = step.module(x[:, index], torch.tensor(index), *states.values())
+        kept.append([first] if causal else [first, rest.pop(0)])
+        states = dict(zip(states, rest, strict=True))
+    outputs = [torch.stack(parts, 1) for parts in zip(*kept, strict=True)]
+    if causal:
+        return outputs[0]
+    tail = make_graph("tail", model, *sizes, stored)
+    return tail.module(*outputs, *(states[name] for name in tail.input_names[2:]))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("fields", VARIANTS, ids=str)
-def test_every_variant_equals_the_reference(loud, fields):
+def test_every_variant_equals_the_reference(loud, fields, monkeypatch):
     model = fuse(loud(**{"time_steps": 3, **fields}).double(), quiet=True)
     for dtype, size, most in ((torch.float64, (21, 26), 1e-12), (torch.float32, (18, 18), 1e-5)):
         model = model.to(dtype)
         x = synthetic_clip(model.config.time_steps, *size, samples=2, seed=3).to(dtype)
-        for choice in ("off", "plain"):
-            with kernels(choice):
-                wanted = model(x)
-            assert apart(clip_graph(model, *size).module(x), wanted) <= most
-            assert apart(chained(model, x), wanted) <= most
+        with kernels("off"):
+            wanted = model(x)
+        for exporting in (False, True):
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.compiler, "is_exporting", lambda exporting=exporting: exporting)
+                assert apart(make_graph("clip", model, *size).module(x), wanted) <= most
+                assert apart(chained(model, x), wanted) <= most
 
 
 @torch.no_grad()
-def test_spikes_are_the_reference_s(loud):
+def test_states_are_the_network_s(loud, exporting):
+    """Spikes among them: the exported form fires where the network does."""
     model = fuse(loud(time_steps=3).double(), quiet=True)
     x = synthetic_clip(3, 34, 27, samples=2, seed=3).double()
-    states = clip_graph(model, 34, 27).module.front(x)[2]
-    front = model.front_end(x, observe=("spikes",))
-    for level in (1, 2, 3):
-        own = below(front.state, f"stages.{level - 1}")
-        assert torch.equal(states[f"stage{level}.inner_spikes"], own["second_conv.input"])
-        assert torch.equal(states[f"stage{level}.input"], own["first_conv.input"])
-    assert min(spikes.mean() for spikes in front.observed.values()) > 0.01
+    step = make_graph("step", model, 34, 27)
+    states = step_states(model.config, 2, 34, 27, torch.float64)
+    for index in range(3):
+        states = dict(zip(states, step.module(x[:, index], torch.tensor(index), *states.values())[2:], strict=True))
+    wanted = model.front_end(x).state
+    for name, state in states.items():
+        torch.testing.assert_close(state, wanted[name].to(state.dtype), rtol=1e-12, atol=1e-12)
+    assert all(states[f"stages.{level}.second_conv.input"].mean() > 0.01 for level in range(3))
 
 
 @pytest.mark.parametrize("length", [1, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 3])
-def test_the_scan_at_awkward_lengths(length):
+@pytest.mark.parametrize("state", [False, True], ids=["from zero", "from a state"])
+def test_the_scan_at_awkward_lengths(length, state):
     generator = torch.Generator().manual_seed(length)
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    x, delta, into, out_of = (
-        draw(2, 3, length, 5),
-        draw(2, 3, length, 5).abs(),
-        draw(2, 3, length, 4),
-        draw(2, 3, length, 4),
-    )
-    decay = -draw(2, 1, 5, 4).exp()
-    given = scan(x, delta, decay, into, out_of)
-    for direction in range(2):
-        parts = (part[direction] for part in (x, delta))
-        wanted = selective_scan(*parts, decay[direction, 0], into[direction], out_of[direction])[0]
-        torch.testing.assert_close(given[direction], wanted, rtol=1e-12, atol=1e-12)
+    x, delta, into, out_of = draw(3, length, 5), draw(3, length, 5).abs(), draw(3, length, 4), draw(3, length, 4)
+    decay, begin = -draw(5, 4).exp(), draw(3, 5, 4) if state else None
+    given = traced_scan.traced_scan(x, delta, decay, into, out_of, begin)
+    wanted = selective_scan(x, delta, decay, into, out_of, None, begin)
+    for one, other in zip(given, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_the_scan_stays_finite_with_steps_of_any_size():
-    delta = torch.tensor([0.0, 1e-30, 1e4, 1e30]).repeat(20).reshape(1, 1, 80, 1)
-    ones = torch.ones(1, 1, 80, 2)
-    assert scan(torch.ones(1, 1, 80, 1), delta, torch.tensor([[[[-1.0, -16.0]]]]), ones, ones).isfinite().all()
+    delta = torch.tensor([0.0, 1e-30, 1e4, 1e30]).repeat(20).reshape(1, 80, 1)
+    ones = torch.ones(1, 80, 2)
+    decay = torch.tensor([[-1.0, -16.0]])
+    assert traced_scan.traced_scan(torch.ones(1, 80, 1), delta, decay, ones, ones, None)[0].isfinite().all()
 
 
 def test_names_say_what_a_step_carries(loud):
-    graph = step_graph(fuse(loud(num_tokens=4), quiet=True), 18, 26)
-    assert graph.input_names[:6] == (
+    graph = make_graph("step", fuse(loud(num_tokens=4), quiet=True), 18, 26)
+    assert graph.input_names[:7] == (
         "x",
         "step",
-        "stage1.input",
-        "stage1.first_neuron.real",
-        "stage1.first_neuron.imag",
-        "stage1.inner_spikes",
+        "stages.0.first_conv.input",
+        "stages.0.first_neuron.membrane",
+        "stages.0.first_neuron.membrane_imag",
+        "stages.0.second_conv.input",
+        "stages.0.second_neuron.membrane",
     )
-    assert graph.input_names[-5:-2] == ("bridge.total1", "bridge.total2", "bridge.total3")
+    assert graph.input_names[-5:-2] == tuple(f"bridge.rates.{level}.count" for level in range(3))
     assert graph.output_names == ("features", "attention", *(NEXT + name for name in graph.input_names[2:]))
-    states = initial_states(graph, 3, 18, 26)
-    assert [tuple(state.shape) for state in states[:2]] == [(3, 2, 18, 26), (3, 8, 9, 13)]
-    assert tuple(states[-1].shape) == (3, 3 * 4)
-    assert not any(state.any() for state in states)
+    states = step_states(graph.module.model.config, 3, 18, 26)
+    assert [tuple(state.shape) for state in list(states.values())[:2]] == [(3, 2, 18, 26), (3, 8, 9, 13)]
+    assert tuple(states["tokens.earliness"].shape) == (3, 3 * 4)
+    assert not any(state.any() for state in states.values())
 
 
 def small_weights(model, kind):
     """Matrices as int8, the rest as float16; or all as float16."""
     stored = {}
     for name, weight in model.state_dict().items():
-        if kind == "int8" and weight.ndim > 1:
+        if kind == torch.int8 and weight.ndim > 1:
             scale = weight.abs().amax(tuple(range(1, weight.ndim)), keepdim=True).clamp(min=1e-6) / 127
             stored[name] = Stored((weight / scale).round().to(torch.int8), scale)
         else:
@@ -142,51 +159,76 @@ def small_weights(model, kind):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["int8", "float16"])
+@pytest.mark.parametrize("kind", [torch.int8, torch.float16], ids=str)
 @pytest.mark.parametrize("fields", [{}, {"mixer": "gru"}, {"mixer": "transformer", "attention": "grouped"}], ids=str)
-def test_stored_weights_are_expanded_as_restore_does(loud, fields, kind):
+def test_stored_weights_are_expanded_as_restore_does(loud, fields, kind, exporting):
     model = fuse(loud(time_steps=2, **fields), quiet=True)
     stored = small_weights(model, kind)
     plain = create_model("nmnist", **{k: getattr(model.config, k) for k in model.config.field_names()}).eval()
     plain.load_state_dict({name: restore(one) for name, one in stored.items()})
     x = synthetic_clip(2, 18, 18, samples=2, seed=3)
-    graph = clip_graph(model, 18, 18, stored)
-    assert torch.equal(graph.module(x), clip_graph(plain, 18, 18).module(x))
-    assert apart(chained(model, x, stored), graph.module(x)) <= 1e-5
-    held = sum(
-        t.numel() * t.element_size() for t in graph.module.state_dict().values() if t.dtype == stored_dtype(kind)
-    )
-    assert held >= 0.9 * sum(
-        one.values.numel() * one.values.element_size() for one in stored.values() if one.values.ndim > 1
-    )
-
-
-def stored_dtype(kind):
-    return torch.int8 if kind == "int8" else torch.float16
+    graph = make_graph("clip", model, 18, 18, stored)
+    logits = graph.module(x)
+    assert torch.equal(logits, make_graph("clip", plain, 18, 18).module(x))
+    assert apart(chained(model, x, stored), logits) <= 1e-5
+    held = sum(t.numel() * t.element_size() for t in graph.module.state_dict().values() if t.dtype == kind)
+    matrices = [one.values for one in stored.values() if one.values.ndim > 1]
+    assert held >= 0.9 * sum(values.numel() * values.element_size() for values in matrices)
 
 
 @torch.no_grad()
-def test_fewer_steps(loud):
+def test_fewer_steps(loud, exporting):
     model = fuse(loud(time_steps=4), quiet=True)
     x = synthetic_clip(2, 18, 18, seed=3)
-    assert apart(clip_graph(model, 18, 18, steps=2).module(x), model(x)) <= 1e-5
+    assert apart(make_graph("clip", model, 18, 18, time_steps=2).module(x), model(x)) <= 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.slow
+def test_the_trace_has_the_module_s_numbers(loud):
+    """And no operator outside PyTorch's own."""
+    model = fuse(loud(time_steps=2, causal=True), quiet=True)
+    graph = make_graph("step", model, 18, 18)
+    program = trace_graph(graph, dynamic=False)
+    x = synthetic_clip(1, 18, 18, 1, seed=3)[:, 0]
+    inputs = (x, torch.tensor(1), *(torch.rand_like(state) for state in graph.example[2:]))
+    for given, wanted in zip(program.module()(*inputs), graph.module(*inputs), strict=True):
+        torch.testing.assert_close(given, wanted)
+    assert not [node for node in program.graph.nodes if "ripe" in str(node.target)]
 
 
 def test_refusals(loud):
     training = loud(time_steps=2)
     with raises(ConfigError, field="form"):
-        clip_graph(training, 18, 18)
+        make_graph("clip", training, 18, 18)
     with raises(ConfigError, field="form"):
-        step_graph(dual_kernel(training, quiet=True), 18, 18)
+        make_graph("step", dual_kernel(training, quiet=True), 18, 18)
     with raises(ConfigError, field="model"):
-        tail_graph(create_model("mamba-spike-nmnist"), 18, 18)
+        make_graph("tail", create_model("mamba-spike-nmnist"), 18, 18)
     fused = fuse(training, quiet=True)
     with raises(ConfigError, field="in_size"):
-        clip_graph(fused, 7, 18)
+        make_graph("clip", fused, 7, 18)
     with raises(ConfigError, field="time_steps"):
-        clip_graph(fused, 18, 18, steps=3)
+        make_graph("clip", fused, 18, 18, time_steps=3)
     with raises(ConfigError, field="stored"):
-        clip_graph(fused, 18, 18, {"head.weight": Stored(torch.zeros(1, dtype=torch.int8), None)})
+        make_graph("clip", fused, 18, 18, {"head.weight": Stored(torch.zeros(1, dtype=torch.int8), None)})
+    with raises(ConfigError, field="graphs"):
+        make_graph("tail", fuse(loud(causal=True), quiet=True), 18, 18)
+
+
+def test_layers_that_do_not_say_they_can_be_traced_are_refused():
+    """Never exported as something else: an unknown attention not as none, an unknown neuron not as leaky."""
+    try:
+        register_neuron("mine")(type("Mine", (LIF,), {"exportable": False}))
+        register_attention("mine")(type("MyAttention", (NoAttention,), {"exportable": False}))
+        for field in ("neurons", "attention"):
+            model = create_model("nmnist", form="deployed", time_steps=2, **{field: "mine"}).eval()
+            for kind in ("clip", "step", "tail"):
+                with raises(ConfigError, field=field):
+                    make_graph(kind, model, 18, 18)
+    finally:
+        NEURONS.pop("mine", None)
+        ATTENTIONS.pop("mine", None)
 
 
 def test_clips_too_long_for_any_free_size_are_refused():

@@ -7,7 +7,6 @@ import pytest
 import torch
 from tests.raising import raises
 
-from ripe_mambaspike.deploy.export import graph_scan
 from ripe_mambaspike.deploy.export.manifest import MANIFEST
 from ripe_mambaspike.deploy.export.parity import MAX_DIFFERENCE, ParityResult, compare_outputs, require_parity
 from ripe_mambaspike.deploy.export.registry import ExportOptions, export_format
@@ -21,6 +20,7 @@ from ripe_mambaspike.models.labels import Labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.models.synthetic import synthetic_clip
+from ripe_mambaspike.ops.mamba_inner import traced_scan
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def clips():
 def short_chunks():
     """Fewer operations to translate."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph_scan, "CHUNK", 4)
+        patch.setattr(traced_scan, "CHUNK", 4)
         yield
 
 

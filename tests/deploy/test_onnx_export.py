@@ -5,13 +5,13 @@ import torch
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.deploy.export.graph import Graph, clip_graph, initial_states, step_graph, tail_graph
-from ripe_mambaspike.deploy.export.graph_scan import scan
+from ripe_mambaspike.deploy.export.graph import Graph, make_graph
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.deploy.fuse.randomize import randomize
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.models.synthetic import synthetic_clip
+from ripe_mambaspike.ops.mamba_inner.traced_scan import traced_scan
 
 pytestmark = pytest.mark.slow
 
@@ -33,21 +33,21 @@ class Scanned(torch.nn.Module):
     size, facts = (18, 18), {}
 
     def forward(self, x, delta):
-        decay = -torch.ones(2, 1, 3, 4).cumsum(-1)
-        return scan(x, delta.abs(), decay, *(torch.cat((x, x[..., :1]), -1),) * 2)
+        decay = -torch.ones(3, 4).cumsum(-1)
+        return traced_scan(x, delta.abs(), decay, *(torch.cat((x, x[..., :1]), -1),) * 2, None)[0]
 
     def example(self, batch, height, width):
-        return torch.zeros(2, batch, height * width, 3), torch.zeros(2, batch, height * width, 3)
+        return torch.zeros(batch, height * width, 3), torch.zeros(batch, height * width, 3)
 
 
 def test_the_scan_at_any_length_from_one_file(tmp_path):
     module = Scanned()
-    dynamic = {"x": {1: "batch", 2: "tokens"}, "delta": {1: "batch", 2: "tokens"}}
+    dynamic = {"x": {0: "batch", 1: "tokens"}, "delta": {0: "batch", 1: "tokens"}}
     graph = Graph("step", module, module.example(1, 18, 18), ("x", "delta"), ("y",), dynamic, {})
     onnx_file.save(graph, tmp_path / "scan.onnx")
     run = onnx_file.load(tmp_path / "scan.onnx")
     for batch, length in ((1, 1), (2, 31), (1, 33), (3, 500), (1, 4096)):
-        inputs = torch.randn(2, 2, batch, length, 3, generator=torch.Generator().manual_seed(length))
+        inputs = torch.randn(2, batch, length, 3, generator=torch.Generator().manual_seed(length))
         assert apart(run(*inputs)[0], module(*inputs)) <= 1e-5
 
 
@@ -58,7 +58,7 @@ def made(tmp_path_factory):
     randomize(model, 0)
     model = fuse(model, quiet=True)
     folder = tmp_path_factory.mktemp("onnx")
-    graphs = {"step": step_graph(model, 18, 18), "tail": tail_graph(model, 18, 18)}
+    graphs = {"step": make_graph("step", model, 18, 18), "tail": make_graph("tail", model, 18, 18)}
     files = {}
     for kind, graph in graphs.items():
         files[kind] = folder / f"{kind}.onnx"
@@ -72,7 +72,7 @@ def test_one_file_serves_every_batch_and_size(tmp_path):
     model = create_model("nmnist", seed=0, **{**SMALL, "mixer": "none"})
     randomize(model, 0)
     model = fuse(model, quiet=True)
-    onnx_file.save(clip_graph(model, 18, 18), tmp_path / "clip.onnx")
+    onnx_file.save(make_graph("clip", model, 18, 18), tmp_path / "clip.onnx")
     run = onnx_file.load(tmp_path / "clip.onnx")
     for samples, height, width in ((1, 18, 18), (3, 34, 34), (2, 21, 26), (1, 8, 8), (2, 64, 48)):
         x = synthetic_clip(STEPS, height, width, samples, seed=3)
@@ -85,7 +85,7 @@ def test_steps_in_a_row_with_the_tail(made):
     model, graphs, files = made
     step, tail = onnx_file.load(files["step"]), onnx_file.load(files["tail"])
     x = synthetic_clip(STEPS, 18, 18, 1, seed=3)
-    states = initial_states(graphs["step"], 1, 18, 18)
+    states = graphs["step"].example[2:]
     features, maps = [], []
     for index in range(STEPS):
         feature, attention, *states = step(x[:, index], torch.tensor(index), *states)
@@ -116,7 +116,7 @@ def test_int8_weights_stay_int8_in_the_file(loud, tmp_path):
         if weight.ndim > 1:
             scale = weight.detach().abs().amax(tuple(range(1, weight.ndim)), keepdim=True).clamp(min=1e-6) / 127
             stored[name] = Stored((weight.detach() / scale).round().to(torch.int8), scale)
-    graph = clip_graph(model, 18, 18, stored)
+    graph = make_graph("clip", model, 18, 18, stored)
     onnx_file.save(graph, tmp_path / "small.onnx", dynamic=False)
     kept = dict.fromkeys((onnx.TensorProto.INT8, onnx.TensorProto.FLOAT), 0)
     for tensor in onnx.load(tmp_path / "small.onnx").graph.initializer:

@@ -5,13 +5,13 @@ import torch
 from tests.raising import raises
 
 from ripe_mambaspike import fuse
-from ripe_mambaspike.deploy.export import graph_scan
-from ripe_mambaspike.deploy.export.graph import clip_graph, initial_states, resized, step_graph
+from ripe_mambaspike.deploy.export.graph import make_graph, resized
 from ripe_mambaspike.deploy.export.pt2_archive import rebuilt
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.models.synthetic import synthetic_clip
+from ripe_mambaspike.ops.mamba_inner import traced_scan
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def small(loud):
 
 @torch.no_grad()
 def test_one_file_serves_every_batch_and_size(small, tmp_path):
-    torch_export.save(clip_graph(small, 18, 18), tmp_path / "clip.pt2")
+    torch_export.save(make_graph("clip", small, 18, 18), tmp_path / "clip.pt2")
     run = torch_export.load(tmp_path / "clip.pt2")
     for samples, height, width in ((1, 18, 18), (3, 34, 34), (2, 21, 26), (1, 8, 8)):
         x = synthetic_clip(2, height, width, samples, seed=3)
@@ -36,10 +36,10 @@ def test_one_file_serves_every_batch_and_size(small, tmp_path):
 
 @torch.no_grad()
 def test_a_step_gives_the_graph_s_own_numbers(small, tmp_path):
-    graph = step_graph(small, 18, 18)
+    graph = make_graph("step", small, 18, 18)
     torch_export.save(graph, tmp_path / "step.pt2", dynamic=False)
     run = torch_export.load(tmp_path / "step.pt2")
-    states = tuple(torch.rand_like(state) for state in initial_states(graph, 1, 18, 18))
+    states = tuple(torch.rand_like(state) for state in graph.example[2:])
     inputs = (synthetic_clip(1, 18, 18, 1, seed=3)[:, 0], torch.tensor(1), *states)
     for given, wanted in zip(run(*inputs), graph.module(*inputs), strict=True):
         assert torch.equal(given, wanted)
@@ -49,7 +49,7 @@ def test_a_step_gives_the_graph_s_own_numbers(small, tmp_path):
 def test_the_whole_network_with_stored_weights(loud, tmp_path):
     model = fuse(loud(time_steps=2), quiet=True)
     stored = {name: Stored(p.detach().half(), None) for name, p in model.named_parameters() if p.ndim > 1}
-    graph = clip_graph(model, 18, 18, stored)
+    graph = make_graph("clip", model, 18, 18, stored)
     torch_export.save(graph, tmp_path / "clip.pt2", dynamic=False)
     program = torch.export.load(tmp_path / "clip.pt2")
     halves = sum(t.numel() for t in program.state_dict.values() if t.dtype == torch.float16)
@@ -59,7 +59,7 @@ def test_the_whole_network_with_stored_weights(loud, tmp_path):
 
 
 def test_damaged_files_and_other_sizes(small, tmp_path):
-    graph = step_graph(small, 18, 18)
+    graph = make_graph("step", small, 18, 18)
     place = tmp_path / "step.pt2"
     torch_export.save(graph, place, dynamic=False)
     run, data = torch_export.load(place), place.read_bytes()
@@ -86,9 +86,9 @@ def test_damaged_files_and_other_sizes(small, tmp_path):
 )
 def test_every_kind_of_layer_is_read_without_trust(loud, tmp_path, monkeypatch, fields):
     """Their operators are on the list of those that a file may call."""
-    monkeypatch.setattr(graph_scan, "CHUNK", 4)
+    monkeypatch.setattr(traced_scan, "CHUNK", 4)
     model = fuse(loud(time_steps=1, **fields), quiet=True)
-    torch_export.save(clip_graph(model, 18, 18), tmp_path / "clip.pt2", dynamic=False)
+    torch_export.save(make_graph("clip", model, 18, 18), tmp_path / "clip.pt2", dynamic=False)
     archive, facts = rebuilt((tmp_path / "clip.pt2").read_bytes())
     assert facts["kind"] == "clip"
     assert len(archive) > 100_000

@@ -115,7 +115,7 @@ def _account_clip(name: str, fields: dict[str, Any], path: Path | None) -> dict[
         measured_on = "a synthetic clip (a sweeping bar and noise), "
     else:
         clip = read_clip(path).to(model.dtype)
-        given = {**fields, **size}
+        given: dict[str, Any] = {**fields, **size}
         for field, actual in (("in_size", tuple(clip.shape[3:])), ("time_steps", clip.shape[1])):
             if field in given and getattr(model.config.replace(**size), field) != actual:
                 raise InputError(f"--input: expected the {field} of {path}, {actual}, got {given[field]}", field=field)

@@ -93,14 +93,16 @@ def _check_renamed(words: list[str]) -> None:
     renamed = RENAMED_OPTIONS.get(words[0], {}) if words else {}
     for word in words:
         if word in renamed:
-            raise ConfigError(f"{word}: expected {renamed[word]}, its name since version 0.2", field=word)
+            raise ConfigError(f"{word}: expected {renamed[word]}, got its earlier name", field=word)
 
 
 def _parse(words: list[str]) -> Any:
     """The parsed command, or an exit code after help or an error that the parser has printed."""
+    commands = tuple(Annotated[command, tyro.conf.subcommand(name)] for name, command in COMMANDS.items())
+    choices: Any = Union[commands]  # noqa: UP007
     try:
         return tyro.cli(
-            Union[tuple(Annotated[command, tyro.conf.subcommand(name)] for name, command in COMMANDS.items())],  # noqa: UP007
+            choices,
             prog="ripe",
             description=DESCRIPTION,
             args=gather_settings(words),

@@ -1,8 +1,14 @@
 """Which networks a step of deployment takes."""
 
+import copy
+
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.base import Model, require_unmodified
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.nn.attention import ATTENTIONS, MembraneAttention, NoAttention, SigmoidGate
+from ripe_mambaspike.nn.neurons import LIF, NEURONS, CSiLIF, SiLIF
+
+PACKAGE_LAYERS = (LIF, SiLIF, CSiLIF, MembraneAttention, NoAttention, SigmoidGate)
 
 
 def require_form(model: object, what: str, *forms: str) -> RipeMambaSpike:
@@ -16,5 +22,22 @@ def require_form(model: object, what: str, *forms: str) -> RipeMambaSpike:
             + ("; fuse it first" if model.config.form == "training" else ""),
             field="form",
         )
-    require_unmodified(model, what)
+    require_unmodified(_without_registered(model), what)
     return model
+
+
+def _without_registered(model: RipeMambaSpike) -> RipeMambaSpike:
+    """The network with the package's own layers in the place of those that a user registered for its config.
+
+    Such a layer is part of the network as its config says, not a change to it.
+    """
+    standing_in = None
+    for level, stage in enumerate(model.stages):
+        kinds = {"first_neuron": NEURONS, "second_neuron": NEURONS, "attention": ATTENTIONS}
+        for name, registry in kinds.items():
+            layer = getattr(stage, name)
+            if type(layer) not in PACKAGE_LAYERS and type(layer) in registry.values():
+                standing_in = standing_in or copy.deepcopy(model)
+                other = NoAttention() if name == "attention" else LIF(model.config.stage_channels[level])
+                setattr(standing_in.stages[level], name, other)
+    return standing_in or model

@@ -18,7 +18,8 @@ from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.state import State, Step, below, prefixed
 from ripe_mambaspike.nn.tokens import keep_tokens
 from ripe_mambaspike.ops.pooled_rates import RateState
-from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates, pool_to_grid
+from ripe_mambaspike.ops.shapes import packed
 
 
 def pooled_rates(
@@ -32,13 +33,7 @@ def pooled_rates(
 
     Pooling commutes with both, so it comes first. With `decay` the rates are leaky; the state is that of the rates.
     """
-    height, width = spikes.shape[-2:]
-    flat = spikes.flatten(0, 1)
-    if height % grid[0] == 0 and width % grid[1] == 0:  # the same cells, by the faster of two functions
-        pooled = F.avg_pool2d(flat, (height // grid[0], width // grid[1]))
-    else:
-        pooled = F.adaptive_avg_pool2d(flat, grid)
-    pooled = pooled.unflatten(0, spikes.shape[:2])
+    pooled = pool_to_grid(spikes.flatten(0, 1), grid).unflatten(0, spikes.shape[:2])
     if decay is None:
         count = initial_state["count"] if initial_state else None
         rates, count = cumulative_rates(pooled, count, first_step=first_step)
@@ -46,6 +41,11 @@ def pooled_rates(
     faded = RateState(initial_state["count"], initial_state["weight"]) if initial_state else None
     rates, left = leaky_rates(pooled, decay, faded)
     return rates, left._asdict()
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x as it is; for an export copied into rows, so that no later operator asks how it is laid out."""
+    return packed(x) if torch.compiler.is_exporting() else x
 
 
 class Mixture(nn.Module):
@@ -183,10 +183,10 @@ class Bridge(nn.Module):
             rate, left = pooled_rates(fired, grid, below(initial_state, name), self.decay, first_step)
             rates.append(rate.flatten(0, 1))
             final |= prefixed(name, left)
-        features = self.norm(self.mixture(rates, mode).flatten(2).transpose(1, 2))
+        features = self.norm(_rows(self.mixture(rates, mode).flatten(2).transpose(1, 2)))
         return features.unflatten(0, spikes[0].shape[:2]), final
 
     def forward(self, features: Tensor, attention: Tensor, indices: Tensor | None = None) -> Tensor:
         """features [B, T, N, d], attention [B, T, C, h, w], positions kept [B, k] → tokens [B, T, k, d]."""
-        attended = attention.flatten(3).transpose(2, 3)
+        attended = _rows(attention.flatten(3).transpose(2, 3))
         return keep_tokens(features, indices) + self.attention(keep_tokens(attended, indices))

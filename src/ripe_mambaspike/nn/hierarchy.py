@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ripe_mambaspike.nn.mamba import CausalMamba
@@ -18,11 +19,23 @@ def pool_tokens(tokens: Tensor, ratio: int) -> Tensor:
     """
     if ratio == 1:
         return tokens
+    if torch.compiler.is_exporting():
+        return _pool_padded(tokens, ratio)
     whole = tokens.shape[2] // ratio * ratio
     pooled = tokens[:, :, :whole].unflatten(2, (-1, ratio)).mean(3) if whole else tokens[:, :, :0]
     if whole == tokens.shape[2]:
         return pooled
     return torch.cat((pooled, tokens[:, :, whole:].mean(2, keepdim=True)), 2)
+
+
+def _pool_padded(tokens: Tensor, ratio: int) -> Tensor:
+    """`pool_tokens` without a branch on how many tokens there are, which may be a symbol."""
+    batch, steps, count, width = tokens.shape
+    cells = (count + ratio - 1) // ratio
+    padded = F.pad(tokens, (0, 0, 0, cells * ratio - count))
+    first = torch.arange(cells, device=tokens.device) * ratio
+    members = (count - first).clamp(max=ratio).to(tokens.dtype)
+    return padded.reshape(batch, steps, cells, ratio, width).sum(3) / members.unsqueeze(1)
 
 
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:

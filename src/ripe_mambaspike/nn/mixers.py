@@ -60,7 +60,11 @@ class GRUBlock(nn.Module):
         self.merge = nn.Linear(2 * hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.merge(self.gru(self.norm(x))[0])
+        if not torch.compiler.is_exporting():
+            return self.merge(self.gru(self.norm(x))[0])
+        weights = [getattr(self.gru, name) for name in self.gru._flat_weights_names]  # also where they are parametrized
+        start = x.new_zeros(2, x.shape[0], self.gru.hidden_size)
+        return self.merge(torch.gru(self.norm(x), start, weights, True, 1, 0.0, False, True, True)[0])
 
 
 class ConvBlock(nn.Module):

@@ -22,19 +22,36 @@ class TokenSelection(nn.Module):
         if self.keep is None:
             return None, {}
         counts = spikes.detach().float().sum(2).flatten(2)  # [B, T, N]
-        fired = counts > 0
-        first = fired.float().argmax(1) + (first_step if isinstance(first_step, int) else first_step.unsqueeze(1))
-        earliness = torch.where(fired.any(1), torch.exp(-first.float()), torch.zeros_like(counts[:, 0]))
+        steps = torch.arange(counts.shape[1], device=counts.device)
+        steps = steps + first_step if isinstance(first_step, int) else steps + first_step.unsqueeze(1)
+        early = torch.exp(-steps.to(counts.dtype)).unsqueeze(-1)  # [T, 1] or [B, T, 1]
+        earliness = torch.where(counts > 0, early, torch.zeros_like(early)).amax(1)
         count = counts.sum(1)
         if initial_state:
             before = initial_state["earliness"]
-            count, earliness = initial_state["count"] + count, torch.where(before > 0, before, earliness)
-        return self.activity * count + self.earliness * earliness, {"count": count, "earliness": earliness}
+            count, earliness = initial_state["count"] + count, torch.maximum(before, earliness)
+        return self.score(count, earliness), {"count": count, "earliness": earliness}
+
+    def score(self, count: Tensor, earliness: Tensor) -> Tensor:
+        """Of every position [B, N], by its spikes and by how early the first one was."""
+        return self.activity * count + self.earliness * earliness
 
     def select(self, scores: Tensor) -> Tensor:
         """The positions kept, in raster order and the same for every step: [B, N] → [B, k]."""
+        if torch.compiler.is_exporting():
+            return _highest(scores, self.keep or 0)
         best = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
         return best.sort(1).values
+
+
+def _highest(scores: Tensor, keep: int) -> Tensor:
+    """`select` by counting the higher scores of every position: other runtimes have no stable sort."""
+    places = torch.arange(scores.shape[1], device=scores.device)
+    mine, other = scores.unsqueeze(2), scores.unsqueeze(1)
+    ahead = (other > mine) | ((other == mine) & (places < places.unsqueeze(1)))
+    rank = ahead.to(torch.int64).sum(2)
+    kept = torch.where(rank < keep, places, scores.shape[1])
+    return torch.topk(kept, keep, dim=1, largest=False, sorted=True).values
 
 
 def keep_tokens(tokens: Tensor, indices: Tensor | None) -> Tensor:

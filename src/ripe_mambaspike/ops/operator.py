@@ -221,7 +221,8 @@ def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> 
     if len(table) == 1:
         return table.expand(steps, -1).contiguous()
     if isinstance(first_step, Tensor):
-        return table[first_step[:, None] + torch.arange(steps, device=first_step.device)]
+        rows = first_step[:, None] + torch.arange(steps, device=first_step.device)
+        return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if first_step + steps > len(table):
         raise InputError(
             f"first_step: expected first_step + steps up to {len(table)}, got {first_step} + {steps}",

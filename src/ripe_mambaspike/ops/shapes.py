@@ -17,3 +17,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 def like_input(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in the input's precision; where the input was of whole numbers, as it is."""
     return x.to(dtype) if dtype.is_floating_point else x
+
+
+def packed(x: Tensor) -> Tensor:
+    """x laid out in the order of its dimensions: a copy, made without asking whether a traced size is 1."""
+    return x.clone(memory_format=torch.contiguous_format)

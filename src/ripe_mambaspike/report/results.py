@@ -104,7 +104,7 @@ def confusion(run: RunData) -> dict[str, Any] | None:
     if not run.confusion:
         return None
     names = [run.name_of(index) for index in range(len(run.confusion))]
-    mistakes = [
+    mistakes: list[dict[str, Any]] = [
         {"true": names[row], "predicted": names[column], "count": count, "total": sum(values)}
         for row, values in enumerate(run.confusion)
         for column, count in enumerate(values)

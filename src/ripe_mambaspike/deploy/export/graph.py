@@ -1,38 +1,34 @@
-"""A deployed network as graphs that exporters take: the whole clip, one step of the front-end, and the rest.
+"""A deployed network as graphs that exporters take: the whole clip, one step, and the rest.
 
-    clip   x [B, T, 2, H, W] → logits [B, T, classes]
-    step   (x [B, 2, H, W], step [], states…) → (features [B, N, d], attention [B, C, h, w], states…)
-    tail   (features [B, T, N, d], attention [B, T, C, h, w]) → logits [B, T, classes]
+    clip   x [B, T, 2, H, W] → logits [B, T, num_classes]
+    step   (x [B, 2, H, W], step [], states…) → (features [B, N, d], attention [B, C, h, w], next states…)
+    tail   (features [B, T, N, d], attention [B, T, C, h, w]) → logits [B, T, num_classes]
 
-T steps in a row and then the tail give the clip's logits. All are plain PyTorch operations with a number of nodes
-that does not depend on the sizes; batch, height and width may be symbols, T is fixed.
+T steps in a row and then the tail give the clip's logits. A causal network has no tail: its step gives (logits
+[B, num_classes], next states…). The graphs call the network itself (`RipeMambaSpike.reference_front_end`), whose
+operators take a form that other runtimes know while torch.export traces them; states have the network's own names.
+Batch, height and width may be symbols, T is fixed.
 """
 
-import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from ripe_mambaspike.deploy.export.graph_front import FrontEnd
-from ripe_mambaspike.deploy.export.graph_tail import Tail
-from ripe_mambaspike.deploy.forms import require_form
+from ripe_mambaspike.deploy.export.prepare import prepare
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
-from ripe_mambaspike.models.described import sync_num_classes
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import Stored
+from ripe_mambaspike.nn.forward_mode import HARD
+from ripe_mambaspike.nn.state import State, below, prefixed
 
-if TYPE_CHECKING:
-    from ripe_mambaspike.models.stored import Stored
-
-NEXT = "next."  # before the name of a state that a step hands on
 GRAPH_KINDS = ("clip", "step", "tail")
-SALIENCE = ("tokens.total", "tokens.earliness")  # states that the tail of a network with selected tokens reads
+NEXT = "next."  # before the name of a state that a step hands on
 
 
 @dataclass(frozen=True)
@@ -46,51 +42,12 @@ class Graph:
     facts: Mapping[str, Any]  # name, time_steps and num_classes, for the file
 
 
-def clip_graph(
-    model: RipeMambaSpike,
-    height: int,
-    width: int,
-    stored: "Mapping[str, Stored] | None" = None,
-    *,
-    steps: int | None = None,
-) -> Graph:
-    """The whole network over T = `steps` steps, all that it was made for unless given."""
-    module = _Clip(_prepared(model, stored), _checked_steps(model, steps))
-    return _graph("clip", module, model, height, width)
-
-
-def step_graph(model: RipeMambaSpike, height: int, width: int, stored: "Mapping[str, Stored] | None" = None) -> Graph:
-    """The front-end for one step, every state an input and an output."""
-    return _graph("step", _Step(_prepared(model, stored)), model, height, width)
-
-
-def tail_graph(
-    model: RipeMambaSpike,
-    height: int,
-    width: int,
-    stored: "Mapping[str, Stored] | None" = None,
-    *,
-    steps: int | None = None,
-) -> Graph:
-    """From the features and attention of T steps to the logits; with selected tokens also two states of the last."""
-    module = _Tail(_prepared(model, stored), _checked_steps(model, steps))
-    return _graph("tail", module, model, height, width)
-
-
-def initial_states(graph: Graph, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
-    """The states of a step graph before the first step: zeros."""
-    return resized(graph, batch, height, width).example[2:]
-
-
-def resized(graph: Graph, batch: int, height: int, width: int) -> Graph:
-    """The same graph with an example of another batch and size."""
-    module: Any = graph.module
-    return dataclasses.replace(graph, example=module.example(batch, height, width))
-
-
 def graph_kinds(config: RipeConfig, wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The graphs to write of a network: those wanted, or all."""
-    return tuple(wanted) or GRAPH_KINDS
+    """The graphs to write of a network: those wanted, or all it has."""
+    kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
+    if other := [kind for kind in wanted if kind not in kinds]:
+        raise ConfigError(f"graphs: expected some of {', '.join(kinds)}, got {other[0]}", field="graphs")
+    return tuple(wanted) or kinds
 
 
 def make_graph(
@@ -98,23 +55,175 @@ def make_graph(
     model: RipeMambaSpike,
     height: int,
     width: int,
-    stored: "Mapping[str, Stored] | None" = None,
+    stored: Mapping[str, Stored] | None = None,
     *,
     time_steps: int | None = None,
 ) -> Graph:
-    """A graph by its kind."""
-    if kind == "step":
-        return step_graph(model, height, width, stored)
-    make = clip_graph if kind == "clip" else tail_graph
-    return make(model, height, width, stored, steps=time_steps)
+    """One graph of a deployed network, over `time_steps` steps (all that it was made for unless given).
+
+    `stored` are weights that stay int8 or float16 in the graph and are widened where they are used.
+    """
+    if min(height, width) < MIN_SIDE:
+        raise ConfigError(f"in_size: expected at least {MIN_SIDE}×{MIN_SIDE}, got {height}×{width}", field="in_size")
+    prepared = prepare(model, stored)
+    config = prepared.config
+    graph_kinds(config, (kind,))
+    most = config.max_time_steps
+    steps = config.time_steps if time_steps is None else time_steps
+    if steps < 1 or (most is not None and steps > most):
+        raise ConfigError(f"time_steps: expected an int from 1 to {most}, got {steps}", field="time_steps")
+    module = {"clip": _Clip, "step": _Step, "tail": _Tail}[kind](prepared, steps).eval()
+    module.size = (height, width)
+    facts = {"name": model.name, "time_steps": steps, "num_classes": config.num_classes}
+    return Graph(kind, module, module.example(1, height, width), module.inputs, module.outputs, module.axes, facts)
 
 
-def step_states(config: RipeConfig, batch: int, height: int, width: int) -> dict[str, Tensor]:
+def resized(graph: Graph, batch: int, height: int, width: int) -> Graph:
+    """The same graph with an example of another batch and size."""
+    module: Any = graph.module
+    return replace(graph, example=module.example(batch, height, width))
+
+
+def step_states(
+    config: RipeConfig, batch: int, height: int, width: int, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
     """The states of a step graph before the first step, by name: zeros."""
-    with torch.device("meta"):
-        front = FrontEnd(build(config, config.architecture))  # type: ignore[arg-type]
-    shapes = front.state_shapes(batch, height, width)
-    return {name: torch.zeros(shape) for name, shape in zip(front.state_names, shapes, strict=True)}
+    shapes = _state_shapes(config, batch, height, width)
+    return {
+        name: torch.zeros(shape, dtype=dtype if kind == torch.float32 and not name.startswith("tokens.") else kind)
+        for name, (shape, kind) in shapes.items()
+    }
+
+
+@lru_cache(8)
+def _state_shapes(
+    config: RipeConfig, batch: int, height: int, width: int
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Of every state that a step hands on, found by running one step without numbers.
+
+    An attention's last spikes are the second convolution's last inputs, and handed on once.
+    """
+    with torch.device("meta"), torch.no_grad():
+        model = build(config, config.architecture).eval()
+        assert isinstance(model, RipeMambaSpike)
+        state = _step(model, torch.zeros(batch, 1, 2, height, width), None, 0)[-1]
+    return {name: (tuple(value.shape), value.dtype) for name, value in state.items() if _own(name, state)}
+
+
+def _own(name: str, state: Mapping[str, Any]) -> bool:
+    return not (name.endswith(".attention.spikes") and _alias(name) in state)
+
+
+def _alias(name: str) -> str:
+    return name.replace(".attention.spikes", ".second_conv.input")
+
+
+def _step(
+    model: RipeMambaSpike, x: Tensor, state: State | None, first_step: int | Tensor
+) -> tuple[tuple[Tensor, ...], State]:
+    """One step x [B, 1, 2, H, W]: (features, attention), or the logits of a causal network; and what is left."""
+    front = model.reference_front_end(x, HARD, state, first_step)
+    if not model.config.causal:
+        return (front.features, front.attention), front.state
+    tokens, left = model.hierarchy.forward_with_state(
+        model.bridge(front.features, front.attention), below(state, "hierarchy")
+    )
+    return (_head(model, tokens),), front.state | prefixed("hierarchy", left)
+
+
+def _classify(model: RipeMambaSpike, features: Tensor, attention: Tensor, indices: Tensor | None) -> Tensor:
+    """The logits of a whole recording, over the network's modules."""
+    return _head(model, model.hierarchy(model.bridge(features, attention, indices)))
+
+
+def _head(model: RipeMambaSpike, tokens: Tensor) -> Tensor:
+    logits: Tensor = model.head(tokens.mean(2))
+    return logits
+
+
+class _GraphModule(nn.Module):
+    """Holds the network; says what its inputs and outputs are."""
+
+    size: tuple[int, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ("logits",)
+    axes: dict[str, dict[int, str]]
+
+    def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
+        super().__init__()
+        self.model, self.time_steps, self.dtype = model, time_steps, model.dtype
+
+    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+
+class _Clip(_GraphModule):
+    def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
+        super().__init__(model, time_steps)
+        self.inputs, self.axes = ("x",), {"x": {0: "batch", 3: "height", 4: "width"}}
+
+    def forward(self, x: Tensor) -> Tensor:
+        front = self.model.reference_front_end(x)
+        scores = front.token_scores
+        indices = None if scores is None else self.model.tokens.select(scores)
+        return _classify(self.model, front.features, front.attention, indices)
+
+    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
+        return (torch.zeros(batch, self.time_steps, 2, height, width, dtype=self.dtype),)
+
+
+class _Step(_GraphModule):
+    def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
+        super().__init__(model, time_steps)
+        names = tuple(_state_shapes(model.config, 1, MIN_SIDE, MIN_SIDE))
+        self.inputs = ("x", "step", *names)
+        self.outputs = ("logits",) if model.config.causal else ("features", "attention")
+        self.outputs += tuple(NEXT + name for name in names)
+        self.axes = {"x": {0: "batch", 2: "height", 3: "width"}, **{name: _state_axes(name) for name in names}}
+
+    def forward(self, x: Tensor, step: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        state = dict(zip(self.inputs[2:], states, strict=True))
+        state |= {name.replace("second_conv.input", "attention.spikes"): value for name, value in state.items()}
+        outputs, left = _step(self.model, x.unsqueeze(1), state, step.reshape(1))
+        return (*(value.squeeze(1) for value in outputs), *(left[name] for name in self.inputs[2:]))
+
+    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
+        states = step_states(self.model.config, batch, height, width, self.dtype)
+        x = torch.zeros(batch, 2, height, width, dtype=self.dtype)
+        return x, torch.zeros((), dtype=torch.int64), *states.values()
+
+
+class _Tail(_GraphModule):
+    def __init__(self, model: RipeMambaSpike, time_steps: int) -> None:
+        super().__init__(model, time_steps)
+        scores = () if model.config.num_tokens is None else ("tokens.count", "tokens.earliness")
+        self.inputs = ("features", "attention", *scores)
+        self.axes = {"features": {0: "batch", 2: "positions"}, "attention": {0: "batch", 3: "height3", 4: "width3"}}
+        self.axes |= {name: {0: "batch", 1: "positions"} for name in scores}
+
+    def forward(self, features: Tensor, attention: Tensor, *scores: Tensor) -> Tensor:
+        indices = self.model.tokens.select(self.model.tokens.score(*scores)) if scores else None
+        return _classify(self.model, features, attention, indices)
+
+    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
+        config = self.model.config
+        rows, columns = config.grids(height, width)[-1]
+        return (
+            torch.zeros(batch, self.time_steps, rows * columns, config.embed_dims[0], dtype=self.dtype),
+            torch.zeros(batch, self.time_steps, config.stage_channels[-1], rows, columns, dtype=self.dtype),
+            *(torch.zeros(batch, rows * columns) for _ in self.inputs[2:]),
+        )
+
+
+def _state_axes(name: str) -> dict[int, str]:
+    """Which dimensions of a state are free: the batch, and the sides of a map."""
+    part, *rest = name.split(".")
+    if part == "tokens":
+        return {0: "batch", 1: "positions"}
+    if part == "hierarchy" or rest[-1] == "weight":
+        return {0: "batch"}
+    level = 3 if part == "bridge" else int(rest[0]) + (rest[1:] != ["first_conv", "input"])
+    return {0: "batch", 2: f"height{level or ''}", 3: f"width{level or ''}"}
 
 
 def refuse_dynamic(graph: Graph, name: str) -> None:
@@ -124,128 +233,3 @@ def refuse_dynamic(graph: Graph, name: str) -> None:
         raise ConfigError(
             f"static: expected true for {name}, which is for one size, got free {', '.join(sizes)}", field="static"
         )
-
-
-class _Clip(nn.Module):
-    def __init__(self, model: RipeMambaSpike, steps: int) -> None:
-        super().__init__()
-        self.front, self.tail = FrontEnd(model), Tail(model)
-        self.steps, self.dtype = steps, model.dtype
-        self.inputs, self.outputs = ("x",), ("logits",)
-        self.axes = {"x": {0: "batch", 3: "height", 4: "width"}}
-
-    def forward(self, x: Tensor) -> Tensor:
-        features, attention, states = self.front(x)
-        salience = (states[name] for name in SALIENCE if name in states)
-        logits: Tensor = self.tail(features, attention, *salience)
-        return logits
-
-    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
-        return (torch.zeros(batch, self.steps, 2, height, width, dtype=self.dtype),)
-
-
-class _Step(nn.Module):
-    def __init__(self, model: RipeMambaSpike) -> None:
-        super().__init__()
-        self.front, self.dtype = FrontEnd(model), model.dtype
-        names = self.front.state_names
-        self.inputs = ("x", "step", *names)
-        self.outputs = ("features", "attention", *(NEXT + name for name in names))
-        self.axes = {"x": {0: "batch", 2: "height", 3: "width"}}
-        for name in names:
-            level = 3 if name.startswith(("bridge", "tokens")) else int(name[5]) - name.endswith(".input")
-            across = {2: f"height{level or ''}", 3: f"width{level or ''}"}
-            self.axes[name] = {0: "batch", **({1: "positions"} if name in SALIENCE else across)}
-
-    def forward(self, x: Tensor, step: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        named = dict(zip(self.inputs[2:], states, strict=True))
-        features, attention, left = self.front(x.unsqueeze(1), step, named)
-        return (features.squeeze(1), attention.squeeze(1), *(left[name] for name in self.inputs[2:]))
-
-    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
-        shapes = self.front.state_shapes(batch, height, width)
-        states = [
-            torch.zeros(shape, dtype=torch.float32 if name in SALIENCE else self.dtype)
-            for name, shape in zip(self.inputs[2:], shapes, strict=True)
-        ]
-        return torch.zeros(batch, 2, height, width, dtype=self.dtype), torch.zeros((), dtype=torch.int64), *states
-
-
-class _Tail(nn.Module):
-    def __init__(self, model: RipeMambaSpike, steps: int) -> None:
-        super().__init__()
-        self.tail, self.config = Tail(model), model.config
-        self.steps, self.dtype = steps, model.dtype
-        self.inputs = ("features", "attention", *(() if model.config.num_tokens is None else SALIENCE))
-        self.outputs = ("logits",)
-        self.axes = {"features": {0: "batch", 2: "positions"}, "attention": {0: "batch", 3: "height3", 4: "width3"}}
-        self.axes |= {name: {0: "batch", 1: "positions"} for name in self.inputs[2:]}
-
-    def forward(self, features: Tensor, attention: Tensor, *salience: Tensor) -> Tensor:
-        logits: Tensor = self.tail(features, attention, *salience)
-        return logits
-
-    def example(self, batch: int, height: int, width: int) -> tuple[Tensor, ...]:
-        config = self.config
-        rows, columns = config.grids(height, width)[-1]
-        return (
-            torch.zeros(batch, self.steps, rows * columns, config.embed_dims[0], dtype=self.dtype),
-            torch.zeros(batch, self.steps, config.stage_channels[-1], rows, columns, dtype=self.dtype),
-            *(torch.zeros(batch, rows * columns) for _ in self.inputs[2:]),
-        )
-
-
-class _Expanded(nn.Module):
-    """A weight that stays whole numbers or half precision and is expanded wherever it is read."""
-
-    scale: Tensor | None
-
-    def __init__(self, stored: "Stored", dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.register_buffer("scale", None if stored.scale is None else stored.scale.detach())
-
-    def forward(self, values: Tensor) -> Tensor:
-        wide = values.float()
-        return (wide if self.scale is None else wide * self.scale).to(self.dtype)
-
-
-def _prepared(model: Any, stored: "Mapping[str, Stored] | None") -> RipeMambaSpike:
-    """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
-    model = require_form(model, "export", "deployed")
-    if model.config.causal:
-        raise ConfigError(f"causal: expected false for export, got true of '{model.name}'", field="causal")
-    sync_num_classes(model)
-    prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-    if prepared.dtype != torch.float64:
-        prepared = prepared.float()
-    dtype = prepared.dtype
-    shapes = {name: parameter.shape for name, parameter in prepared.named_parameters()}
-    for name, one in (stored or {}).items():
-        if name not in shapes or one.values.shape != shapes[name]:
-            raise ConfigError(
-                f"stored: expected weights of '{model.name}', got {name} of shape {tuple(one.values.shape)}",
-                field="stored",
-            )
-        part, _, last = name.rpartition(".")
-        module = prepared.get_submodule(part)
-        setattr(module, last, nn.Parameter(one.values.detach().clone(), requires_grad=False))
-        parametrize.register_parametrization(module, last, _Expanded(one, dtype), unsafe=True)
-    return prepared
-
-
-def _checked_steps(model: Any, steps: int | None) -> int:
-    most: int = model.config.time_steps
-    if steps is not None and not 1 <= steps <= most:
-        raise ConfigError(f"time_steps: expected an int from 1 to {most}, got {steps}", field="time_steps")
-    return most if steps is None else steps
-
-
-def _graph(kind: str, module: Any, model: RipeMambaSpike, height: int, width: int) -> Graph:
-    if min(height, width) < MIN_SIDE:
-        raise ConfigError(f"in_size: expected at least 8×8, got {height}×{width}", field="in_size")
-    steps = model.config.time_steps if kind == "step" else module.steps
-    module.eval()
-    module.size = (height, width)
-    facts = {"name": model.name, "time_steps": steps, "num_classes": model.config.num_classes}
-    return Graph(kind, module, module.example(1, height, width), module.inputs, module.outputs, module.axes, facts)

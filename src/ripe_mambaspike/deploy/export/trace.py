@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
+from ripe_mambaspike.deploy.export.common import silenced
 from ripe_mambaspike.deploy.export.graph import Graph, resized
-from ripe_mambaspike.deploy.export.graph_scan import MAX_TOKENS
 from ripe_mambaspike.errors import ConfigError, InputError
+from ripe_mambaspike.ops.mamba_inner.traced_scan import MAX_TOKENS
 
 MIN_TRACED_SIZE = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
 
@@ -18,13 +19,16 @@ def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedP
     Sizes of 0 and 1 are not treated apart, so one program serves every batch and every size from 8×8 on.
     """
     try:
-        with torch.no_grad():
-            return _traced(graph, dynamic)
+        with torch.no_grad(), silenced():
+            program = _traced(graph, dynamic)
     except Exception as error:  # torch.export has many ways to say that it cannot
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         hint = "; --static may help" if dynamic else ""
         message = f"model: expected a {graph.kind} graph that torch.export can trace, got {first}{hint}"
         raise ConfigError(message, field="model") from error
+    program.graph.eliminate_dead_code()  # what the network reports beside its outputs
+    program.graph_module.recompile()
+    return program
 
 
 def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:

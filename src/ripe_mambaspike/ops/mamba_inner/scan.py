@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ripe_mambaspike.ops.mamba_inner.traced_scan import traced_scan
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 MAX_CHUNK = 32
@@ -45,6 +46,9 @@ def selective_scan(
     dtype = x.dtype
     tensors = map(at_least_float32, (x, delta, decay, input_weight, output_weight))
     x, delta, decay, input_weight, output_weight = tensors
+    if torch.compiler.is_exporting():
+        y, final = traced_scan(x, delta, decay, input_weight, output_weight, initial_state)
+        return (y if skip is None else y + x * at_least_float32(skip)).to(dtype), final
     if initial_state is None:
         initial_state = x.new_zeros(x.shape[0], *decay.shape)
     layout = _Layout(x.shape[1], chunk or max(1, min(MAX_CHUNK, math.isqrt(x.shape[1]))))

@@ -24,6 +24,8 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def positive_feature(z: Tensor) -> Tensor:
     """φ(z) = exp(min(z, 0)) + max(z, 0): ELU(z) + 1 without the cancellation that rounds it to 0 below −20."""
+    if torch.compiler.is_exporting():
+        return torch.exp(z.clamp(max=0)) + torch.relu(z)
     return _PositiveFeature.apply(z)
 
 
@@ -35,7 +37,7 @@ def project(x: Tensor, factors: Factors) -> Tensor:
             x = torch.bmm(factor.expand(batch * steps, -1, -1), x.flatten(0, 1)).unflatten(0, (batch, steps))
         else:
             groups = factor.shape[0]
-            x = (factor @ x.unflatten(2, (groups, -1))).flatten(2, 3)
+            x = batched_product(factor.expand(batch, steps, -1, -1, -1), x.unflatten(2, (groups, -1))).flatten(2, 3)
     return x
 
 
@@ -49,11 +51,16 @@ def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     Each A is a convex combination of the values and zero; rounding is not allowed to leave that hull.
     """
-    return _ConvexAttention.apply(positive_feature(query), positive_feature(key), value)
+    query, key = positive_feature(query), positive_feature(key)
+    if torch.compiler.is_exporting():
+        return _traced_attention(query, key, value)
+    return _ConvexAttention.apply(query, key, value)
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
     """`A = σ(QKᵀ)V`, the unnormalized control, over blocks of queries so that N×N is never held whole."""
+    if torch.compiler.is_exporting():  # how many blocks there are would be fixed
+        return batched_product(value, torch.sigmoid(batched_product(key, query, transposed=0)))
     out = [value @ torch.sigmoid(key.transpose(-1, -2) @ q) for q in query.split(block, -1)]
     return torch.cat(out, -1)
 
@@ -83,7 +90,8 @@ def ds_mpa(
 
 def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """The cheap control: `A = σ(W U + b)` and `A X`. [B, T, C, N] twice, weight [C, C] → (gated, A)."""
-    gate = torch.sigmoid(weight @ potential + bias[:, None])
+    projected = project(potential, (weight,)) if torch.compiler.is_exporting() else weight @ potential
+    gate = torch.sigmoid(projected + bias[:, None])
     return gate * features, gate
 
 
@@ -110,6 +118,25 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
         NormFireInputs(out, None, None, *neuron, i.relaxed, i.sharpness, False, *state)
     )
     return spikes, operand, attention, *finals
+
+
+def _traced_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """`_ConvexAttention` without writing in place."""
+    scale = _normalizer(query, key.sum(-1, keepdim=True))
+    low, high = value.amin(-1, keepdim=True).clamp(max=0), value.amax(-1, keepdim=True).clamp(min=0)
+    attention = batched_product(batched_product(key, value, transposed=1), query, transposed=0) / scale
+    return torch.minimum(torch.maximum(attention, low), high)
+
+
+def batched_product(first: Tensor, second: Tensor, transposed: int | None = None) -> Tensor:
+    """Matrix products over the leading dimensions, which are the same in both; one of the two (0, 1) may be transposed.
+
+    As `@` computes it, but without asking for sizes, which an export would fix.
+    """
+    pair = [first.flatten(0, -3), second.flatten(0, -3)]
+    if transposed is not None:
+        pair[transposed] = pair[transposed].transpose(1, 2)
+    return torch.bmm(*pair).unflatten(0, first.shape[:-2])
 
 
 def _normalizer(query: Tensor, key_sum: Tensor) -> Tensor:
@@ -140,11 +167,11 @@ class _ConvexAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mixed = key @ value.transpose(-1, -2)  # [C, C] for every step
+        mixed = batched_product(key, value, transposed=1)  # [C, C] for every step
         key_sum = key.sum(-1, keepdim=True).to(key.dtype)
         scale = _normalizer(query, key_sum)
         low, high = value.amin(-1, keepdim=True).clamp_(max=0), value.amax(-1, keepdim=True).clamp_(min=0)
-        attention = (mixed.transpose(-1, -2) @ query).div_(scale).clamp_(low, high)
+        attention = batched_product(mixed, query, transposed=0).div_(scale).clamp_(low, high)
         ctx.save_for_backward(query, key, value, mixed, key_sum, scale, attention)
         return attention
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.operator import differentiate, spikes_as
 from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, RateState
-from ripe_mambaspike.ops.shapes import at_least_float32, like_input
+from ripe_mambaspike.ops.shapes import at_least_float32, like_input, packed
 
 
 def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
@@ -36,6 +36,37 @@ def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
     return differentiate(rates, spikes, (i.grad,))
 
 
+def pool_to_grid(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Means over the cells of a coarser grid, as adaptive pooling divides it: [B', C, H, W] → [B', C, h, w]."""
+    height, width = x.shape[-2:]
+    if torch.compiler.is_exporting():
+        return x if (height is grid[0] and width is grid[1]) else _pool_by_products(x, grid)
+    if height % grid[0] == 0 and width % grid[1] == 0:  # the same cells, by the faster of two functions
+        return F.avg_pool2d(x, (height // grid[0], width // grid[1]))
+    return F.adaptive_avg_pool2d(x, grid)
+
+
+def _pool_by_products(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The same for sizes that are symbols: two products with matrices of zeros and ones, exact for spikes."""
+    images, channels, height, width = x.shape
+    rows, tall = _cells(height, grid[0], x)
+    columns, wide = _cells(width, grid[1], x)
+    narrow = (x.flatten(0, 2) @ columns.transpose(0, 1)).reshape(images * channels, height, grid[1])
+    low = packed(narrow.transpose(1, 2)).flatten(0, 1) @ rows.transpose(0, 1)
+    pooled = packed(low.reshape(images, channels, grid[1], grid[0]).transpose(2, 3))
+    return pooled / tall.unsqueeze(1) / wide
+
+
+def _cells(size: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of `size` places belong to each of `count` cells [count, size], and how many [count]."""
+    cell = torch.arange(count, device=like.device)
+    start = torch.div(cell * size, count, rounding_mode="trunc")
+    stop = torch.div((cell + 1) * size + (count - 1), count, rounding_mode="trunc")
+    place = torch.arange(size, device=like.device)
+    inside = (place >= start.unsqueeze(1)) & (place < stop.unsqueeze(1))
+    return inside.to(like.dtype), (stop - start).to(like.dtype)
+
+
 def cumulative_rates(
     spikes: Tensor, initial_state: Tensor | None = None, *, first_step: int | Tensor = 0
 ) -> tuple[Tensor, Tensor]:
@@ -46,7 +77,8 @@ def cumulative_rates(
     counts = at_least_float32(spikes).cumsum(1)
     steps, trailing = spikes.shape[1], [1] * (spikes.ndim - 2)
     before = torch.zeros_like(counts[:, :1])
-    first = torch.as_tensor(first_step, device=spikes.device, dtype=counts.dtype).reshape(-1, 1, *trailing)
+    first = first_step if isinstance(first_step, Tensor) else torch.tensor(first_step, device=spikes.device)
+    first = first.to(counts.dtype).reshape(-1, 1, *trailing)
     if initial_state is not None:
         counts = counts + initial_state.unsqueeze(1)
         before = initial_state.unsqueeze(1) / first.clamp(min=1)  # a count of zeros where nothing came before
@@ -66,7 +98,7 @@ def leaky_rates(
     """
     wide = at_least_float32(spikes)
     if initial_state is None:
-        total, weight = torch.zeros_like(wide[:, 0]), wide.new_zeros(len(wide), dtype=torch.float64)
+        total, weight = torch.zeros_like(wide[:, 0]), wide.new_zeros(wide.shape[0], dtype=torch.float64)
     else:
         total, weight = initial_state.count, initial_state.weight
     trailing = [1] * (total.ndim - 1)

@@ -1,31 +1,33 @@
 """The selective scan for exported graphs: plain functions of tensors, with as many nodes whatever the length.
 
-The same idea as `ops.scan`: all chunks of K positions advance together, what they hand to each other is combined by
+The same idea as `scan.py`: all chunks of K positions advance together, what they hand to each other is combined by
 doubling. Here K is fixed, the number of chunks M may be a symbol, and where it is one the doublings are as many as the
 longest sequence needs (those beyond log₂ M change nothing). Every exponent is at most zero and no quotient is formed:
 nothing can overflow.
 
-Glossary: L tokens, D channels, N states a channel; inside, tensors are [K, M, …, D, N] or parts of it.
+Glossary: L tokens, D channels, N states a channel; inside, tensors are [K, M, B, D, N] or parts of it.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.graph_ops import packed
+from ripe_mambaspike.ops.shapes import packed
 
 CHUNK = 32  # K
 DOUBLINGS = 13  # where M is a symbol
-MAX_TOKENS = CHUNK * 2**DOUBLINGS  # tokens that a graph of any length can take: 262,144
+MAX_TOKENS = CHUNK * 2**DOUBLINGS  # that a graph of any length can take: 262,144
 
 
-def scan(x: Tensor, delta: Tensor, decay: Tensor, input_weight: Tensor, output_weight: Tensor) -> Tensor:
-    """`h_l = exp(Δ_l A) h_{l−1} + Δ_l B_l x_l`, `y_l = C_l h_l` from h = 0.
+def traced_scan(
+    x: Tensor, delta: Tensor, decay: Tensor, input_weight: Tensor, output_weight: Tensor, initial_state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`h_l = exp(Δ_l A) h_{l−1} + Δ_l B_l x_l`, `y_l = C_l h_l`.
 
-    x, delta [S, B, L, D] (delta ≥ 0); decay A [S, 1, D, N] (negative); input_weight B and output_weight C
-    [S, B, L, N]; S sequences with an A each go together. Returns y [S, B, L, D].
+    x, delta [B, L, D] (delta ≥ 0); decay A [D, N] (negative); input_weight B and output_weight C [B, L, N]; state
+    [B, D, N]. Returns (y [B, L, D], final state).
     """
-    length = x.shape[2]
+    length = x.shape[1]
     x, delta, into, out_of = (_cut(part) for part in (x, delta, input_weight, output_weight))
     inputs = (delta * x).unsqueeze(-1) * into.unsqueeze(-2)
     shape = inputs.shape
@@ -36,39 +38,31 @@ def scan(x: Tensor, delta: Tensor, decay: Tensor, input_weight: Tensor, output_w
     for drive, kept in zip(others, decays.split(1)[1:], strict=True):
         local.append(torch.addcmul(drive, kept, local[-1]))
     reach = torch.exp(delta.cumsum(0).unsqueeze(-1) * decay)  # how much of a chunk's start is left at each position
-    starts = _hand_over(local[-1].reshape(shape[1], -1), reach[-1].flatten(1)).reshape(shape[1:])
+    begin = torch.zeros_like(inputs[0, :1]) if initial_state is None else initial_state.to(inputs.dtype).unsqueeze(0)
+    leaves = local[-1].reshape(shape[1], -1)
+    starts = _hand_over(leaves, reach[-1].flatten(1), begin.flatten(1)).reshape(shape[1:])
     states = torch.cat(local).reshape(shape) + reach * starts
-    return _join((states @ out_of.unsqueeze(-1)).squeeze(-1), length)
-
-
-def _chunks(length: int) -> int:
-    """M; an expression where the length is a symbol."""
-    return (length + CHUNK - 1) // CHUNK
+    y = (states @ out_of.unsqueeze(-1)).squeeze(-1)
+    return y.permute(2, 1, 0, 3).flatten(1, 2)[:, :length], states[-1, -1]
 
 
 def _cut(x: Tensor) -> Tensor:
-    """[S, B, L, F] → [K, M, S, B, F]; positions past the end are zero, which leaves every state as it is."""
-    sequences, batch, length, features = x.shape
-    count = _chunks(length)
+    """[B, L, F] → [K, M, B, F]; positions past the end are zero, which leaves every state as it is."""
+    batch, length, features = x.shape
+    count = (length + CHUNK - 1) // CHUNK  # an expression where the length is a symbol
     padded = F.pad(x, (0, 0, 0, count * CHUNK - length))
-    return packed(padded.reshape(sequences, batch, count, CHUNK, features).permute(3, 2, 0, 1, 4))
+    return packed(padded.reshape(batch, count, CHUNK, features).permute(2, 1, 0, 3))
 
 
-def _join(y: Tensor, length: int) -> Tensor:
-    """The inverse of `_cut`."""
-    return y.permute(2, 3, 1, 0, 4).flatten(2, 3)[:, :, :length]
-
-
-def _hand_over(leaves: Tensor, total: Tensor) -> Tensor:
+def _hand_over(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
     """What every chunk starts from [M, F], given what each leaves from zero and how much of its start survives it.
 
-    A row of zeros comes first: whatever reaches back beyond the first chunk reads it.
+    The row of the initial state comes first, and nothing survives it: whatever reaches back beyond it adds nothing.
     """
     count = leaves.shape[0]
-    zero = torch.zeros_like(leaves[:1])
     if isinstance(count, int) and count == 1:
-        return zero
-    leaves, total = torch.cat((zero, leaves[:-1])), torch.cat((zero, total[:-1]))
+        return begin
+    leaves, total = torch.cat((begin, leaves[:-1])), torch.cat((torch.zeros_like(begin), total[:-1]))
     doublings = (count - 1).bit_length() if isinstance(count, int) else DOUBLINGS
     steps = torch.tensor([2**doubling for doubling in range(doublings)], device=leaves.device)
     rows = (torch.arange(count, device=leaves.device) - steps.unsqueeze(1)).clamp(min=0)

@@ -1,0 +1,90 @@
+"""A copy of a network that exporters can trace: constants of the neurons computed, small weights kept small."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from ripe_mambaspike.deploy.forms import require_form
+from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.models.described import sync_num_classes
+from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import Stored
+from ripe_mambaspike.nn.neurons import ConstantsNeuron
+from ripe_mambaspike.ops.neurons import Neuron
+
+LAYERS = {"first_neuron": "neurons", "second_neuron": "neurons", "attention": "attention"}  # and their config fields
+
+
+class FrozenNeuron(ConstantsNeuron):
+    """A neuron whose constants by channel are numbers of the graph: every runtime fires at the same ones."""
+
+    decay: Tensor
+    rotation: Tensor | None
+    gain: Tensor
+    threshold: Tensor
+
+    def __init__(self, neuron: ConstantsNeuron, dtype: torch.dtype) -> None:
+        super().__init__()
+        for name, value in neuron.constants(torch.device("cpu"))._asdict().items():
+            self.register_buffer(name, None if value is None else value.detach().to(dtype))
+
+    def constants(self, device: torch.device) -> Neuron:
+        return Neuron(self.decay, self.rotation, self.gain, self.threshold)
+
+
+class _Expanded(nn.Module):
+    """A weight that stays whole numbers or half precision and is expanded wherever it is read."""
+
+    scale: Tensor | None
+
+    def __init__(self, stored: Stored, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.register_buffer("scale", None if stored.scale is None else stored.scale.detach())
+
+    def forward(self, values: Tensor) -> Tensor:
+        wide = values.float()
+        return (wide if self.scale is None else wide * self.scale).to(self.dtype)
+
+
+def prepare(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
+    """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
+    model = require_form(model, "export", "deployed")
+    _require_exportable(model)
+    sync_num_classes(model)
+    prepared = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+    if prepared.dtype != torch.float64:
+        prepared = prepared.float()
+    shapes = {name: parameter.shape for name, parameter in prepared.named_parameters()}
+    for name, one in (stored or {}).items():
+        if name not in shapes or one.values.shape != shapes[name]:
+            raise ConfigError(
+                f"stored: expected weights of '{model.name}', got {name} of shape {tuple(one.values.shape)}",
+                field="stored",
+            )
+        part, _, last = name.rpartition(".")
+        module = prepared.get_submodule(part)
+        setattr(module, last, nn.Parameter(one.values.detach().clone(), requires_grad=False))
+        parametrize.register_parametrization(module, last, _Expanded(one, model.dtype), unsafe=True)
+    for stage in prepared.stages:
+        for name in ("first_neuron", "second_neuron"):
+            if isinstance(neuron := getattr(stage, name), ConstantsNeuron):
+                setattr(stage, name, FrozenNeuron(neuron, prepared.dtype))
+    return prepared
+
+
+def _require_exportable(model: RipeMambaSpike) -> None:
+    """Refuse layers that do not say that torch.export can trace them; nothing is exported as something else."""
+    for level, stage in enumerate(model.stages):
+        for name, field in LAYERS.items():
+            layer = getattr(stage, name)
+            if not getattr(layer, "exportable", False):
+                raise ConfigError(
+                    f"{field}: expected layers with exportable = True, got {type(layer).__name__} in "
+                    f"stages.{level}.{name}",
+                    field=field,
+                )
