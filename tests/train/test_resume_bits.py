@@ -87,11 +87,8 @@ for line in sys.stdin:
             os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-MOVE, LOGGED, REPORT = (
-    "training_run:TrainingRun:_after_step",
-    "training_run:write_log",
-    "training_run:TrainingRun:_test",
-)
+STEP, TEST = "training_run:TrainingRun:_after_step", "training_run:TrainingRun:_test"
+LOGGED = "training_run:write_log"
 # (moment to die at, the checkpoint that is then the last: steps and epochs); each resumes from the one before.
 EVERY_STEP = {
     "plain": [
