@@ -64,7 +64,7 @@ HOSTILE = [
     ("in_size", [10**6, 10**6]),
     ("in_size", 8.5),
     ("num_tokens", 10**15),
-    ("drop_path_rate", float("nan")),
+    ("drop_path_rate", 1.0),
     ("neurons", ["lif"] * 100_000),
     ("stage_channels", "x" * 1_000_000),
 ]

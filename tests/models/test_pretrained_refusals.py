@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save
+from tests.raising import raises
 
 from ripe_mambaspike import dual_kernel, from_pretrained, fuse
 from ripe_mambaspike.errors import ConfigError, RipeError, WeightsError
@@ -19,14 +20,10 @@ def saved(small, tmp_path):
     return small().save_pretrained(tmp_path / "saved")
 
 
-def refused(folder, *words, kind=WeightsError, **options):
-    with pytest.raises(RipeError) as caught:
+def refused(folder, path=None, field=None, kind=RipeError, **options):
+    with raises(kind, field, path) as caught:
         from_pretrained(folder, **options)
-    assert isinstance(caught.value, kind), caught.value
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message, message
+    assert "\n" not in str(caught.value)
 
 
 def rewrite(folder, change):
@@ -44,37 +41,37 @@ def put_weights(folder, data):
 
 
 def test_a_missing_folder(tmp_path):
-    refused(tmp_path / "nowhere", str(tmp_path / "nowhere"))
+    refused(tmp_path / "nowhere", tmp_path / "nowhere")
 
 
 def test_a_file_instead_of_a_folder(saved):
-    refused(saved / "config.json", "config.json", "folder")
+    refused(saved / "config.json", saved / "config.json")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_missing_file(saved, name):
     (saved / name).unlink()
-    refused(saved, str(saved / name))
+    refused(saved, saved / name)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_folder_in_a_files_place(saved, name):
     (saved / name).unlink()
     (saved / name).mkdir()
-    refused(saved, str(saved / name))
+    refused(saved, saved / name)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 100, -1])
 def test_truncated_weights(saved, keep):
     path = saved / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    refused(saved, str(path), "checksum")
+    refused(saved, path, "weights.sha256")
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 100, -1])
 def test_truncated_weights_whose_checksum_fits(saved, keep):
     put_weights(saved, (saved / "model.safetensors").read_bytes()[:keep])
-    refused(saved, str(saved / "model.safetensors"), "safetensors")
+    refused(saved, saved / "model.safetensors")
 
 
 @pytest.mark.parametrize("at", [0, 5000, -1])
@@ -83,69 +80,66 @@ def test_one_flipped_byte(saved, at):
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    refused(saved, str(path), "checksum")
+    refused(saved, path, "weights.sha256")
 
 
 def test_the_weights_of_another_network(saved, small, tmp_path):
     other = small(seed=9).save_pretrained(tmp_path / "other")
     shutil.copy(other / "model.safetensors", saved)
-    refused(saved, str(saved / "model.safetensors"), "checksum")
+    refused(saved, saved / "model.safetensors", "weights.sha256")
 
 
 @pytest.mark.parametrize("text", ["", "{", "not json", "\x00\x01", '{"format": '])
 def test_a_config_that_is_not_json(saved, text):
     (saved / "config.json").write_text(text)
-    refused(saved, str(saved / "config.json"), "JSON")
+    refused(saved, saved / "config.json")
 
 
 def test_a_config_that_is_not_text(saved):
     (saved / "config.json").write_bytes(b"\xff\xfe\x00\x81")
-    refused(saved, str(saved / "config.json"))
+    refused(saved, saved / "config.json")
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("field", "change"),
     [
-        (lambda d: d.clear(), ["ripe-mambaspike"]),
-        (lambda d: d.update(format="timm"), ["ripe-mambaspike"]),
-        (lambda d: d.update(version=3), ["version", "3"]),
-        (lambda d: d.update(version="1"), ["version", "'1'"]),
-        (lambda d: d.update(architecture="resnet"), ["resnet", "mamba-spike"]),
-        (lambda d: d.update(architecture=["resnet"]), ["resnet"]),
-        (lambda d: d.update(config=None), ["config"]),
-        (lambda d: d.update(config=[1]), ["config"]),
-        (lambda d: d.pop("weights"), ["weights"]),
-        (lambda d: d["config"].update(time_stepz=3), ["time_stepz", "time_steps"]),
-        (lambda d: d["config"].update(time_steps="five"), ["time_steps", "five"]),
-        (lambda d: d["config"].update(neurons=["lif", "lif", "other"]), ["neurons", "other"]),
-        (lambda d: d["config"].update(neurons=[["lif"], "lif", "lif"]), ["neurons"]),
-        (lambda d: d["config"].update(attention=["ds-mpa"]), ["attention"]),
-        (lambda d: d["config"].update(stage_channels=[8, 12]), ["stage_channels"]),
-        (lambda d: d["weights"].pop("sha256"), ["checksum"]),
+        ("format", lambda d: d.clear()),
+        ("format", lambda d: d.update(format="timm")),
+        ("version", lambda d: d.update(version=3)),
+        ("version", lambda d: d.update(version="1")),
+        ("architecture", lambda d: d.update(architecture="resnet")),
+        ("architecture", lambda d: d.update(architecture=["resnet"])),
+        ("config", lambda d: d.update(config=None)),
+        ("config", lambda d: d.update(config=[1])),
+        ("weights", lambda d: d.pop("weights")),
+        ("time_stepz", lambda d: d["config"].update(time_stepz=3)),
+        ("time_steps", lambda d: d["config"].update(time_steps="five")),
+        ("time_steps", lambda d: d["config"].update(time_steps=0)),
+        ("form", lambda d: d["config"].update(form="odd")),
+        ("config.tdm", lambda d: d["config"].pop("tdm")),
+        ("neurons", lambda d: d["config"].update(neurons=["lif", "lif", "other"])),
+        ("neurons", lambda d: d["config"].update(neurons=[["lif"], "lif", "lif"])),
+        ("attention", lambda d: d["config"].update(attention=["ds-mpa"])),
+        ("stage_channels", lambda d: d["config"].update(stage_channels=[8, 12])),
+        ("weights.sha256", lambda d: d["weights"].pop("sha256")),
+        ("dtype", lambda d: d.update(dtype="float64")),
+        ("parameters", lambda d: d.update(parameters=3)),
     ],
 )
-def test_a_config_that_says_something_else(saved, change, words):
+def test_a_config_that_says_something_else(saved, field, change):
     rewrite(saved, change)
-    refused(saved, *words, kind=(WeightsError, ConfigError))
-
-
-@pytest.mark.parametrize(
-    "change", [lambda d: d["config"].update(time_steps=0), lambda d: d["config"].update(form="odd")]
-)
-def test_a_bad_value_in_a_config_names_the_file(saved, change):
-    rewrite(saved, change)
-    refused(saved, str(saved / "config.json"), kind=(WeightsError, ConfigError))
+    refused(saved, saved / "config.json", field)
 
 
 def test_a_list_is_not_a_config(saved):
     (saved / "config.json").write_text("[1, 2]")
-    refused(saved, str(saved / "config.json"))
+    refused(saved, saved / "config.json")
 
 
 @pytest.mark.parametrize("field", [{"time_steps": 4}, {"num_classes": 6}, {"tdm": False}, {"form": "deployed"}])
 def test_a_config_for_another_network(saved, field):
     rewrite(saved, lambda document: document["config"].update(field))
-    refused(saved, str(saved / "model.safetensors"))
+    refused(saved, saved / "model.safetensors")
 
 
 def tensors_of(saved, change):
@@ -155,35 +149,35 @@ def tensors_of(saved, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("field", "change"),
     [
-        (lambda t: t.update(extra=torch.zeros(1)), ["extra"]),
-        (lambda t: t.pop("head.bias"), ["head.bias"]),
-        (lambda t: t.clear(), ["lacks"]),
-        (lambda t: t.update({"head.bias": torch.zeros(8)}), ["head.bias", "(8,)", "(7,)"]),
-        (lambda t: t.update({"head.bias": torch.zeros(7, 1)}), ["head.bias", "(7, 1)", "(7,)"]),
-        (lambda t: t.update({"head.bias": torch.zeros(7).double()}), ["float64", "float32"]),
-        (lambda t: t.update({k: v.long() for k, v in t.items()}), ["int64"]),
+        ("extra", lambda t: t.update(extra=torch.zeros(1))),
+        ("head.bias", lambda t: t.pop("head.bias")),
+        (None, lambda t: t.clear()),
+        ("head.bias", lambda t: t.update({"head.bias": torch.zeros(8)})),
+        ("head.bias", lambda t: t.update({"head.bias": torch.zeros(7, 1)})),
+        ("weights", lambda t: t.update({"head.bias": torch.zeros(7).double()})),
+        ("weights", lambda t: t.update({k: v.long() for k, v in t.items()})),
     ],
     ids=["extra", "missing", "empty", "shape", "dimensions", "dtype", "integers"],
 )
-def test_tensors_that_do_not_fit(saved, change, words):
+def test_tensors_that_do_not_fit(saved, field, change):
     tensors_of(saved, change)
-    refused(saved, str(saved / "model.safetensors"), *words)
+    refused(saved, saved / "model.safetensors", field)
 
 
 def test_a_fused_file_for_a_training_network(small, louder, tmp_path):
     model = louder(small())
     deployed, dual = fuse(model, quiet=True), dual_kernel(model, quiet=True)
-    refused(deployed.save_pretrained(tmp_path), str(tmp_path), "deployed", "training", form="training")
-    refused(dual.save_pretrained(tmp_path), str(tmp_path), "dual-kernel", "deployed", form="deployed")
-    refused(tmp_path, "fused", form="fused", kind=ConfigError)
+    refused(deployed.save_pretrained(tmp_path), tmp_path, "form", form="training")
+    refused(dual.save_pretrained(tmp_path), tmp_path, "form", form="deployed")
+    refused(tmp_path, None, "form", form="fused", kind=ConfigError)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for other, word in ((deployed, "deployed"), (dual, "dual-kernel")):
-        with pytest.raises(WeightsError, match=rf"file\.safetensors.*training.*it is a {word} file"):
-            load_weights(model, other.state_dict(), "file.safetensors")
-    with pytest.raises(WeightsError, match=r"deployed form.*it is a training file"):
-        load_weights(deployed, model.state_dict(), "file.safetensors")
+    pairs = ((model, deployed, "deployed"), (model, dual, "dual-kernel"), (deployed, model, "training"))
+    for network, other, kind in pairs:
+        with raises(WeightsError, path="file.safetensors") as caught:
+            load_weights(network, other.state_dict(), "file.safetensors")
+        assert f"a {kind} file" in str(caught.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -197,4 +191,4 @@ def test_a_pickle_is_never_loaded(saved, tmp_path):
     torch.save(state, tmp_path / "torch.pt")
     for data in (pickle.dumps(state), (tmp_path / "torch.pt").read_bytes()):
         put_weights(saved, data)
-        refused(saved, str(saved / "model.safetensors"), "safetensors")
+        refused(saved, saved / "model.safetensors")

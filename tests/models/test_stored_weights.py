@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as pack
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, from_pretrained, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
@@ -174,64 +175,53 @@ def without_a_matrix(tensors):
     del tensors["head.weight"], tensors["head.weight.scale"]
 
 
-EDITS = {
-    without_scale: r"head\.weight in int8 without rows or without head\.weight\.scale",
-    with_flat_scale: r"scales of head\.weight that are float32 \(7,\); float32 \(7, 1\) is wanted",
-    with_half_scale: r"scales of head\.weight that are float16",
-    with_negative_scale: r"a scale of head\.weight that is not a positive number",
-    with_lost_scale: r"a scale of head\.weight that is not a positive number",
-    with_infinite_half: r"a number of entry\.shift that is not finite",
-    with_int16: r"head\.weight in int16; int8, float16 or float32 is wanted",
-    with_int8_vector: r"head\.bias in int8 without rows",
-    with_a_stranger: "has the unknown stranger",
-    with_a_short_matrix: r"head\.weight of shape \(6, 24\); .* wants \(7, 24\)",
-    without_a_matrix: r"lacks head\.weight",
+EDITS = {  # and the field that the error names
+    without_scale: "head.weight",
+    with_flat_scale: "head.weight.scale",
+    with_half_scale: "head.weight.scale",
+    with_negative_scale: "head.weight.scale",
+    with_lost_scale: "head.weight.scale",
+    with_infinite_half: "entry.shift",
+    with_int16: "head.weight",
+    with_int8_vector: "head.bias",
+    with_a_stranger: "stranger",
+    with_a_short_matrix: "head.weight",
+    without_a_matrix: "head.weight",
 }
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_files_that_do_not_fit_are_refused_in_a_sentence(network, stored, tmp_path, edit):
+def test_files_that_do_not_fit_are_refused(network, stored, tmp_path, edit):
     save_pretrained(network, tmp_path, stored=stored)
     change(tmp_path, edit)
-    with pytest.raises(WeightsError, match=EDITS[edit]) as caught:
+    with raises(WeightsError, EDITS[edit], tmp_path / "model.safetensors"):
         from_pretrained(tmp_path)
-    assert "model.safetensors" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("precision", "said"),
-    [
-        ("int4", "says that its weights are 'int4'; one of float16, int8"),
-        (8, "says that its weights are 8;"),
-        (None, "says that its weights are None;"),
-        ("float16", "is said to hold float16 weights; it holds int8"),
-    ],
-    ids=["unknown", "number", "null", "another"],
-)
-def test_a_config_that_says_something_else_is_refused(network, stored, tmp_path, precision, said):
+@pytest.mark.parametrize("precision", ["int4", 8, "float16"])
+def test_a_config_that_says_something_else_is_refused(network, stored, tmp_path, precision):
     save_pretrained(network, tmp_path, stored=stored)
     change(tmp_path, lambda tensors: None, precision)
-    with pytest.raises(WeightsError, match=said):
+    with raises(WeightsError, "weights.precision"):
         from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.5, 0.999], ids=["empty", "half", "nearly"])
+@pytest.mark.parametrize("keep", [0.0, 0.999], ids=["empty", "nearly"])
 def test_a_file_cut_short_is_refused(network, stored, tmp_path, keep):
     save_pretrained(network, tmp_path, stored=stored)
     data = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(data[: int(keep * len(data))])
-    with pytest.raises(WeightsError, match="checksum differs"):
+    with raises(WeightsError, "weights.sha256"):
         from_pretrained(tmp_path)
 
 
 def test_weights_of_another_network_are_not_written(network, small, stored, tmp_path):
     other = small(num_classes=9, form="deployed")
-    with pytest.raises(WeightsError, match=r"head\.weight of shape \(7, 24\); \(9, 24\) is wanted"):
+    with raises(WeightsError, "head.weight"):
         save_pretrained(other, tmp_path / "new", stored=stored)
-    with pytest.raises(WeightsError, match=r"have nobody, which the network has not"):
+    with raises(WeightsError, "nobody"):
         check_stored(network, {"nobody": stored["head.weight"]})
-    with pytest.raises(WeightsError, match=r"head\.weight in float16 with scales"):
+    with raises(WeightsError, "head.weight"):
         to_file(network, {"head.weight": Stored(network.head.weight.detach().half(), stored["head.weight"].scale)})
     assert not (tmp_path / "new").exists()
 

@@ -109,7 +109,7 @@ def load_network(
         raise WeightsError(
             f"{folder / LABELS_FILE}: data.steps: expected at most {config.max_time_steps}, as the network takes, "
             f"got {own_steps}",
-            field="data.steps",
+            field="data.time_steps",
             path=folder / LABELS_FILE,
         )
     max_steps = config.max_time_steps or MAX_TIME_STEPS

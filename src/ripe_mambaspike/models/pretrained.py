@@ -11,16 +11,18 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
+import msgspec
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
 from ripe_mambaspike.errors import ConfigError, WeightsError
-from ripe_mambaspike.files import MAX_JSON, earlier_versions, make_folder, read_regular, write_together
+from ripe_mambaspike.files import earlier_versions, make_folder, read_regular, write_together
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
 from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
@@ -28,6 +30,7 @@ from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, re
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
 from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.models.stored import Stored, from_file, precision_of, to_file
+from ripe_mambaspike.schema import read_json
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -82,64 +85,81 @@ def save_pretrained(
         make_folder(folder)
         write_together(folder, files, stale=() if LABELS_FILE in files else (LABELS_FILE,))
     except OSError as error:
-        raise WeightsError(
-            f"{folder} cannot be written ({error.strerror or error}); a folder with room for the network is wanted"
-        ) from error
+        raise WeightsError.expected("folder", "one with space for the network", error, path=folder) from error
     return folder
 
 
+class WeightsEntry(msgspec.Struct, frozen=True):
+    sha256: str
+    precision: str | None = None  # where weights are stored smaller than they are computed with
+
+
+class ConfigFile(msgspec.Struct, frozen=True):
+    """`config.json`."""
+
+    format: Literal["ripe-mambaspike"]
+    version: Literal[1, 2]
+    architecture: str
+    config: dict[str, Any]
+    dtype: str
+    parameters: int
+    weights: WeightsEntry
+    name: Annotated[str, Meta(max_length=MAX_NAME)] = ""
+
+
 def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
-    """The network saved in a folder, in evaluation mode. With `form` any other form than that one is refused."""
+    """The network saved in a folder, in evaluation mode. With `form` any other form than that one raises."""
     folder = _as_path(folder)
-    document = _read_config(folder)
-    origin = str(folder / CONFIG_FILE)
-    architecture = document.get("architecture")
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-        raise WeightsError(f"{origin} says architecture {architecture!r}; one of {', '.join(ARCHITECTURES)} is wanted")
-    fields = _member(document, "config", dict, origin)
-    if document["version"] == OLD_VERSION:
-        renamed = CONFIG_FIELDS.get(architecture, {})
-        fields = {renamed.get(name, name): value for name, value in fields.items()}
-    if missing := [name for name in ARCHITECTURES[architecture].config.field_names() if name not in fields]:
-        raise WeightsError(f"{origin} lacks the field '{missing[0]}' of its config; all fields are wanted")
-    try:
-        config = ARCHITECTURES[architecture].config.from_dict(fields, origin)
-        config.check_size()
-    except ConfigError as error:
-        raise error if origin in str(error) else ConfigError(f"{origin}: {error}", field=error.field) from error
+    origin = folder / CONFIG_FILE
+    if not _is_folder(folder):
+        raise WeightsError(f"{folder}: expected a folder with {CONFIG_FILE} and {WEIGHTS_FILE}", path=folder)
+    document = read_json(origin, ConfigFile, error=WeightsError, hint="a file written by save_pretrained is needed")
+    config = _read_config(document, origin)
     if form is not None and form not in get_args(Form):
-        raise ConfigError(f"form is {form!r}; one of {', '.join(get_args(Form))} is wanted")
+        raise ConfigError.expected("form", f"one of {', '.join(get_args(Form))}", form)
     if form is not None and form != config.form:
-        raise WeightsError(f"{folder} holds the {config.form} form; the {form} form is wanted")
-    weights = _member(document, "weights", dict, origin)
-    if not isinstance(weights.get("sha256"), str):
-        raise WeightsError(f"{origin} has no checksum of its weights; the file written by save_pretrained is wanted")
-    name = document.get("name", architecture)
-    if not isinstance(name, str) or len(name) > MAX_NAME:
-        raise WeightsError(
-            f"{origin}: name: expected a text of at most {MAX_NAME} characters, got {str(name)[:60]!r}",
-            field="name",
-            path=origin,
-        )
+        raise WeightsError.expected("form", repr(form), config.form, path=folder)
     with torch.device("meta"):
-        model = build(config, name)
-    data = _read_weights(folder, weights["sha256"], _most_bytes(model, document.get("dtype")))
+        model = build(config, document.name or document.architecture)
+    path = folder / WEIGHTS_FILE
+    data = _read_weights(folder, document.weights.sha256, _most_bytes(model, document.dtype))
     if data is None:
         raise WeightsError(
-            f"{folder / WEIGHTS_FILE} is not the file that {CONFIG_FILE} was saved with: its checksum differs, "
-            "so it was damaged, cut short or exchanged"
+            f"{path}: expected the file that {CONFIG_FILE} was saved with, got another checksum: it was damaged, cut "
+            "short or exchanged",
+            field="weights.sha256",
+            path=path,
         )
-    tensors = _unpack(data, folder / WEIGHTS_FILE)
-    if document["version"] == OLD_VERSION:
+    tensors = _unpack(data, path)
+    if document.version == OLD_VERSION:
         tensors = rename_tensors(tensors)
-    if "precision" in weights:
-        tensors = from_file(tensors, weights["precision"], str(folder / WEIGHTS_FILE))
-    load_weights(model, tensors, str(folder / WEIGHTS_FILE))
+    if document.weights.precision is not None:
+        tensors = from_file(tensors, document.weights.precision, str(path))
+    load_weights(model, tensors, str(path))
     for key, value in _facts(model).items():
-        if document.get(key) != value:
-            raise WeightsError(f"{origin} says {key} {document.get(key)!r}; the network it describes has {value!r}")
+        if (got := getattr(document, key)) != value:
+            raise WeightsError.expected(key, repr(value), repr(got), path=origin)
     model.labels = _read_labels(folder, config)
     return model.eval()
+
+
+def _read_config(document: ConfigFile, origin: Path) -> ModelConfig:
+    """The typed config, of this version's fields or the earlier ones."""
+    if document.architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise WeightsError.expected("architecture", f"one of {known}", document.architecture, path=origin)
+    kind, fields = ARCHITECTURES[document.architecture].config, document.config
+    if document.version == OLD_VERSION:
+        renamed = CONFIG_FIELDS.get(document.architecture, {})
+        fields = {renamed.get(name, name): value for name, value in fields.items()}
+    if missing := [name for name in kind.field_names() if name not in fields]:
+        raise WeightsError.expected(f"config.{missing[0]}", "a value", "nothing", path=origin)
+    try:
+        config = kind.from_dict(fields, origin.name)
+        config.check_size()
+    except ConfigError as error:
+        raise error.in_file(origin) from error
+    return config
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> None:
@@ -154,31 +174,22 @@ def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> N
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
-        raise WeightsError(
-            f"{origin} does not fit {_describe(model)}: {_differences(missing, extra)}",
-            field=(missing or extra)[0],
-            path=origin,
-        )
+        wanted, got = f"the tensors of {_describe(model)}", _differences(missing, extra)
+        raise WeightsError.expected((missing or extra)[0], wanted, got, path=origin)
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
-            given, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
-            raise WeightsError(
-                f"{origin} has {name} of shape {given}; {_describe(model)} wants {wanted}", field=name, path=origin
-            )
+            wanted = f"shape {tuple(tensor.shape)} for {_describe(model)}"
+            raise WeightsError.expected(name, wanted, f"{tuple(tensors[name].shape)}", path=origin)
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
     if len(dtypes) > 1 or not all(tensor.is_floating_point() for tensor in tensors.values()):
-        raise WeightsError(f"{origin} holds {', '.join(sorted(dtypes))}; one floating-point precision is wanted")
+        got = ", ".join(sorted(dtypes))
+        raise WeightsError.expected("weights", "tensors of one floating-point precision", got, path=origin)
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
-            raise WeightsError(
-                f"{origin}: {name}: expected finite numbers, got {_first_bad(tensor)}", field=name, path=origin
-            )
+            got = float(tensor[~tensor.isfinite()].flatten()[0])
+            raise WeightsError.expected(name, "finite numbers", str(got), path=origin)
         if name.endswith("running_var") and bool((tensor < 0).any()):
-            raise WeightsError(
-                f"{origin}: {name}: expected variances of at least 0, got {float(tensor.min()):.3g}",
-                field=name,
-                path=origin,
-            )
+            raise WeightsError.expected(name, "variances of at least 0", f"{float(tensor.min()):.3g}", path=origin)
 
 
 def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | None, folder: Path) -> None:
@@ -188,14 +199,11 @@ def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | N
     check_weights(built, tensors if precision is None else from_file(tensors, precision, origin), origin)
     if (found := difference_from_config(model, built)) is not None:
         raise WeightsError(
-            f"{folder} cannot keep this network: {found}; its state_dict can be saved by torch.save",
+            f"{folder}: expected the modules that the config builds, got a network where {found}; "
+            "its state_dict can be saved by torch.save",
             field=found.name,
             path=folder,
         )
-
-
-def _first_bad(tensor: Tensor) -> float:
-    return float(tensor[~tensor.isfinite()].flatten()[0])
 
 
 def _most_bytes(model: Model, dtype: Any) -> int:
@@ -210,12 +218,8 @@ def _read_labels(folder: Path, config: ModelConfig) -> Labels | None:
         return None
     labels = read_labels(folder)
     if len(labels.classes) != config.num_classes:
-        raise WeightsError(
-            f"{folder / LABELS_FILE}: classes: expected {config.num_classes} names for the network, got "
-            f"{len(labels.classes)}",
-            field="classes",
-            path=folder / LABELS_FILE,
-        )
+        wanted = f"{config.num_classes} names for the network"
+        raise WeightsError.expected("classes", wanted, len(labels.classes), path=folder / LABELS_FILE)
     return labels
 
 
@@ -229,65 +233,30 @@ def _describe(model: Model) -> str:
 
 
 def _differences(missing: list[str], extra: list[str]) -> str:
-    """A sentence's end about tensor names; a file of another form is recognized by what it has."""
+    """What kind of file it is, as far as its names say, and how many tensors are missing and left over."""
     marks = {
         "encoder.": "a Mamba-Spike",
         ".branches.": "a training",
         ".weight_now": "a dual-kernel",
         "first_conv.weight": "a deployed",
     }
-    found = next((kind for mark, kind in marks.items() if any(mark in name for name in extra)), None)
-    said = f"it is {found} file, and " if found else ""
-    parts = []
-    for label, names in (("lacks", missing), ("has the unknown", extra)):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            parts.append(f"{label} {names[0]}{more}")
-    return said + "it " + ", ".join(parts)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_FILE
-    if not _is_folder(folder):
-        raise WeightsError(f"{folder} is not a folder; one with {CONFIG_FILE} and {WEIGHTS_FILE} is wanted")
-    try:
-        document = json.loads(_read(path, MAX_JSON))
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"{path} is not valid JSON ({error}); the file written by save_pretrained is wanted"
-        ) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise WeightsError(f"{path} is not a {FORMAT} config; the file written by save_pretrained is wanted")
-    if (version := document.get("version")) not in (OLD_VERSION, VERSION) or isinstance(version, bool):
-        raise WeightsError(
-            f"version: expected {OLD_VERSION} or {VERSION}, got {version!r}; {path} was written by another version",
-            field="version",
-            path=path,
-        )
-    return document
-
-
-def _member(document: dict[str, Any], key: str, kind: type, origin: str) -> Any:
-    value = document.get(key)
-    if not isinstance(value, kind):
-        raise WeightsError(f"{origin} has {key} {value!r}; an object is wanted")
-    return value
+    kind = next((kind for mark, kind in marks.items() if any(mark in name for name in extra)), "a")
+    counts = [(f"without {len(missing)} of them", missing), (f"with {len(extra)} others", extra)]
+    return f"{kind} file " + " and ".join(f"{said} (such as {names[0]})" for said, names in counts if names)
 
 
 def _unpack(data: bytes, path: Path) -> dict[str, Tensor]:
     try:
         return load_tensors(data)
     except (SafetensorError, ValueError, KeyError, OverflowError) as error:
-        raise WeightsError(f"{path} is not a readable safetensors file ({error})") from error
+        raise WeightsError(f"{path}: expected a safetensors file, got {error}", path=path) from error
 
 
 def _read(path: Path, most: int) -> bytes:
     try:
         return read_regular(path, most)
     except OSError as error:
-        raise WeightsError(
-            f"{path} cannot be read ({error.strerror}); {path.name} of a saved network is wanted", path=path
-        ) from error
+        raise WeightsError(f"{path}: expected a file of a saved network, got {error.strerror}", path=path) from error
 
 
 def _read_weights(folder: Path, sha256: str, most: int) -> bytes | None:
@@ -308,5 +277,5 @@ def _is_folder(path: Path) -> bool:
 
 def _as_path(folder: Any) -> Path:
     if not isinstance(folder, str | os.PathLike):
-        raise WeightsError(f"a {type(folder).__name__} was given; the path of a folder is wanted")
+        raise WeightsError.expected("folder", "a path", f"a {type(folder).__name__}")
     return Path(folder)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ripe_mambaspike.errors import WeightsError
 
-LARGEST = 127  # of int8, symmetric: −128 is never used
+MAX_INT8 = 127  # symmetric: −128 is never used
 Precision = Literal["float16", "int8"]
 SCALE = ".scale"  # behind a parameter's name, the name of its scales in a file
 
@@ -42,8 +42,8 @@ def check_stored(model: nn.Module, stored: Mapping[str, Stored]) -> None:
     own = dict(model.named_parameters())
     for name, (values, scale) in stored.items():
         if name not in own:
-            raise WeightsError(f"the stored weights have {name}, which the network has not; its own are wanted")
-        _check(name, values, scale, own[name].shape, "the stored weights")
+            raise WeightsError.expected(name, "a parameter of the network to store", "an unknown name")
+        _check(name, values, scale, own[name].shape, None)
 
 
 def to_file(model: nn.Module, stored: Mapping[str, Stored]) -> dict[str, Tensor]:
@@ -64,8 +64,8 @@ def to_file(model: nn.Module, stored: Mapping[str, Stored]) -> dict[str, Tensor]
 def from_file(tensors: Mapping[str, Tensor], precision: Any, origin: str) -> dict[str, Tensor]:
     """What a network is loaded with, all float32: the inverse of `to_file`. Its names are left to the loader."""
     if precision not in get_args(Precision):
-        raise WeightsError(
-            f"{origin} says that its weights are {precision!r}; one of {', '.join(get_args(Precision))} is wanted"
+        raise WeightsError.expected(
+            "weights.precision", f"one of {', '.join(get_args(Precision))}", precision, path=origin
         )
     restored: dict[str, Tensor] = {}
     scales = {name + SCALE for name, tensor in tensors.items() if tensor.dtype == torch.int8}
@@ -80,26 +80,29 @@ def from_file(tensors: Mapping[str, Tensor], precision: Any, origin: str) -> dic
         restored[name] = restore(Stored(tensor, scale))
     held = "int8" if scales else "float16" if any(t.dtype == torch.float16 for t in tensors.values()) else "float32"
     if held != precision:
-        raise WeightsError(f"{origin} is said to hold {precision} weights; it holds {held}")
+        raise WeightsError.expected("weights.precision", f"{precision} weights, as config.json says", held, path=origin)
     return restored
 
 
-def _check(name: str, values: Tensor, scale: Tensor | None, shape: torch.Size, origin: str) -> None:
+def _check(name: str, values: Tensor, scale: Tensor | None, shape: torch.Size, path: str | None) -> None:
+    kind = _dtype_name(values)
+    wanted = scale_shape(shape)
     if values.dtype not in (torch.int8, torch.float16):
-        kind = str(values.dtype).removeprefix("torch.")
-        raise WeightsError(f"{origin} has {name} in {kind}; int8, float16 or float32 is wanted")
+        raise WeightsError.expected(name, "int8, float16 or float32", kind, path=path)
     if values.shape != shape:
-        raise WeightsError(f"{origin} has {name} of shape {tuple(values.shape)}; {tuple(shape)} is wanted")
+        raise WeightsError.expected(name, f"shape {tuple(shape)}", tuple(values.shape), path=path)
     if values.dtype == torch.int8 and (scale is None or values.ndim < 2):
-        raise WeightsError(f"{origin} has {name} in int8 without rows or without {name}{SCALE}; both are wanted")
+        raise WeightsError.expected(name, f"int8 rows with {name}{SCALE}", "rows or scales missing", path=path)
     if values.dtype != torch.int8 and scale is not None:
-        raise WeightsError(f"{origin} has {name} in float16 with scales; none are wanted")
-    if scale is not None:
-        wanted = scale_shape(shape)
-        if scale.dtype != torch.float32 or scale.shape != wanted:
-            given = f"{str(scale.dtype).removeprefix('torch.')} {tuple(scale.shape)}"
-            raise WeightsError(f"{origin} has scales of {name} that are {given}; float32 {wanted} is wanted")
-        if not bool((scale.isfinite() & (scale > 0)).all()):
-            raise WeightsError(f"{origin} has a scale of {name} that is not a positive number; all must be")
+        raise WeightsError.expected(name, "float16 without scales", "scales", path=path)
+    if scale is not None and (scale.dtype != torch.float32 or scale.shape != wanted):
+        got = f"{_dtype_name(scale)} {tuple(scale.shape)}"
+        raise WeightsError.expected(name + SCALE, f"float32 {wanted}", got, path=path)
+    if scale is not None and not bool((scale.isfinite() & (scale > 0)).all()):
+        raise WeightsError.expected(name + SCALE, "positive numbers", "others", path=path)
     if not bool(values.isfinite().all()):
-        raise WeightsError(f"{origin} has a number of {name} that is not finite; all must be")
+        raise WeightsError.expected(name, "finite numbers", "others", path=path)
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -26,6 +26,7 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.observe import by_layer, run_in_pieces
 from ripe_mambaspike.models.ripe import RipeMambaSpike
+from ripe_mambaspike.models.stored import MAX_INT8
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.nn.state import State
@@ -33,7 +34,6 @@ from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
 
 Sums = Literal["float64", "float32", "int8"]
 SUM_BITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
-MAX_INT8 = 127
 MIN_EXPONENT = -100  # of a grid: what is smaller counts as nothing
 
 

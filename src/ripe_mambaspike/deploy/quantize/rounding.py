@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.models.stored import LARGEST
+from ripe_mambaspike.models.stored import MAX_INT8
 
 # Shares of the largest weight that are kept: 1, 0.98, …, 0.6, then wider apart down to 0.05. A norm over a channel that
 # is nearly silent fuses into one huge weight, which would leave the others of its row with a few steps.
@@ -120,9 +120,9 @@ def _largest(weight: Tensor, shared: bool) -> Tensor:
 
 def _scale(largest: Tensor, ratio: float) -> Tensor:
     """A number that float32 holds, since restoring multiplies by that; 1 for rows of zeros."""
-    scale = (largest * (ratio / LARGEST)).float().double()
-    return torch.where(largest > SMALLEST * LARGEST, scale, 1.0)
+    scale = (largest * (ratio / MAX_INT8)).float().double()
+    return torch.where(largest > SMALLEST * MAX_INT8, scale, 1.0)
 
 
 def _nearest(weight: Tensor, scale: Tensor) -> Tensor:
-    return (weight / scale).round().clamp(-LARGEST, LARGEST)
+    return (weight / scale).round().clamp(-MAX_INT8, MAX_INT8)
