@@ -183,7 +183,7 @@ class _Job:
             self.facts = replace(self.facts, accuracy=change)
 
     def finish(self, made: Path) -> None:
-        """Look at what was written, check it where that was asked for, and write its card."""
+        """Measure what was written, check it where asked, and write its card."""
         target = export_format(self.options.to)
         self.found["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         if target.has_manifest and not target.has_graphs:

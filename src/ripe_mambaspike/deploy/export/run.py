@@ -1,4 +1,4 @@
-"""An exported network on disk: graphs in files of some format, and `export.json`, which says what they are.
+"""An exported network on disk: graphs in files of some format, and `export.json`, which describes them.
 
     run = load_exported("runs/mine/export/onnx")
     logits = run(clips)  # [B, T, num_classes], by the format's own runtime
@@ -138,7 +138,7 @@ def is_export(folder: Path) -> bool:
 def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
     """The exported network of a folder, its files checked; the runtime loads them when they are first used.
 
-    A format that carries code (aoti, executorch, or a torch-export that says more than `ripe export` writes) is refused
+    A format that carries code (aoti, executorch, or a torch-export with more than `ripe export` writes) is refused
     without `trust`, with which opening the folder may run whatever its author put there.
     """
     folder = Path(folder)
