@@ -20,9 +20,9 @@ from ripe_mambaspike.files import locked
 from ripe_mambaspike.models import labels
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.train import run
+from ripe_mambaspike.train import training_run as run
+from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.checkpoint import last_checkpoint
-from ripe_mambaspike.train.run import TrainingStopped
 from ripe_mambaspike.train.trainer import NotFiniteError
 
 LAST_EPOCH = ("data.validation=false",)
