@@ -74,8 +74,7 @@ def test_the_command_says_it_in_one_line(monkeypatch, capsys, error):
     def failing(*_, **__):
         raise error
 
-    for name in ("forward", "_run"):
-        monkeypatch.setattr(RipeMambaSpike, name, failing)
+    monkeypatch.setattr(RipeMambaSpike, "_run", failing)
     monkeypatch.setattr("ripe_mambaspike.models.ripe.run_fused", failing)
     monkeypatch.setitem(machine.SIDES, "cpu", (64,))
     monkeypatch.setitem(machine.COPIED, "cpu", 1 << 16)
