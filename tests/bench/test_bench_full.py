@@ -84,7 +84,5 @@ def test_the_command_says_it_in_one_sentence(monkeypatch, capsys, error):
     said = capsys.readouterr()
     assert said.out == ""
     assert len(said.err.splitlines()) == 1
-    sentence = (
-        r"ripe: a pass of batch 2, 3 steps of 16×16, needs (about|more than) .* MiB .*; a smaller batch is wanted\n"
-    )
+    sentence = r"ripe: a pass of batch 2, 3 steps of 16×16, needs (about|more than) .* MiB .*; reduce the batch\n"
     assert re.fullmatch(sentence, said.err)
