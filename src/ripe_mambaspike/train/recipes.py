@@ -120,7 +120,7 @@ def difference(a: Recipe, b: Recipe) -> list[str]:
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """Plain values, nested as in the file."""
-    return msgspec.to_builtins(asdict(recipe))  # type: ignore[no-any-return]
+    return msgspec.to_builtins(asdict(recipe))
 
 
 def to_yaml(recipe: Recipe, comments: bool = False) -> str:
