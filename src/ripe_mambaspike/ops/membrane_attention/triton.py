@@ -38,8 +38,9 @@ def _given(i: AttendInputs | AttendFireInputs, gain: Tensor) -> AttentionInputs:
     if i.input_spikes is not None:
         spikes = torch.cat((i.input_spikes.unsqueeze(1).to(spikes.dtype), spikes[:, :-1]), 1)
     potential, spikes, features = (one.contiguous() for one in (i.potential, spikes, i.features))
-    norm, weights = contiguous(i.scale, i.shift), (one.contiguous() for one in (i.query, i.key, i.value))
-    return AttentionInputs(potential, spikes, features, *norm, *weights, gain, shifted)
+    scale, shift = contiguous(i.scale, i.shift)
+    query, key, value = (one.contiguous() for one in (i.query, i.key, i.value))
+    return AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain, shifted)
 
 
 def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
