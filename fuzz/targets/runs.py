@@ -16,7 +16,7 @@ from fuzz.mutate import mutate_document
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.data.simulated import simulate_dataset
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.train import run as runs
+from ripe_mambaspike.train import training_run as runs
 from ripe_mambaspike.train.checkpoint import checkpoint_digest, last_checkpoint
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.schema import short_repr
+from ripe_mambaspike.errors import ConfigError, short_repr
 
 MAX_VALUES = 10_000  # of a document, keys and items counted
 MAX_DEPTH = 20

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ripe_mambaspike import create_model, fuse
-from ripe_mambaspike.deploy.export.graph import clip_graph
+from ripe_mambaspike.deploy.export.graph import make_graph
 from ripe_mambaspike.deploy.export.registry import export_format
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.attention import ATTENTIONS
@@ -31,7 +31,7 @@ def test_an_attention(model, tmp_path):
 def test_it_is_exported(model, tmp_path):
     fused = fuse(model.eval(), quiet=True)
     torch_export = export_format("torch-export")
-    torch_export.save(clip_graph(fused, 16, 16), tmp_path / "clip.pt2", dynamic=False)
+    torch_export.save(make_graph("clip", fused, 16, 16, time_steps=3), tmp_path / "clip.pt2", dynamic=False)
     x = synthetic_clip(3, 16, 16)
     (logits, *_) = torch_export.load(tmp_path / "clip.pt2", trust=True)(x)
     torch.testing.assert_close(logits, fused(x), rtol=1e-4, atol=1e-5)

@@ -119,3 +119,43 @@ def test_hard_pass_trains_under_autocast():
         out = model.run(x, HARD)
     out.logits.square().mean().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters() if p.requires_grad)
+
+
+@torch.no_grad()
+def test_front_end_in_pieces_and_with_rows_at_different_steps():
+    """Relaxed, so that rounding flips no spike: states and features are the whole clip's."""
+    model, x = network().eval(), synthetic_clip(6, 34, 34, samples=3).cuda()
+    whole = model.front_end(x, RELAXED)
+    first = model.front_end(x[:, :2], RELAXED)
+    second = model.front_end(x[:, 2:], RELAXED, first.state, first_step=2)
+    assert relative(torch.cat((first.features, second.features), 1), whole.features) < 1e-4
+    for name, state in whole.state.items():
+        assert relative(second.state[name], state) < 1e-4, name
+    states = [model.front_end(x[row : row + 1, : row + 1], RELAXED).state for row in range(3)]
+    state = {name: torch.cat([one[name] for one in states]) for name in states[0]}
+    steps = torch.arange(1, 4, device="cuda")
+    rows = torch.arange(3, device="cuda")
+    next_ = model.front_end(x[rows, steps][:, None], RELAXED, state, first_step=steps)
+    assert relative(next_.features[:, 0], whole.features[rows, steps]) < 1e-4
+
+
+@torch.no_grad()
+def test_causal_network_in_pieces():
+    model = fuse(network(causal=True).eval(), quiet=True)
+    x = synthetic_clip(6, 34, 34, samples=2).cuda()
+    whole, state, pieces = model.run(x, RELAXED).logits, {}, []
+    for piece in x.split((1, 3, 2), 1):
+        out = model.run(piece, RELAXED, state=state)
+        pieces.append(out.logits)
+        state = out.state
+    assert relative(torch.cat(pieces, 1), whole) < 1e-3
+
+
+@torch.no_grad()
+def test_plain_calls_keep_the_prepared_weights():
+    """A call after a change of the weights sees it; without one nothing is prepared again."""
+    model, x = fuse(network().eval(), quiet=True), synthetic_clip(6, 34, 34, samples=1).cuda()
+    first = model(x)
+    assert torch.equal(model(x), first)
+    model.head[-1].weight.mul_(2) if isinstance(model.head, torch.nn.Sequential) else model.head.weight.mul_(2)
+    assert not torch.equal(model(x), first)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike.errors import InputError
 
@@ -29,22 +30,22 @@ def test_refused_in_one_sentence(small, x, said):
 
 
 def test_more_tokens_than_positions(small, events):
-    with pytest.raises(InputError, match=r"9.*10"):
+    with raises(InputError, "num_tokens"):
         small(num_tokens=10)(events(18))
 
 
 def test_the_baseline_is_made_for_one_resolution(tiny_baseline, events):
-    with pytest.raises(InputError, match=r"13×18.*18×13"):
+    with raises(InputError, "x"):
         tiny_baseline()(events(18, 13))
     assert tiny_baseline(pool_size=2)(events(18, 13)).shape == (2, 1, 3)
-    with pytest.raises(InputError, match=r"8.*7"):
+    with raises(InputError, "x"):
         tiny_baseline()(events(13, 18, steps=8))
 
 
 def test_streaming_beyond_the_last_step_is_refused(small, events):
     model = small().eval()
     state = model.front_end(events(steps=4)).state
-    with pytest.raises(InputError, match=r"2 time steps after 4 seen.*at most 5"):
+    with raises(InputError, "x"):
         model.front_end(events(steps=2), state=state, first_step=4)
 
 

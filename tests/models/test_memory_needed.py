@@ -114,7 +114,7 @@ def test_a_pass_that_ran_out(small, events, left, fail, choice, way, error):
     about = "about" if choice == "plain" else "more than"
     assert sentence == (
         f"a pass of batch 3, 5 steps of 18×20, needs {about} {needed:.1f} MiB beyond the weights and "
-        "ran out of memory on cpu with 3.00 GiB left; a smaller batch is wanted"
+        "ran out of memory on cpu with 3.00 GiB left; reduce the batch"
     )
 
 
@@ -157,19 +157,17 @@ def test_precision_gradients_and_passes_count(small, events, left):
 
 
 def test_a_single_clip_cannot_be_made_fewer(small, events, left):
-    assert str(explained(FULL, small(), events(samples=1), 1)).endswith("a smaller side or number of steps is wanted")
+    assert str(explained(FULL, small(), events(samples=1), 1)).endswith("reduce the side or the number of steps")
 
 
 def test_a_baseline_that_ran_out_is_told_without_an_estimate(tiny_baseline, events, left):
     said = str(explained(FULL, tiny_baseline(), events(13, 18, steps=7)))
-    assert said.endswith(
-        "of batch 2, 7 steps of 13×18, ran out of memory on cpu with 3.00 GiB left; a smaller batch is wanted"
-    )
+    assert said.endswith("of batch 2, 7 steps of 13×18, ran out of memory on cpu with 3.00 GiB left; reduce the batch")
 
 
 def test_nobody_says_what_is_free(small, events, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: None)
-    assert "ran out of memory on cpu; a" in str(explained(FULL, small(), events()))
+    assert "ran out of memory on cpu; reduce" in str(explained(FULL, small(), events()))
 
 
 def test_free_memory(monkeypatch):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, list_models
 from ripe_mambaspike.errors import ConfigError
@@ -123,12 +124,13 @@ def test_what_cannot_be_is_refused_in_one_sentence(fields, said):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ConfigError, match=r"'dvsgestures'.*did you mean 'dvsgesture'"):
+    with raises(ConfigError, "model") as caught:
         create_model("dvsgestures")
+    assert "'dvsgesture'" in str(caught.value)
     with pytest.raises(ConfigError) as caught:
         create_model("mamba-spike", form="deployed")
     assert caught.value.field == "form"
-    with pytest.raises(ConfigError, match="str"):
+    with raises(ConfigError, "config"):
         build("dvsgesture", "dvsgesture")
 
 

@@ -11,9 +11,10 @@ from safetensors.torch import save
 
 from raising import raises
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.checkpoint import checkpoint_digest, last_checkpoint
 from ripe_mambaspike.train.checkpoint_checks import check_checkpoint
-from ripe_mambaspike.train.run import TrainingRun, TrainingStopped
+from ripe_mambaspike.train.training_run import TrainingRun
 
 NEWEST, BEFORE = (5, 1), (4, 1)  # steps and epochs of the two checkpoints that are there
 MISSING = object()

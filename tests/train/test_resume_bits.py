@@ -15,11 +15,11 @@ from ripe_mambaspike.report.formatting import duration_text
 from ripe_mambaspike.report.run_data import read_run
 from ripe_mambaspike.report.tables import log_table
 from ripe_mambaspike.train import trainer as loop
+from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.checkpoint import last_checkpoint, save_checkpoint
-from ripe_mambaspike.train.run import TrainingStopped
 
 RICH = (
-    "schedule.grad_accum_steps=2",  # moves of 8 clips and of the 3 that are left
+    "schedule.grad_accum_steps=2",  # steps of 8 clips and of the 3 that are left
     "run.ema_decay=0.5",
     "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8], drop_path_rate: 0.5}",
     "augmentation.mixup_alpha=0.4",
@@ -33,7 +33,7 @@ RECIPES = {"plain": (), "rich": RICH}
 # One process that has imported everything and forks for each command: [words, moment to die at, file for its output].
 SERVER = """
 import contextlib, json, os, signal, sys
-import ripe_mambaspike.train.checkpoint, ripe_mambaspike.train.run
+import ripe_mambaspike.train.checkpoint, ripe_mambaspike.train.training_run
 from ripe_mambaspike.cli.main import main
 
 def die():
@@ -87,28 +87,29 @@ for line in sys.stdin:
             os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-MOVE, LOGGED, REPORT = "run:TrainingRun:_after_step", "run:write_log", "run:TrainingRun:_test"
-# (moment to die at, the checkpoint that is then the last: moves and epochs); each goes on from the one before.
-EVERY_MOVE = {
+STEP, TEST = "training_run:TrainingRun:_after_step", "training_run:TrainingRun:_test"
+LOGGED = "training_run:write_log"
+# (moment to die at, the checkpoint that is then the last: steps and epochs); each resumes from the one before.
+EVERY_STEP = {
     "plain": [
-        ((MOVE, 1, "before"), None),  # before anything was saved
-        ((MOVE, 2, "after"), (2, 0)),  # right after a checkpoint within an epoch
+        ((STEP, 1, "before"), None),  # before anything was saved
+        ((STEP, 2, "after"), (2, 0)),  # right after a checkpoint within an epoch
         (("checkpoint:atomic_write", 1, "half"), (2, 0)),  # a checkpoint half on the disk
-        (("run:save_pretrained", 1, "after"), (3, 0)),  # a network in best/ that no checkpoint knows
+        (("training_run:save_pretrained", 1, "after"), (3, 0)),  # a network in best/ that no checkpoint knows
         ((LOGGED, 1, "before"), (3, 1)),  # between epochs, the log not written yet
-        (("run:TrainingRun:_evaluate", 1, "before"), (6, 1)),  # in the last validation
-        ((REPORT, 1, "before"), (6, 2)),  # before the test part was read
+        (("training_run:TrainingRun:_evaluate", 1, "before"), (6, 1)),  # in the last validation
+        ((TEST, 1, "before"), (6, 2)),  # before the test part was read
     ],
     "rich": [
-        ((MOVE, 1, "after"), (1, 0)),
-        (("run:save_pretrained", 1, "after"), (2, 0)),
-        ((MOVE, 1, "after"), (3, 1)),
-        (("run:write_result", 1, "before"), (4, 2)),
+        ((STEP, 1, "after"), (1, 0)),
+        (("training_run:save_pretrained", 1, "after"), (2, 0)),
+        ((STEP, 1, "after"), (3, 1)),
+        (("training_run:write_result", 1, "before"), (4, 2)),
     ],
 }
 EPOCHS_ALONE = {
-    "plain": [((MOVE, 2, "after"), None), ((MOVE, 5, "after"), (3, 1))],
-    "rich": [((MOVE, 3, "after"), (2, 1)), ((LOGGED, 1, "after"), (4, 2))],
+    "plain": [((STEP, 2, "after"), None), ((STEP, 5, "after"), (3, 1))],
+    "rich": [((STEP, 3, "after"), (2, 1)), ((LOGGED, 1, "after"), (4, 2))],
 }
 
 
@@ -155,9 +156,9 @@ def killed_along(command, words, moments, folder):
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
-def test_killed_with_a_checkpoint_after_every_move(command, whole, tiny_words, outcome, tmp_path, name):
+def test_killed_with_a_checkpoint_after_every_step(command, whole, tiny_words, outcome, tmp_path, name):
     words = tiny_words(*RECIPES[name], "run.checkpoint_minutes=0")
-    killed_along(command, words, EVERY_MOVE[name], tmp_path / "run")
+    killed_along(command, words, EVERY_STEP[name], tmp_path / "run")
     assert outcome(tmp_path / "run") == whole[name]
 
 
@@ -177,7 +178,7 @@ def test_the_rich_run_is_another_one(whole):
     assert whole["rich"]["log"] != whole["plain"]["log"]
 
 
-def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, tmp_path):
+def test_stopped_after_every_single_step(whole, tiny, go, outcome, monkeypatch, tmp_path):
     recipe, folder = tiny(*RICH), tmp_path / "run"
     targets, real = [], loop.accumulated_step
 
@@ -186,14 +187,14 @@ def test_stopped_after_every_single_move(whole, tiny, go, outcome, monkeypatch, 
         return real(model, optimizer, batches, settings)
 
     monkeypatch.setattr(loop, "accumulated_step", spy)
-    for move in range(1, 5):
+    for step in range(1, 5):
         with pytest.raises(TrainingStopped):
             go(recipe, folder, resume=True, stop_requested=lambda: True)
-        assert last_checkpoint(folder / "checkpoints").document.state.global_step == move
+        assert last_checkpoint(folder / "checkpoints").document.state.global_step == step
     go(recipe, folder, resume=True, stop_requested=lambda: True)  # nothing is left but validation and test
     assert outcome(folder) == whole["rich"]
-    assert [[len(y) for y in move] for move in targets] == [[4, 4], [3], [4, 4], [3]]
-    kinds = [len(row.unique()) for move in targets for y in move for row in y]
+    assert [[len(y) for y in step] for step in targets] == [[4, 4], [3], [4, 4], [3]]
+    kinds = [len(row.unique()) for step in targets for y in step for row in y]
     assert 2 in kinds  # a class and the rest
     assert 3 in kinds  # two classes, mixed
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -219,11 +218,6 @@ def test_without_submitit(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with raises(InputError, field="--slurm"):
         jobs.slurm_executor(tmp_path, {})
-
-
-def test_submitit_is_imported_when_asked_for_alone():
-    code = "import sys; import ripe_mambaspike.train.seeds, ripe_mambaspike.cli.seeds; print('submitit' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 class TestSubmitit:

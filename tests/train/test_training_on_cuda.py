@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ripe_mambaspike.train.run import TrainingStopped
+from ripe_mambaspike.train.callback import TrainingStopped
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,8 +15,9 @@ from torch import multiprocessing
 from raising import raises
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.train import distributed
+from ripe_mambaspike.train.callback import TrainingStopped
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, process_group, processes_from_environment
-from ripe_mambaspike.train.run import TrainingStopped, train
+from ripe_mambaspike.train.run import train
 
 pytestmark = pytest.mark.slow  # each process starts anew
 PLAIN = (  # nothing is drawn, so that it does not matter who draws

@@ -87,7 +87,7 @@ def backbone_macs(config: RipeConfig) -> dict[str, int]:
 
 
 def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: str) -> dict[str, Any]:
-    """Everything `ripe account` says about energy, for one sample; x sets steps and resolution."""
+    """The energy part of `ripe account`, for one sample; x sets steps and resolution."""
     config = model.config.replace(in_size=tuple(x.shape[3:]), time_steps=x.shape[1])
     return energy_of(measure_activity(model, x), config, measured_on)
 

@@ -47,14 +47,14 @@ def _show(document: dict[str, Any], folder: Path) -> None:
         ("ON share", f"{share['real']:.4f}", f"{share['simulated']:.4f}", "within 0.02"),
         ("event image, correlation", "", f"{document['image_correlation']['mean']:.4f}", "0.90"),
         ("ten-bin sequence, correlation", "", f"{document['sequence_correlation']['mean']:.4f}", "0.75"),
-        ("told apart by trivial statistics", "", f"{document['separability']['accuracy']:.1%}", "below 75 % aimed at"),
+        ("told apart by simple statistics", "", f"{document['separability']['accuracy']:.1%}", "below 75 %"),
     ]
     rows += [
         (f"interval, {name}", f"{each['real']:.1f} µs", f"{each['simulated']:.1f} µs", "")
         for name, each in document["intervals_us"].items()
     ]
     title = f"{document['recordings']} recordings that were not fitted, and their simulated twins"
-    print_table(console(), title, ("", "real", "simulated", "wanted"), rows)
+    print_table(console(), title, ("", "real", "simulated", "target"), rows)
     for sentence in document["missed"]:
         print(f"missed: {sentence}")
     print(f"{folder}: calibration.json, comparison.json, comparison.png, twins.png")

@@ -47,6 +47,7 @@ RENAMED_OPTIONS = {  # earlier spelling → today's, by command
     "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
     "bench": {"--steps": "--time-steps"},
     "predict": {"--steps": "--time-steps"},
+    "serve": {"--most-events": "--max-events", "--most-seconds": "--max-seconds"},
     "stream": {"--steps": "--time-steps", "--answers": "--max-predictions"},
 }
 WITH_RECIPE_FIELDS = ("seeds", "train")  # commands whose help lists the fields of a recipe

@@ -13,7 +13,7 @@ from ripe_mambaspike.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
     from ripe_mambaspike.train.jobs import RunOutcome
-    from ripe_mambaspike.train.seeds import SeedSummary
+    from ripe_mambaspike.train.seed_summary import SeedSummary
 
 
 @dataclass
@@ -72,7 +72,7 @@ def _report(outcome: "RunOutcome") -> None:
 
 
 def _show(summary: "SeedSummary", out: Path) -> None:
-    from ripe_mambaspike.train.seeds import SUMMARY_FILE, SUMMARY_SHEET, summary_lines, summary_table
+    from ripe_mambaspike.train.seed_summary import SUMMARY_FILE, SUMMARY_SHEET, summary_lines, summary_table
 
     screen = console()
     print_table(

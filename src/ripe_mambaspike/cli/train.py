@@ -59,9 +59,9 @@ class TrainCommand:
     def run(self) -> int:
         from ripe_mambaspike import train
         from ripe_mambaspike.nn.evaluation import choose_device
+        from ripe_mambaspike.train.callback import TrainingStopped
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
-        from ripe_mambaspike.train.run import TrainingStopped
 
         processes = processes_from_environment()
         if not processes.is_first:

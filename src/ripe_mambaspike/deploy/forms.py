@@ -29,7 +29,7 @@ def require_form(model: object, what: str, *forms: str) -> RipeMambaSpike:
 def _without_registered(model: RipeMambaSpike) -> RipeMambaSpike:
     """The network with the package's own layers in the place of those that a user registered for its config.
 
-    Such a layer is part of the network as its config says, not a change to it.
+    Such a layer is what the config names, not a modification.
     """
     standing_in = None
     for level, stage in enumerate(model.stages):

@@ -107,7 +107,7 @@ class Model(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the head's weights, and so of the input that is wanted."""
+        """The precision of the head's weights, and so of the input it expects."""
         weight = getattr(self.last_layer, "weight", None)
         return weight.dtype if isinstance(weight, Tensor) else next(self.parameters()).dtype
 

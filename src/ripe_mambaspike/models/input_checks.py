@@ -1,4 +1,4 @@
-"""What a network says about an input it cannot read."""
+"""Checks of what a network is given: the input, a state, the names of what to observe."""
 
 import math
 from collections.abc import Collection
@@ -12,35 +12,37 @@ from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
 from ripe_mambaspike.nn.stage import OBSERVABLE
 from ripe_mambaspike.nn.state import State
 
-WANTED = "events binned to (batch, steps, 2, height, width)"
+WANTED = "a tensor of binned events (batch, steps, 2, height, width)"
 
 
 def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False) -> None:
     """Raise unless a network of this precision can read x, after `seen` steps of the same recording.
 
-    `max_steps` is None for a network that takes any number of them. In training what is not finite is left to the
-    loss, which is then NaN (`poisoned`).
+    `max_steps` is None for a network that takes any number of them. In training, values that are not
+    finite are left to the loss, which is then NaN (`nan_where_not_finite`).
     """
     if not isinstance(x, Tensor):
-        raise InputError(f"the input is a {type(x).__name__}; a tensor of {WANTED} is wanted")
+        raise InputError.expected("x", WANTED, f"a {type(x).__name__}")
     shape = tuple(x.shape)
     if x.ndim != 5 or shape[2] != 2:
-        raise InputError(f"the input has shape {shape}; {WANTED} are wanted")
+        raise InputError.expected("x", WANTED, f"shape {shape}")
     if 0 in shape:
-        raise InputError(f"the input has shape {shape}; every size must be at least 1")
+        raise InputError.expected("x", "sizes of at least 1", f"shape {shape}")
     if max_steps is not None and seen + shape[1] > max_steps:
-        after = f" after {seen} seen" if seen else ""
-        raise InputError(f"the input has {shape[1]} time steps{after}; the network was made for at most {max_steps}")
+        after = f" after {seen}" if seen else ""
+        raise InputError.expected("x", f"at most {max_steps} time steps, as the network has", f"{shape[1]}{after}")
     if min(shape[3:]) < MIN_SIDE:
-        raise InputError(f"the input is {shape[3]}×{shape[4]}; three strides of two need at least 8×8")
+        raise InputError.expected(
+            "x", f"at least {MIN_SIDE}×{MIN_SIDE} for three strides of two", f"{shape[3]}×{shape[4]}"
+        )
     if x.dtype != dtype and not (torch.is_autocast_enabled(x.device.type) and x.is_floating_point()):
-        raise InputError(f"the input is {_name(x.dtype)}; {_name(dtype)}, the network's own precision, is wanted")
+        raise InputError.expected("x", f"{_name(dtype)}, the network's precision", _name(x.dtype))
     if not (training and torch.is_grad_enabled()):
         check_finite(x)
 
 
 def check_finite(x: Tensor) -> None:
-    """Raise for an input with NaN or Inf, which spikes would swallow. On a CPU alone; see `poisoned`."""
+    """Raise for an input with NaN or Inf, which spikes would hide. On a CPU alone; see `nan_where_not_finite`."""
     if x.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return
     x = x.detach()
@@ -71,11 +73,12 @@ def check_state(state: State | None, x: Tensor, config: RipeConfig) -> None:
     """Raise unless a state can be what x [B, T, 2, H, W] goes on from."""
     if not state:
         return
-    name = "stages.0.first_neuron.membrane"
+    start = "stages.0.first_neuron."
+    kept = {name: tuple(value.shape) for name, value in state.items() if name.startswith(start)}
     expected = (x.shape[0], config.stage_channels[0], *config.grids(x.shape[3], x.shape[4])[0])
-    got = tuple(state[name].shape) if name in state else None
-    if got != expected:
-        raise InputError(f"state: expected {name} of shape {expected}, got {got}", field="state")
+    for name, shape in (kept or {start + "membrane": None}).items():
+        if shape != expected:
+            raise InputError.expected("state", f"{name} of shape {expected}", shape)
 
 
 def check_observe(names: Collection[str]) -> None:

@@ -30,7 +30,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_SENSOR_SIDE)]
 Name = Annotated[str, Meta(min_length=1)]
 
 
-class LabelData(Document):
+class LabelData(Document, frozen=True):
     """How clips were made."""
 
     set: str | None
@@ -45,7 +45,7 @@ class LabelData(Document):
     binary: bool
 
 
-class LabelFile(Document):
+class LabelFile(Document, frozen=True):
     """`labels.json`."""
 
     format: Literal["ripe-labels"]

@@ -24,7 +24,7 @@ DECAY = 0.97
 
 
 class RecurrentSpikingConv(nn.Module):
-    """A 3×3 convolution, a pool, and a leaky neuron that also hears its own last spikes through a 1×1 kernel."""
+    """A 3×3 convolution, a pool, and a leaky neuron that also reads its own last spikes through a 1×1 kernel."""
 
     def __init__(self, in_channels: int, channels: int, pool: int) -> None:
         super().__init__()

@@ -99,8 +99,8 @@ def explained(
         needs = f" needs {about} {size(needed)} beyond the weights and"
     free = free_memory(x.device)
     left = "" if free is None else f" with {size(free)} left"
-    wanted = "a smaller batch" if samples > 1 else "a smaller side or number of steps"
-    return MemoryNeededError(f"{asked}{needs} ran out of memory on {x.device.type}{left}; {wanted} is wanted")
+    hint = "reduce the batch" if samples > 1 else "reduce the side or the number of steps"
+    return MemoryNeededError(f"{asked}{needs} ran out of memory on {x.device.type}{left}; {hint}")
 
 
 def is_memory_error(error: BaseException) -> bool:

@@ -25,8 +25,8 @@ def check_statistics(count: int) -> None:
     """Statistics of a step are over `count` numbers a channel."""
     if count == 1:
         raise InputError(
-            "one sample whose grid has shrunk to 1×1 was given in training; a norm over time needs more samples "
-            "or a larger input"
+            "x: expected more samples or a larger input for the statistics of training, got one sample on a 1×1 grid",
+            field="x",
         )
 
 
@@ -63,7 +63,7 @@ class _Statistics(_BatchNorm):
         self.num_batches_tracked = 0
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *given: Any) -> None:
-        """As any module: no number of batches is wanted. Statistics that were measured count as settled."""
+        """As any module, without a number of batches. Statistics that were measured count as settled."""
         nn.Module._load_from_state_dict(self, state_dict, prefix, *given)
         mean, variance = (state_dict.get(f"{prefix}running_{name}") for name in ("mean", "var"))
         if mean is not None and variance is not None and not mean.is_meta:

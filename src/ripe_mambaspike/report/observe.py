@@ -49,7 +49,7 @@ def observe(model: Model, clips: Sequence[Clip]) -> Observed:
         for events, label, name in clips:
             x = events.detach().to("cpu", model.dtype)[None]
             try:
-                sample, measured = _sample(model, x, int(label), name), _step_rates(model, x)
+                sample, measured = _observe_clip(model, x, int(label), name)
             except (RipeError, RuntimeError) as error:
                 notes.append(f"The clip {name} could not be run: {error}.")
                 continue
@@ -87,19 +87,15 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
     return account_clip(model, x, "a synthetic clip (a sweeping bar and noise), weights of this run")
 
 
-def _sample(model: Model, x: Tensor, label: int, name: str) -> Sample:
-    out = model.run(x)  # type: ignore[operator]
+def _observe_clip(model: Model, x: Tensor, label: int, name: str) -> tuple[Sample, list[Floats]]:
+    """What the network makes of a clip, and the mean firing rate of every spiking layer at every step, [T] each."""
+    out = model.run(x, observe=("spikes",))  # type: ignore[operator]
     logits = clip_logits(out.logits)[0]
     predicted = int(logits.argmax()) if bool(logits.isfinite().all()) else None
     attention = None if out.attention is None else attention_contrast(out.attention[0]).numpy()
     shares = out.logits[0].float().softmax(-1).numpy()
-    return Sample(name, label, predicted, x[0].float().numpy(), attention, shares)
-
-
-def _step_rates(model: Model, x: Tensor) -> list[Floats]:
-    """Mean firing rate of every spiking layer at every step [T] each."""
-    observed = model.run(x, observe=("spikes",)).observed  # type: ignore[operator]
-    return [spikes.float().mean((0, 2, 3, 4)).numpy() for spikes in observed.values()]
+    rates = [spikes.float().mean((0, 2, 3, 4)).numpy() for spikes in out.observed.values()]
+    return Sample(name, label, predicted, x[0].float().numpy(), attention, shares), rates
 
 
 def _mean_rates(rates: list[list[Floats]]) -> list[tuple[str, list[float]]]:

@@ -4,8 +4,14 @@ A recipe file in YAML has these fields; what it leaves out keeps the default wri
 field is its help. A run saves its recipe with all fields, and that file gives the same run again.
 """
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+import ast
+import inspect
+import io
+import textwrap
+import tokenize
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
 from msgspec import Meta
 
@@ -95,3 +101,34 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     run: RunSettings = field(default_factory=RunSettings)
+
+
+@cache
+def field_help() -> dict[str, str]:
+    """Every dotted field of a recipe, in order, and the comment behind it."""
+    found: dict[str, str] = {}
+    for name, kind in get_type_hints(Recipe).items():
+        if is_dataclass(kind) and isinstance(kind, type):
+            found |= {f"{name}.{one.name}": _comments(kind).get(one.name, "") for one in fields(kind)}
+        else:
+            found[name] = _comments(Recipe).get(name, "")
+    return found
+
+
+@cache
+def _comments(kind: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass; none where the source is not available."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):
+        return {}
+    by_line = {
+        token.start[0]: token.string.lstrip("# ").rstrip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    return {
+        node.target.id: by_line.get(node.end_lineno or node.lineno, "")
+        for node in ast.parse(source).body[0].body  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }

@@ -1,14 +1,8 @@
 """Recipes: read, checked, changed, compared and written. Every way of making one ends in `check_recipe`."""
 
-import ast
 import difflib
-import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from functools import cache
+from dataclasses import asdict, is_dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,11 +13,11 @@ from ripe_mambaspike.data.sets.registry import datasets
 from ripe_mambaspike.data.settings import MAX_RECIPE_BYTES
 from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
-from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.errors import ConfigError, short_repr
 from ripe_mambaspike.files import atomic_write, read_regular
 from ripe_mambaspike.models.registry import list_models, model_config
-from ripe_mambaspike.schema import convert, short_repr
-from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.schema import convert
+from ripe_mambaspike.train.recipe import Recipe, field_help
 from ripe_mambaspike.yaml_text import parse_yaml, yaml_value
 
 ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite")  # the paper's first
@@ -126,7 +120,7 @@ def difference(a: Recipe, b: Recipe) -> list[str]:
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """Plain values, nested as in the file."""
-    return msgspec.to_builtins(asdict(recipe))  # type: ignore[no-any-return]
+    return msgspec.to_builtins(asdict(recipe))
 
 
 def to_yaml(recipe: Recipe, comments: bool = False) -> str:
@@ -155,37 +149,6 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
             file.write(to_yaml(recipe, comments=True).encode())
     except OSError as error:
         raise ConfigError(f"{path}: expected a file that can be written, got {error.strerror}", path=path) from error
-
-
-@cache
-def field_help() -> dict[str, str]:
-    """Every dotted field of a recipe, in order, and the comment behind it."""
-    found = {}
-    for name, kind in get_type_hints(Recipe).items():
-        if is_dataclass(kind) and isinstance(kind, type):
-            found |= {f"{name}.{one.name}": _comments(kind).get(one.name, "") for one in fields(kind)}
-        else:
-            found[name] = _comments(Recipe).get(name, "")
-    return found
-
-
-@cache
-def _comments(kind: type) -> dict[str, str]:
-    """The comment behind each field of a dataclass; none where the source is not available."""
-    try:
-        source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):
-        return {}
-    by_line = {
-        token.start[0]: token.string.lstrip("# ").rstrip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    return {
-        node.target.id: by_line.get(node.end_lineno or node.lineno, "")
-        for node in ast.parse(source).body[0].body  # type: ignore[attr-defined]
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
 
 
 def _leaves(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

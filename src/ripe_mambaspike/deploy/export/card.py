@@ -1,6 +1,6 @@
 """README.md of an exported folder: what the network is, how to load it, how well it does and what it cannot do.
 
-Only what is known is said. Names of classes and sets come from users: `safe` makes them plain text in Markdown.
+It states only what is known. Names of classes and sets come from users: `safe` makes them plain text in Markdown.
 """
 
 import math
@@ -40,7 +40,7 @@ WEIGHTS = {
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card can say beside what the network itself tells; anything may be unknown."""
+    """What a card shows beside the network itself; anything may be unknown."""
 
     to: str = "safetensors"  # the format of the export
     weights: str = "fp32"  # fp32, fp16 or int8
@@ -85,8 +85,8 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
     }
     lines = [*_front_matter(facts), "", f"# {safe(model.name)}"]
     for title, section in sections.items():
-        if said := list(section):
-            lines += ["", *([f"## {title}", ""] if title else []), *said]
+        if body := list(section):
+            lines += ["", *([f"## {title}", ""] if title else []), *body]
     return "\n".join(lines) + "\n"
 
 
@@ -165,9 +165,9 @@ def _loading(facts: CardFacts) -> Iterator[str]:
     elif facts.to == "torch-export":
         yield (
             "`ripe predict` and `load_exported` read this export without running anything from it but known tensor "
-            "operators. What says more than `ripe export` writes is refused; `--trust` (in Python `trust=True`) opens "
-            "it all the same and runs whatever code it carries. `torch.export.load` has no such check: it evaluates "
-            "text from the file, so give it only files from someone you trust."
+            "operators. A file with more than `ripe export` writes is refused; `--trust` (in Python `trust=True`) "
+            "opens it all the same and runs whatever code it carries. `torch.export.load` has no such check: it "
+            "evaluates text from the file, so give it only files from someone you trust."
         )
     else:
         yield "This export carries no code: numbers and known operators alone. It needs no `--trust`."

@@ -37,7 +37,7 @@ def read_file(path: Path) -> bytes:
 
 
 def require_trust(path: Path, carries: str | None, trust: bool) -> None:
-    """Refuse what carries code, unless it is said to be trusted."""
+    """Refuse what carries code, unless the caller trusts it."""
     if carries and not trust:
         raise InputError(
             f"{path}: trust: expected true for {carries}, got false; {TRUST_HINT}", field="trust", path=path
@@ -46,8 +46,8 @@ def require_trust(path: Path, carries: str | None, trust: bool) -> None:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message."""
-    said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return str(said).splitlines()[0][:200]
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return str(text).splitlines()[0][:200]
 
 
 def damaged(path: Path, what: str, error: BaseException | str) -> InputError:
@@ -59,7 +59,8 @@ def damaged(path: Path, what: str, error: BaseException | str) -> InputError:
 def failed_run(path: Path, inputs: Sequence[Tensor], error: Exception) -> InputError:
     """The error for a graph that cannot be run on its inputs."""
     shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
-    return InputError(f"{path}: inputs: got shapes {shapes}, which it cannot run ({first_line(error)})", path=path)
+    message = f"{path}: inputs: expected shapes that the graph takes, got {shapes} ({first_line(error)})"
+    return InputError(message, field="inputs", path=path)
 
 
 def check_inputs(path: Path, given: Sequence[object], expected: Sequence[object]) -> None:

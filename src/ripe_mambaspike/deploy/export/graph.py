@@ -28,7 +28,7 @@ from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.nn.state import State, below, prefixed
 
 GRAPH_KINDS = ("clip", "step", "tail")
-NEXT = "next."  # before the name of a state that a step hands on
+NEXT = "next."  # before the name of a state that a step returns
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Graph:
     facts: Mapping[str, Any]  # name, time_steps and num_classes, for the file
 
 
-def graph_kinds(config: RipeConfig, wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The graphs to write of a network: those wanted, or all it has."""
+def graph_kinds(config: RipeConfig, graphs: Sequence[str] = ()) -> tuple[str, ...]:
+    """The graphs to write of a network: those given, or all it has."""
     kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
-    if other := [kind for kind in wanted if kind not in kinds]:
+    if other := [kind for kind in graphs if kind not in kinds]:
         raise ConfigError(f"graphs: expected some of {', '.join(kinds)}, got {other[0]}", field="graphs")
-    return tuple(wanted) or kinds
+    return tuple(graphs) or kinds
 
 
 def make_graph(
@@ -99,9 +99,9 @@ def step_states(
 def _state_shapes(
     config: RipeConfig, batch: int, height: int, width: int
 ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Of every state that a step hands on, found by running one step without numbers.
+    """Of every state that a step returns, found by running one step without numbers.
 
-    An attention's last spikes are the second convolution's last inputs, and handed on once.
+    An attention's last spikes are the second convolution's last inputs, and returned once.
     """
     with torch.device("meta"), torch.no_grad():
         model = build(config, config.architecture).eval()
@@ -142,7 +142,7 @@ def _head(model: RipeMambaSpike, tokens: Tensor) -> Tensor:
 
 
 class _GraphModule(nn.Module):
-    """Holds the network; says what its inputs and outputs are."""
+    """Holds the network and describes its inputs and outputs."""
 
     size: tuple[int, int]
     inputs: tuple[str, ...]

@@ -1,13 +1,13 @@
 """`export.json`: what was exported, from what, for which inputs, and the checksum of every graph.
 
 A folder may come from anyone. Each field has the type and the bounds that `ripe export` writes, and a graph's bytes are
-handed on only when they are the ones that the manifest was written with.
+passed on only when they are the ones that the manifest was written with.
 """
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,7 +19,8 @@ from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
 from ripe_mambaspike.schema import Document, decode_json
 
 MANIFEST = "export.json"
-FORMAT, VERSION = "ripe-export", 2
+FORMAT: Final = "ripe-export"
+VERSION: Final = 2
 HINT = "pass a folder written by ripe export"
 MAX_NAMES = 1000  # inputs or outputs of a graph, sentences of what is not expressed
 
@@ -28,7 +29,7 @@ Words = Annotated[tuple[Word, ...], Meta(max_length=MAX_NAMES)]
 Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
 
 
-class GraphFile(Document):
+class GraphFile(Document, frozen=True):
     """One graph of an exported network."""
 
     kind: Literal["clip", "step", "tail", "front"]  # front: of NIR
@@ -39,7 +40,7 @@ class GraphFile(Document):
     outputs: Words
 
 
-class Manifest(Document, kw_only=True):
+class Manifest(Document, frozen=True, kw_only=True):
     """What was exported, from what, and for which inputs."""
 
     format: Literal["ripe-export"] = FORMAT
@@ -98,7 +99,7 @@ def read_graph(folder: Path, graph: GraphFile) -> bytes:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The folder's manifest; a WeightsError for one that says anything else than it should."""
+    """The folder's manifest; a WeightsError for one with a wrong field."""
     path = folder / MANIFEST
     try:
         data = read_regular(path, MAX_JSON)

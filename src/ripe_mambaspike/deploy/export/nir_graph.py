@@ -1,4 +1,4 @@
-"""A deployed network's spiking front-end in NIR's nodes, with a sentence for all that they cannot say.
+"""A deployed network's spiking front-end in NIR's nodes, with a sentence for everything that they cannot express.
 
 Every node has the name of its part, `stage2.first_conv`, and its metadata the name of the module and the numbers that
 the node itself does not hold, so that the network can be built again.
@@ -94,32 +94,32 @@ def check_model(model: Any) -> None:
 def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
     """What a reader of the graph alone would not know, a sentence each."""
     config = model.config
-    said = []
+    missing = []
     if norms := _changing_norms(model):
-        said.append(
+        missing.append(
             f"No NIR node changes its numbers with the step, and the norms over time do: {_listed(norms)} have the "
             "mean of the steps' scales and shifts, and their metadata every step's."
         )
     if config.attention != "none":
-        said.append(
+        missing.append(
             f"No NIR node multiplies two signals, and the attention ({config.attention}) does: stage1.attention, "
             "stage2.attention and stage3.attention pass the features unchanged, and their metadata has its weights."
         )
     rates = "the three stages' spikes" if config.bridge == "mr-s3a" else "the last stage's spikes"
-    said.append(
+    missing.append(
         f"The bridge divides counts of {rates} by the steps so far and normalizes over channels, which no NIR node "
         "does: the graph ends with the stages' spikes, and the bridge's weights are metadata."
     )
     if config.num_tokens is not None:
-        said.append(f"Keeping the {config.num_tokens} most salient positions is a choice that no NIR node makes.")
-    said.append(
+        missing.append(f"Keeping the {config.num_tokens} most salient positions is a choice that no NIR node makes.")
+    missing.append(
         f"The mixing of the tokens ({config.mixer}) and the head have no NIR nodes: their weights are metadata."
     )
-    said.append(
+    missing.append(
         f"NIR's neurons have the shape of their grid: the graph is for inputs of {width}×{height} and no others, and "
         f"its norms for at most {config.time_steps} steps."
     )
-    return said
+    return missing
 
 
 def _stage(
@@ -186,7 +186,7 @@ def _filtered(
 def _norm(module: str, norm: nn.Module) -> Any:
     """A scale and a shift of every channel, the steps' mean, as a 1×1 convolution with a diagonal kernel.
 
-    A grouped convolution would say it shorter, but nir 1.0.8 cannot read one back: it takes a group's channels for all.
+    A grouped convolution would be shorter, but nir 1.0.8 cannot read one back: it takes a group's channels for all.
     """
     assert isinstance(norm, TimeAffine)
     held = _held(module, norm)

@@ -1,8 +1,8 @@
 """The network's neurons and temporal filters as loops of NIR's primitives.
 
 NIR's own LIF returns to a fixed potential when it fires; these neurons subtract, and one of them has a complex pole.
-Both are said exactly with an integrator or a delayed sum, a threshold, and a delay of one step that carries the spike
-back. NIR adds up what several edges bring to one node. Numbers made of others are kept in float64, whatever the
+Both are expressed exactly by an integrator or a delayed sum, a threshold, and a delay of one step that carries back
+the spike. NIR adds up what several edges bring to one node. Numbers made of others are kept in float64, whatever the
 network's precision: in float64 a loop then fires as the network does in float64.
 """
 

@@ -1,7 +1,7 @@
-"""Runs a NIR graph step by step, by what NIR says its nodes are; the package `nir` itself runs nothing.
+"""Runs a NIR graph step by step, as NIR defines its nodes; the package `nir` itself runs nothing.
 
 Time is cut into steps of `dt`, over which every input is constant: an integrator then follows its equation exactly.
-What several edges bring to a node is added up. A loop goes through a delay, which hands on what it got steps ago.
+What several edges bring to a node is added up. A loop goes through a delay, which returns its input of some steps ago.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +40,9 @@ def run_graph(
     entries = list(graph.inputs)
     if len(entries) != 1:
         raise InputError(f"inputs: expected one input of the NIR graph, got {len(entries)}", field="inputs")
-    wanted = tuple(int(side) for side in nodes[entries[0]].input_type["input"])
-    if x.ndim < 3 or tuple(x.shape[2:]) != wanted:
-        raise InputError(f"x: expected steps of shape {wanted} for the NIR graph, got {tuple(x.shape[2:])}", field="x")
+    expected = tuple(int(side) for side in nodes[entries[0]].input_type["input"])
+    if x.ndim < 3 or tuple(x.shape[2:]) != expected:
+        raise InputError(f"x: expected steps of shape {expected}, got {tuple(x.shape[2:])}", field="x")
     kept = list(graph.outputs) if watch is None else list(watch)
     if unknown := [name for name in kept if name not in nodes]:
         raise InputError(f"watch: expected NIR nodes ({', '.join(nodes)}), got {unknown[0]}", field="watch")

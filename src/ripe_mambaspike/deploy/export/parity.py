@@ -1,4 +1,4 @@
-"""Does an exported network say what PyTorch says? Both see the same clips, in one run, and both are timed there.
+"""Compares an exported network with PyTorch. Both run the same clips, by turns, and both are timed.
 
 Runtimes add in other orders, so a potential within rounding of its threshold may fire in one and not in the other;
 from there on the logits of that clip differ by more than rounding. Such clips are counted, never left out.
@@ -73,7 +73,7 @@ def compare_outputs(
 
 
 def require_parity(parity: ParityResult, what: str) -> None:
-    """Raise where an export does not say what the network says."""
+    """Raise where an export does not agree with the network."""
     if not parity.agrees:
         raise VerificationError(
             f"{what}: expected all labels of the network and a median difference of at most {MAX_DIFFERENCE:.0e}, got "

@@ -78,7 +78,7 @@ def prepare(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
 
 
 def _require_exportable(model: RipeMambaSpike) -> None:
-    """Refuse layers that do not say that torch.export can trace them; nothing is exported as something else."""
+    """Refuse layers without `exportable = True`; nothing is exported as something else."""
     for level, stage in enumerate(model.stages):
         for name, field in LAYERS.items():
             layer = getattr(stage, name)

@@ -20,7 +20,7 @@ SAMPLES = "data/sample_inputs/model.pt"
 MODEL = "models/model.json"
 WEIGHTS, CONSTANTS = "data/weights/", "data/constants/"
 CONFIGS = {f"{WEIGHTS}model_weights_config.json": "weight", f"{CONSTANTS}model_constants_config.json": "tensor"}
-# Short notes of the format, each with what it may say.
+# Short notes of the format, each with its allowed content.
 NOTES = {
     "archive_format": re.compile(rb"pt2"),
     "archive_version": re.compile(rb"\d{1,4}"),
@@ -81,7 +81,7 @@ def rebuilt(data: bytes) -> tuple[bytes, dict[str, Any]]:
                 raise UnknownPartError(name, "nothing to unpickle", f"{len(content)} bytes")
         elif name in NOTES:
             if not NOTES[name].fullmatch(content):
-                raise UnknownPartError(name, "what the format says there", content[:60])
+                raise UnknownPartError(name, "a note of the format", content[:60])
         elif name == f"extra/{FACTS}":
             content = json.dumps(facts).encode()
         elif not TENSORS.fullmatch(name):

@@ -14,7 +14,7 @@ NO_NUMBERS = ("Infinity", "-Infinity", "NaN")  # as JSON has none
 
 
 class UnknownPartError(ValueError):
-    """A part that is not one that `ripe export` writes; `field` says where."""
+    """A part that `ripe export` does not write; `field` is where it was found."""
 
     def __init__(self, field: str, expected: str, given: object) -> None:
         super().__init__(f"{field}: expected {expected}, got {str(given)[:80]!r}")
@@ -65,7 +65,7 @@ def map_of(key: Check, inner: Check) -> Check:
 
 
 def record(fields: Mapping[str, Check], defaults: Mapping[str, Any] | None = None) -> Check:
-    """Exactly these fields; those with a default may be missing, and others may be there only if they say nothing."""
+    """Exactly these fields; those with a default may be missing, and others may be there only if they are empty."""
 
     def check(value: Any, field: str) -> dict[str, Any]:
         if not isinstance(value, dict):

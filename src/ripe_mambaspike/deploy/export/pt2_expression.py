@@ -35,7 +35,7 @@ def checked(text: object) -> str:
     return _parsed(text)
 
 
-@lru_cache(1024)  # a file says the same few again and again
+@lru_cache(1024)  # a file repeats the same few
 def _parsed(text: str) -> str:
     if len(text) > MAX_CHARACTERS or not text.isascii():
         raise ValueError(f"expected an expression of at most {MAX_CHARACTERS} characters, got {_short(text)}")

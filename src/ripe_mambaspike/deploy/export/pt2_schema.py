@@ -1,4 +1,4 @@
-"""What the JSON parts of a `.pt2` may say; each check gives the value back, rebuilt from what it understood.
+"""The allowed content of the JSON parts of a `.pt2`; each check returns the value, rebuilt from what it understood.
 
 PyTorch's own reader evaluates expressions, imports modules named in tree specs, looks functions up by dotted names and
 writes names of values into Python source that it executes. Here every text is of a known form, every function one of
@@ -29,7 +29,28 @@ from ripe_mambaspike.deploy.export.pt2_checks import (
     real,
     record,
 )
-from ripe_mambaspike.deploy.export.pt2_operators import OPERATORS, WORDS
+
+# The operators that a file may call without `--trust`: those that the graphs of this package are made of. Each computes
+# a tensor or a size from its arguments and does nothing else: none opens a file, calls back into Python or reads memory
+# that is not a tensor's. A new kind of layer that needs another one adds it here.
+SIZE_OPERATORS = {f"_operator.{name}" for name in ("add", "sub", "mul", "floordiv", "mod", "neg")}
+OPERATOR_NAMES = """
+    __and__.Tensor __or__.Tensor _assert_tensor_metadata.default add.Tensor addcmul.default alias.default
+    amax.default amin.default arange.default arange.start bmm.default cat.default chunk.default clamp.default
+    clone.default conv1d.default conv2d.default cumsum.default detach.default detach_.default div.Tensor
+    div.Tensor_mode eq.Scalar
+    eq.Tensor exp.default expand.default flatten.using_ints flip.default gather.default ge.Scalar ge.Tensor
+    gelu.default gru.input gt.Scalar gt.Tensor index_select.default layer_norm.default le.Scalar le.Tensor
+    lift_fresh_copy.default linear.default lt.Scalar lt.Tensor matmul.default maximum.default mean.dim
+    minimum.default mul.Tensor neg.default new_ones.default new_zeros.default pad.default permute.default
+    relu.default reshape.default rsub.Scalar scaled_dot_product_attention.default select.int sigmoid.default
+    silu.default slice.Tensor softmax.int softplus.default split.Tensor split_with_sizes.default squeeze.dim
+    stack.default sub.Tensor sum.dim_IntList sym_size.int to.dtype topk.default transpose.int unbind.int
+    unflatten.int unsqueeze.default view_as.default where.ScalarOther where.self zeros_like.default
+"""
+TENSOR_OPERATORS = {f"torch.ops.aten.{name}" for name in OPERATOR_NAMES.split()}
+OPERATORS = SIZE_OPERATORS | TENSOR_OPERATORS
+WORDS = ("trunc", "floor", "constant")  # the strings that an argument may be: how a quotient is rounded, what pads
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}", re.ASCII)
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*", re.ASCII)

@@ -1,4 +1,4 @@
-"""An exported network on disk: graphs in files of some format, and `export.json`, which says what they are.
+"""An exported network on disk: graphs in files of some format, and `export.json`, which describes them.
 
     run = load_exported("runs/mine/export/onnx")
     logits = run(clips)  # [B, T, num_classes], by the format's own runtime
@@ -41,11 +41,15 @@ class Exported:
         self._loaded: dict[str, Runner] = {}
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of its graphs."""
+        return tuple(graph.kind for graph in self.manifest.graphs)
+
+    @property
     def ways(self) -> list[str]:
         """How it can be run: by its clip graph, or step by step."""
-        kinds = {graph.kind for graph in self.manifest.graphs}
         steps = CAUSAL_STEPS if self.config.causal else STEPS
-        return [way for way in (CLIP, steps) if kinds.issuperset(WAYS[way])]
+        return [way for way in (CLIP, steps) if set(self.kinds).issuperset(WAYS[way])]
 
     def ready(self, way: str) -> Callable[[Tensor], Tensor]:
         """The network run one way, its graphs loaded: what loads at the first call would be timed as a prediction."""
@@ -138,7 +142,7 @@ def is_export(folder: Path) -> bool:
 def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
     """The exported network of a folder, its files checked; the runtime loads them when they are first used.
 
-    A format that carries code (aoti, executorch, or a torch-export that says more than `ripe export` writes) is refused
+    A format that carries code (aoti, executorch, or a torch-export with more than `ripe export` writes) is refused
     without `trust`, with which opening the folder may run whatever its author put there.
     """
     folder = Path(folder)

@@ -21,7 +21,7 @@ PICKED = {
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True, rename={"recipe": "name", "clips": "n"}):
-    """What `result.json` says of the network that a run picked; other fields are left unread."""
+    """The fields of `result.json` that a card shows, of the network that a run picked."""
 
     recipe: str
     set: str

@@ -21,7 +21,7 @@ def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedP
     try:
         with torch.no_grad(), silenced():
             program = _traced(graph, dynamic)
-    except Exception as error:  # torch.export has many ways to say that it cannot
+    except Exception as error:  # torch.export raises errors of many classes
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         hint = "; --static may help" if dynamic else ""
         message = f"model: expected a {graph.kind} graph that torch.export can trace, got {first}{hint}"
@@ -43,7 +43,7 @@ def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:
 
 
 def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Refuse clips that are longer than a program for any size was made for; only its inputs tell."""
+    """Refuse clips that are longer than a program for any size was made for."""
     if kind == "step":
         return
     shape = inputs[0].shape

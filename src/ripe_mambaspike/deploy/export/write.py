@@ -67,7 +67,7 @@ def write_export(
     finish: Callable[[Path], None] = lambda folder: None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Path:
-    """Write the deployed network into `out`; `finish` may look at the folder, and raise, before it is moved in."""
+    """Write the deployed network into `out`; `finish` may inspect the folder, and raise, before it is moved."""
     check_output_folder(out)
     target = export_format(options.to)
     time_steps, grid = (labels.time_steps, labels.grid) if labels else (model.config.time_steps, model.config.in_size)
@@ -88,7 +88,7 @@ def write_export(
                     labels=None if labels is None else labels.to_dict(),
                 )
                 (folder / MANIFEST).write_bytes(manifest.to_json())
-            if labels is not None:  # as given, whatever the network says
+            if labels is not None:  # as given, even where the network has others
                 save_labels(labels, folder)
             finish(folder)
     except RipeError as error:  # an error names the folder that was asked for, not the temporary one

@@ -2,7 +2,7 @@
 
 Every RepConv becomes one 3×3 kernel, every norm with running statistics a fixed scale and shift, and the bridge's
 norms a scale of its kernels. The arithmetic is done in float64 and stored in the model's precision, and the result is
-compared with the original before it is handed out.
+compared with the original before it is returned.
 """
 
 import sys
@@ -49,14 +49,14 @@ def _check_model(model: Any, what: str, *forms: str) -> None:
     model = require_form(model, what, *forms)
     sync_num_classes(model)
     if (found := difference_from_config(model, meta_copy(model))) is not None:
-        raise ConfigError(f"{found.name}: expected what the config says for {what}, got {found}", field=found.name)
+        raise ConfigError(f"{found.name}: expected the layer of the config for {what}, got {found}", field=found.name)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in model.state_dict().values()}
     if len(kinds) > 1:
         raise ConfigError(f"dtype: expected one precision for {what}, got {' and '.join(sorted(kinds))}", field="dtype")
 
 
 def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, FormAgreement]:
-    """The other form and how well it agrees: the conversion in float64, then what is handed out, layer by layer."""
+    """The other form and how well it agrees: the conversion in float64, then what is returned, layer by layer."""
     assert isinstance(model, RipeMambaSpike)
     agreement = verify(model, _in_form(model, form, torch.float64))
     converted = _in_form(model, form, model.dtype)
@@ -78,7 +78,7 @@ def _in_form(model: RipeMambaSpike, form: str, dtype: torch.dtype) -> RipeMambaS
 
 @torch.no_grad()
 def _in_float64(converted: RipeMambaSpike, model: RipeMambaSpike) -> dict[str, Tensor]:
-    """Every tensor the converted network wants, computed in float64 from the original's."""
+    """Every tensor of the converted network, computed in float64 from the original's."""
     source = dict(model.named_modules())
     tensors: dict[str, Tensor] = {}
     for name, module in converted.named_modules():

@@ -203,7 +203,7 @@ def _check_contained(content: io.BytesIO) -> None:
 
 
 def _replacements(model: RipeMambaSpike) -> dict[str, Replacement]:
-    """The nodes that stand for something NIR cannot say, each with the thing itself."""
+    """The nodes that stand for something NIR cannot express, each with a function that computes it."""
     found = {"entry": _norm(model.entry)}
     for level, stage in enumerate(model.stages, 1):
         for half in ("first", "second"):

@@ -104,7 +104,7 @@ class OnnxFormat(GraphFormat):
             raise damaged(path, "an ONNX file", error) from error
         facts = {entry.key: entry.value for entry in model.metadata_props}
         if facts.get("format") != MARK:
-            raise damaged(path, f"an ONNX file of {MARK}", "its metadata says otherwise")
+            raise damaged(path, f"an ONNX file of {MARK}", "its metadata names another")
         if facts.get("sha256") != _checksum(model):
             raise damaged(path, "the file as it was saved", "its checksum differs")
         _check_contained(model, path)

@@ -1,6 +1,6 @@
 """A graph as torch.export's own file: read by PyTorch again, on any device, without this package.
 
-PyTorch's reader runs what a file tells it to. `load` therefore takes such a file apart first and refuses whatever
+PyTorch's reader runs code that a file names. `load` therefore takes such a file apart first and refuses whatever
 `save` would not have written; only with `trust` does PyTorch get the file as it is.
 """
 

@@ -1,0 +1,301 @@
+"""A training run in its folder: train, select the network by validation, test it once, and write the result.
+
+The folder of a run is described in docs/training.md. The network saved in `best/` is the one that was evaluated,
+statistics included: reloaded, it gives the same number.
+"""
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ripe_mambaspike.data.clip_cache import explain_lost_workers
+from ripe_mambaspike.data.clips import Clips, TrainBatches
+from ripe_mambaspike.data.settings import resolved_grid
+from ripe_mambaspike.data.training_data import TrainingData, open_data
+from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
+from ripe_mambaspike.files import atomic_folder, commit
+from ripe_mambaspike.models.base import Model
+from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, TrainingResult
+from ripe_mambaspike.models.labels import BEST, LAST, Labels
+from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
+from ripe_mambaspike.nn.calibrate import recalibrate
+from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.train.callback import Callback, SilentCallback, TrainingStopped
+from ripe_mambaspike.train.chance import chance_warning, first_check_epoch, result_warnings
+from ripe_mambaspike.train.checkpoint import (
+    BestEpoch,
+    Checkpoint,
+    CheckpointDocument,
+    last_checkpoint,
+    save_checkpoint,
+)
+from ripe_mambaspike.train.checkpoint_checks import check_checkpoint, largest_checkpoint
+from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes, evaluate_distributed, shared_batch
+from ripe_mambaspike.train.history import Row, TensorBoardLog, write_log
+from ripe_mambaspike.train.network import create_network, parameter_counts
+from ripe_mambaspike.train.recipe import Recipe
+from ripe_mambaspike.train.recipes import save_recipe
+from ripe_mambaspike.train.run_folder import (
+    CHECKPOINTS,
+    LOG_FILE,
+    RECIPE_FILE,
+    with_store,
+    write_result,
+)
+from ripe_mambaspike.train.threads import resume_threads
+from ripe_mambaspike.train.trainer import Trainer
+
+LOG = logging.getLogger("ripe_mambaspike")
+UNFINISHED_BATCHES = 10  # at most, that batch norms of a stopped run's network are estimated on; the user is waiting
+
+
+@dataclass
+class TrainingRun:
+    """A run in progress in its folder."""
+
+    recipe: Recipe
+    folder: Path
+    callback: Callback = field(default_factory=SilentCallback)
+    stop_requested: Callable[[], bool] = lambda: False  # checked after every step
+    rows: list[Row] = field(default_factory=list)
+    best: BestEpoch | None = None
+    seconds: float = 0.0
+    processes: Processes = SINGLE_PROCESS
+
+    def __post_init__(self) -> None:
+        self.device = choose_device(self.recipe.run.device, "run.device")
+        self.data: TrainingData = open_data(self.recipe.data)
+        self.recipe = replace(self.recipe, data=self.data.settings)  # with the grid, where it was left to the data
+        self.recipe = with_store(self.recipe, self.data.store.key)
+        model = create_network(self.recipe, self.data.classes).to(self.device)
+        self.trainer = Trainer(self.recipe, model, self.data.train, self.device, processes=self.processes)
+        self._start = self._saved = time.monotonic()
+
+    def resume(self) -> bool:
+        """Continue from the last checkpoint; False where there is none."""
+        store = self.data.store.key
+        found = last_checkpoint(
+            self.folder / CHECKPOINTS,
+            lambda one: check_checkpoint(one, self.trainer, store),
+            largest_checkpoint(self.trainer),
+        )
+        if found is None:
+            return False
+        document = found.document
+        if document.processes != self.processes.world:  # a point in an epoch would mean something else
+            raise ConfigError(
+                f"{self.folder}: processes: expected {document.processes}, as the run began, got "
+                f"{self.processes.world}",
+                field="processes",
+                path=self.folder,
+            )
+        begun, here = [document.store, *document.extra_stores], self._stores()
+        if begun != here:
+            raise DataError(
+                f"{self.folder}: store: expected {', '.join(begun)}, which the run began on, got {', '.join(here)}; "
+                "prepare the dataset as it was then",
+                field="store",
+                path=self.folder,
+            )
+        resume_threads(document.threads, self.callback.on_message)
+        self.trainer.restore(found.tensors, document.state)
+        self.rows, self.best, self.seconds = document.rows, document.best, document.seconds
+        return True
+
+    def run(self) -> TrainingResult:
+        """Train to the last epoch and test."""
+        epochs = self.recipe.schedule.epochs
+        first = self.processes.is_first
+        if first:
+            save_recipe(self.recipe, self.folder / RECIPE_FILE)
+        self.callback.on_train_begin(self.recipe, self.data.describe(), self.trainer)
+        for warning in self.data.other_sensors if first else ():
+            self.callback.on_message(f"warning: {warning}")
+        board = TensorBoardLog(self.folder, self.trainer.state.epoch + 1) if first else None
+        try:
+            while self.trainer.state.epoch < epochs:
+                self._run_epoch(board)
+        except TrainingStopped:  # raised between two steps, so what is saved is whole
+            self.save()
+            self._save_unfinished()
+            self.processes.wait()  # one that ends early may have the others killed
+            raise
+        except RipeError:
+            if self.processes.world == 1:  # of several, others may not be here
+                self._save_unfinished()
+            raise
+        finally:
+            if board is not None:
+                board.close()
+        if first:
+            write_log(self.folder / LOG_FILE, self.rows)  # a run killed after its last checkpoint has not
+        return self._test()
+
+    def _run_epoch(self, board: TensorBoardLog | None) -> None:
+        with explain_lost_workers():
+            row = self.trainer.train_epoch(self._after_step)
+            epoch = self.trainer.state.epoch
+            if self._validates(epoch):
+                row |= self._validate(epoch)
+        row["seconds"] = self._elapsed()
+        self.rows.append(row)
+        self.save()
+        if board is not None:
+            write_log(self.folder / LOG_FILE, self.rows)
+            board.write(row)
+        self.callback.on_epoch_end(row, self.best)
+        if epoch == first_check_epoch(self.recipe, len(self.data.train), self.processes.world) and (
+            warning := chance_warning(self.recipe, self.data, row)
+        ):
+            self.callback.on_message(f"warning: {warning}")
+
+    def _validates(self, epoch: int) -> bool:
+        if epoch == self.recipe.schedule.epochs:
+            return True
+        selects = self.recipe.run.protocol == "paper" or self.data.val is not None
+        return selects and epoch % self.recipe.run.validate_every == 0
+
+    def _validate(self, epoch: int) -> Row:
+        """Re-estimate batch norms, evaluate the split that selects, and save the network if it is the best so far."""
+        part = self.data.test if self.recipe.run.protocol == "paper" else self.data.val
+        with self._averaged():
+            recalibrate(self.trainer.model, self._clean_batches(), self.device, None)
+            found = None if part is None else self._evaluate(self.trainer.model, part)
+            score: tuple[float, float] = (epoch, 0.0)  # without such a split, only the last epoch is evaluated
+            if found is not None:
+                score = (found.top1, -found.loss if math.isfinite(found.loss) else -math.inf)
+            if self.best is None or score > self.best.score:
+                self._save_network(BEST, epoch)
+                self.best = BestEpoch(epoch=epoch, score=score)
+        return {} if found is None else {"val_loss": found.loss, "val_top1": found.top1}
+
+    def _averaged(self) -> Any:
+        return self.trainer.average.swapped_in() if self.trainer.average is not None else nullcontext()
+
+    def _save_network(self, name: str, epoch: int) -> None:
+        """Save the network as it is, with its labels: the folder then holds all of it, or what it held before."""
+        if not self.processes.is_first:
+            return
+        path = self.folder / name
+        try:
+            with atomic_folder(path) as folder:
+                self.trainer.model.labels = self._labels(epoch)
+                save_pretrained(self.trainer.model, folder)
+        except OSError as error:
+            raise WeightsError(
+                f"{path}: expected a folder that can be written, got {error.strerror or error}", path=path
+            ) from error
+
+    def _save_unfinished(self) -> None:
+        """Leave a usable network where a run stops before one was selected; a failure is logged, no more.
+
+        It comes after the checkpoint, and does not influence the resumed run.
+        """
+        model, state = self.trainer.model, self.trainer.state
+        if self.best is not None or not state.global_step:
+            return
+        try:
+            with self._averaged():
+                recalibrate(model, self._clean_batches(UNFINISHED_BATCHES))
+                if all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
+                    self._save_network(LAST, state.epoch)
+        except (RipeError, OSError, RuntimeError) as error:
+            LOG.warning(f"the network reached so far was not saved ({error}); the last checkpoint is valid")
+
+    def _clean_batches(self, most: int | None = None) -> Iterator[Tensor]:
+        """Training clips without augmentation, always the same ones.
+
+        Processes that share their statistics in training share these batches too; others all have the same ones. So
+        their statistics are equal. Run each batch before asking for the next one.
+        """
+        run = self.recipe.run
+        shared = self.processes if run.sync_batch_norm else SINGLE_PROCESS
+        rank, world = shared.rank, shared.world
+        length, count = self.recipe.schedule.batch_size, run.recalibrate_batches
+        batches = TrainBatches(self.data.train, length, run.seed, 0, self.device, rank, world)
+        for _, x, _, total in islice(batches, count if most is None else min(most, count)):
+            with shared_batch(x, total, world > 1) as clips:
+                yield clips
+
+    def _evaluate(self, model: Model, part: Clips) -> Evaluation:
+        return evaluate_distributed(model, part, self.device, len(self.data.classes), self.processes)
+
+    def _labels(self, epoch: int) -> Labels:
+        data, store = self.recipe.data, self.data.store
+        return Labels(
+            classes=self.data.classes, set=data.dataset, cut=self.data.cut, time_steps=data.time_steps,
+            grid=resolved_grid(data), by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
+            store=store.key, sensor_size=store.whole_size, crop=store.crop, duration_us=self.data.duration_us,
+        )  # fmt: skip
+
+    def _test(self) -> TrainingResult:
+        """The selected network, reloaded, on the test split: read here for the first time, and once."""
+        self.processes.wait()  # for the first one, which writes the network
+        model = from_pretrained(self.folder / BEST).to(self.device)
+        found = self._evaluate(model, self.data.test)
+        recipe, folds = self.recipe, self.recipe.data.folds
+        picked = "test" if recipe.run.protocol == "paper" else "val" if self.data.val is not None else "last epoch"
+        scores = found.to_dict(self.data.classes)
+        scores["per_class"] = [ClassAccuracy(**score) for score in scores["per_class"]]
+        scores["loss"] = found.loss if math.isfinite(found.loss) else None
+        result = TrainingResult(
+            format="ripe-result",
+            version=1,
+            name=recipe.name,
+            protocol=recipe.run.protocol,
+            picked_on=picked,  # type: ignore[arg-type]
+            epoch=self.best.epoch if self.best else recipe.schedule.epochs,
+            set=recipe.data.dataset,
+            cut=self.data.cut,
+            store=self.data.store.key,
+            **scores,
+            seed=recipe.run.seed,
+            folds=folds or None,
+            fold=recipe.data.fold if folds else None,
+            parameters=parameter_counts(model),
+            seconds=self._elapsed(),
+            threads=torch.get_num_threads(),
+            commit=commit(),
+            warnings=result_warnings(recipe, self.data, self.rows, found.top1),
+        )
+        if self.processes.is_first:
+            write_result(self.folder, result)
+            shutil.rmtree(self.folder / LAST, ignore_errors=True)  # what a stop had left
+        return result
+
+    def _after_step(self) -> None:
+        self.callback.on_step_end(self.trainer)
+        if self.processes.any(self.stop_requested()):
+            raise TrainingStopped
+        if time.monotonic() - self._saved > 60 * self.recipe.run.checkpoint_minutes:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        if not self.processes.is_first:
+            return
+        store, *extra = self._stores()
+        document = CheckpointDocument(
+            state=replace(self.trainer.state), rows=self.rows, best=self.best, seconds=self._elapsed(),
+            processes=self.processes.world, store=store, extra_stores=extra, threads=torch.get_num_threads(),
+        )  # fmt: skip
+        save_checkpoint(self.folder / CHECKPOINTS, Checkpoint(self.trainer.tensors(), document))
+        self._saved = time.monotonic()
+
+    def _stores(self) -> list[str]:
+        """The keys of all datasets that are trained on."""
+        return [self.data.store.key, *(extra.events.store.key for extra in self.data.extra)]
+
+    def _elapsed(self) -> float:
+        """Seconds that the run took, without those it was stopped."""
+        return self.seconds + time.monotonic() - self._start
