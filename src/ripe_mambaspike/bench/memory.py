@@ -28,7 +28,7 @@ class Memory(NamedTuple):
 
 
 def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
-    """Of one call that is not the first; what other jobs left lying about is not counted."""
+    """Memory of one call that is not the first; what other jobs have left allocated is not counted."""
     job()  # the first call leaves workspaces behind, and what an optimizer remembers
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.triton_backward import backward
-from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, enough, modulate_fire
+from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, fills_gpu, modulate_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
 from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulate
 from ripe_mambaspike.ops.membrane_attention.triton_plan import AttentionInputs, fused, fused_gradient
@@ -60,7 +60,7 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)
     firing = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient, i.relaxed, i.sharpness)
     given = _given(i, i.attention_gain)
-    if fused(i.potential) and enough(i.potential):
+    if fused(i.potential) and fills_gpu(i.potential):
         return modulate_fire(given, mixture(given), Firing(*firing, *state), i.keep_attention)
     current, attention = _attend(given, i.keep_attention)
     fired, _, _, operand, *finals = norm_fire(NormFireInputs(current, None, None, *firing, False, *state))
