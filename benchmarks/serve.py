@@ -1,4 +1,4 @@
-"""`ripe serve` with many viewers on two cores: frames a second that each of them gets, and how long answers take.
+"""`ripe serve` with many viewers on two cores: frames a second that each of them gets, and the latency of predictions.
 
 The service runs in a process of its own on two cores, which the viewers of this process share with it: each is a
 websocket that takes all that comes. Once all watch one recording, once each its own; then the network has as many
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 SIDE = 128
-WANTED = 10.0  # frames a second for each viewer
+MIN_FRAME_RATE = 10.0  # frames a second for each viewer
 HEADER = struct.Struct("<HHIddII")
 
 
@@ -36,7 +36,7 @@ class Seen:
     longest: float = 0.0  # s between two frames
     bytes: int = 0
     early: int = 0
-    latencies: list[float] = field(default_factory=list)  # ms, of final answers
+    latencies: list[float] = field(default_factory=list)  # ms, of final predictions
     behind: list[float] = field(default_factory=list)  # s
 
     @property
@@ -101,7 +101,7 @@ def make_recordings(folder: Path, count: int, seconds: float) -> int:
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """A network at 128×128 with weights drawn so that every stage fires; what it says means nothing."""
+    """A network at 128×128 with weights drawn so that every stage fires; its predictions mean nothing."""
     from ripe_mambaspike import create_model
     from ripe_mambaspike.deploy.fuse.randomize import randomize
 
@@ -137,13 +137,13 @@ def row(name: str, seen: list[Seen]) -> dict[str, Any]:
         "frames a second, median": round(statistics.median(rates), 1),
         "longest gap, ms": round(1e3 * max(viewer.longest for viewer in seen)),
         "frames skipped": sum(viewer.skipped for viewer in seen),
-        "final answers": len(latencies),
-        "early answers": sum(viewer.early for viewer in seen),
+        "final predictions": len(latencies),
+        "early predictions": sum(viewer.early for viewer in seen),
         "latency p50, ms": round(latencies[len(latencies) // 2], 1) if latencies else None,
         "latency p95, ms": round(latencies[int(0.95 * len(latencies))], 1) if latencies else None,
         "behind at most, s": round(max((one for viewer in seen for one in viewer.behind), default=0), 2),
         "MB/s": round(sum(viewer.bytes for viewer in seen) / 1e6 / (seen[0].ended - seen[0].began), 1),
-        "held": min(rates) >= WANTED,
+        "held": min(rates) >= MIN_FRAME_RATE,
     }
 
 
@@ -163,27 +163,31 @@ def main() -> int:
     parser.add_argument("--length", type=float, default=4.0, help="seconds of a recording")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write the rows there, too")
-    asked = parser.parse_args()
-    cores = set(sorted(os.sched_getaffinity(0))[: asked.cores])
+    arguments = parser.parse_args()
+    cores = set(sorted(os.sched_getaffinity(0))[: arguments.cores])
     os.sched_setaffinity(0, cores)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "recordings").mkdir()
-        rate = make_recordings(folder / "recordings", asked.viewers, asked.length)
-        checkpoint = asked.checkpoint or make_checkpoint(folder)
-        cases = {"one recording": [0] * asked.viewers, "one each": list(range(asked.viewers)), "one viewer": [0]}
+        rate = make_recordings(folder / "recordings", arguments.viewers, arguments.length)
+        checkpoint = arguments.checkpoint or make_checkpoint(folder)
+        cases = {
+            "one recording": [0] * arguments.viewers,
+            "one each": list(range(arguments.viewers)),
+            "one viewer": [0],
+        }
         rows = []
         for case, recordings in cases.items():
             process, place = start(checkpoint, folder / "recordings", cores)
             try:
-                rows.append(row(case, asyncio.run(watch_all(f"ws://{place}/watch", recordings, asked.seconds))))
+                rows.append(row(case, asyncio.run(watch_all(f"ws://{place}/watch", recordings, arguments.seconds))))
             finally:
                 process.terminate()
                 process.wait(30)
     print(f"{len(cores)} cores for the service and the viewers, {SIDE}×{SIDE}, {rate:,} events/s a recording")
     show(rows)
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0 if all(one["held"] for one in rows) else 1
 
 

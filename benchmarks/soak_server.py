@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from benchmarks.serve import make_checkpoint, make_recordings, start
 
-WANTED = 15.0  # frames a second for each viewer
+MIN_FRAME_RATE = 15.0  # frames a second for each viewer
 GROWTH = 1.10  # of the memory from the second third to the last that still counts as flat
 WINDOW = 10.0  # s in which frames are counted
 SAMPLE = 2.0  # s between two looks at the memory
@@ -63,8 +63,8 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
             if now - changed >= CHANGE:
                 changed = now
                 key = draw.choice(soak.keys) if soak.keys and draw.random() < 0.5 else None
-                wish = {"do": "upload", "value": key} if key else {"do": "play", "value": draw.randrange(recordings)}
-                await socket.send(json.dumps(wish))
+                message = {"do": "upload", "value": key} if key else {"do": "play", "value": draw.randrange(recordings)}
+                await socket.send(json.dumps(message))
                 await socket.send(json.dumps({"do": "attention", "value": draw.random() < 0.5}))
             message = await socket.recv()
             if isinstance(message, bytes):
@@ -156,14 +156,14 @@ def summary(soak: Soak, minutes: float) -> dict[str, Any]:
         "memory MiB, most": round(max(size for _, size in soak.memory) / 2**20, 1),
         "uploads": dict(sorted(soak.uploads.items())),
         "errors": dict(soak.errors),
-        "held": least >= WANTED and memory[2] <= GROWTH * memory[1],
+        "held": least >= MIN_FRAME_RATE and memory[2] <= GROWTH * memory[1],
     }
 
 
 def origin() -> dict[str, Any]:
     """When, of which commit, by which command, on what."""
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    found = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": found.stdout.strip() or None,
@@ -179,28 +179,28 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--viewers", type=int, default=8)
     parser.add_argument("--json", type=Path, help="write what was seen there, too")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "recordings").mkdir()
         make_recordings(folder / "recordings", 4, 4.0)
-        checkpoint = asked.checkpoint or make_checkpoint(folder)
+        checkpoint = arguments.checkpoint or make_checkpoint(folder)
         process, place = start(checkpoint, folder / "recordings", os.sched_getaffinity(0))
         try:
-            frames: list[Counter[int]] = [Counter() for _ in range(asked.viewers)]
-            soak = Soak(place, time.monotonic() + 60 * asked.minutes, frames)
+            frames: list[Counter[int]] = [Counter() for _ in range(arguments.viewers)]
+            soak = Soak(place, time.monotonic() + 60 * arguments.minutes, frames)
             asyncio.run(run(soak, process.pid, sorted((folder / "recordings").iterdir())))
         finally:
             process.terminate()
             process.wait(60)
-    seen = summary(soak, asked.minutes)
+    seen = summary(soak, arguments.minutes)
     for key, value in seen.items():
         print(f"{key:<36}{value}")
-    if asked.json:
+    if arguments.json:
         memory = [[round(at, 1), size] for at, size in soak.memory]
         windows = [dict(sorted(frames.items())) for frames in soak.frames]
         document = {**origin(), **seen, "frames by window": windows, "memory": memory}
-        asked.json.write_text(json.dumps(document) + "\n")
+        arguments.json.write_text(json.dumps(document) + "\n")
     return 0 if seen["held"] else 1
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from ripe_mambaspike import create_model, dual_kernel, fuse
 from ripe_mambaspike.deploy.fuse.randomize import randomize
-from ripe_mambaspike.deploy.fuse.verify import Agreement, compare, probe
+from ripe_mambaspike.deploy.fuse.verify import FormAgreement, compare_forms, probe
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 STEPS = ("branches against one kernel", "one kernel against two")
 
 
-def summary(found: list[Agreement]) -> dict[str, Any]:
+def summary(found: list[FormAgreement]) -> dict[str, Any]:
     """Of all clips and networks together."""
     unflipped = [agreement for agreement in found if not agreement.flips]
     worst = max(unflipped, key=lambda agreement: agreement.error, default=None)
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=6)
     parser.add_argument("--side", type=int, default=128)
     arguments = parser.parse_args()
-    found: dict[str, list[Agreement]] = {step: [] for step in STEPS}
+    found: dict[str, list[FormAgreement]] = {step: [] for step in STEPS}
     for seed in range(arguments.networks):
         model = create_model(arguments.model, seed=seed)
         assert isinstance(model, RipeMambaSpike)
@@ -48,7 +48,7 @@ def main() -> None:
         for clip_seed in range(arguments.clips):
             clip = probe(model, side=arguments.side, seed=clip_seed).float()
             for step, pair in zip(STEPS, ((model, fused), (fused, dual)), strict=True):
-                found[step].append(compare(*pair, clip))
+                found[step].append(compare_forms(*pair, clip))
     report = {"model": arguments.model, "networks": arguments.networks, "side": arguments.side}
     print(json.dumps({**report, **{step: summary(agreements) for step, agreements in found.items()}}, indent=2))
 

@@ -55,3 +55,5 @@ def test_links_and_files_exist(page):
     for file in re.findall(r"`((?:[a-z_]+/)+[a-z]\w+\.(?:py|h|cpp|html))`", text):
         places = (file in known, (ROOT / file).exists())
         assert any(places), f"{page.name} names {file}, which does not exist"
+    for file, name in re.findall(r"`((?:[a-z_]+/)+[a-z]\w+\.py)`: `([\w.]+)`", text):
+        assert name in definitions(PACKAGE / file), f"{file} has no {name}"

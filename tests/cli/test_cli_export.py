@@ -105,13 +105,13 @@ def test_a_network_without_a_run(ripe, refused, saved, tmp_path):
     recordings = make_recordings(tmp_path, (20, 18))
     found = asked(ripe, saved, "--to", "safetensors", "--weights", "fp16", "--out", tmp_path / "out")
     assert "accuracy" not in found
-    assert found["accuracy_unknown"] == f"{saved} does not say what it was trained on"
+    assert "trained on" in found["accuracy_unknown"]
     said = ripe("export", saved, "--to", "safetensors", "--weights", "fp16")
     assert "what that changes was not measured" in said.out
     assert (saved.parent / "net-export" / "safetensors-fp16" / "model.safetensors").is_file()
-    named = ["does not say what it was trained on", "--recordings"]
+    named = ["trained on", "recordings"]
     refused(["export", saved, "--to", "safetensors", "--check", "--out", tmp_path / "a"], *named)
-    named = ["does not say what it was trained on", "--calibration"]
+    named = ["trained on", "calibration"]
     refused(["export", saved, "--to", "safetensors", "--weights", "int8", "--out", tmp_path / "a"], *named)
     words = ["--weights", "int8", "--calibration", *recordings, "--check", "--recordings", *recordings[:3]]
     found = asked(ripe, saved, "--to", "safetensors", *words, "--out", tmp_path / "small")
@@ -159,4 +159,4 @@ def test_an_export_that_was_damaged(refused, ripe, finished, recordings, tmp_pat
     asked(ripe, finished, "--to", "torch-export", "--static", "--graphs", "step", "--out", tmp_path / "out")
     path = tmp_path / "out" / "step.pt2"
     path.write_bytes(path.read_bytes()[:-100])
-    refused(["predict", tmp_path / "out", recordings[0]], path, "checksum")
+    refused(["predict", tmp_path / "out", recordings[0]], path, "sha256")

@@ -44,6 +44,12 @@ def loud():
 
 
 @pytest.fixture
+def exporting(monkeypatch):
+    """Operators take the form that torch.export traces."""
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+
+
+@pytest.fixture
 def registered():
     """A registered network at its own size, but for the two widest."""
 

@@ -46,12 +46,6 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture
-def exporting(monkeypatch):
-    """Operators take the form that torch.export traces."""
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-
-
 def apart(given, wanted):
     return float((given - wanted).abs().max() / wanted.abs().max())
 

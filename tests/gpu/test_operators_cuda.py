@@ -125,7 +125,7 @@ def test_extreme_steps_and_decays(step, decay):
 @pytest.mark.parametrize("size", [(2, 16, 289, 32), (2, 10, 81, 64)], ids=str)
 @pytest.mark.parametrize("run", [FLOAT32, BFLOAT16], ids=["f32", "bf16"])
 def test_attention_and_neuron_in_one_kernel(size, run, monkeypatch):
-    monkeypatch.setattr(triton_fire, "ENOUGH_PROGRAMS", 1)
+    monkeypatch.setattr(triton_fire, "MIN_PROGRAMS", 1)
     for kind in KINDS:
         if kind["relaxed"] or run == FLOAT32:
             check("attend_fire", cases_of.attend_fire_inputs(size, **kind), run)

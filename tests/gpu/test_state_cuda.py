@@ -40,7 +40,7 @@ def test_pieces_equal_the_whole_in_bfloat16(name):
 
 
 def test_attention_and_neuron_in_one_kernel(monkeypatch):
-    monkeypatch.setattr(triton_fire, "ENOUGH_PROGRAMS", 1)
+    monkeypatch.setattr(triton_fire, "MIN_PROGRAMS", 1)
     run = RUNS["attend_fire"](setting(positions=1000))
     check_pieces(run, PIECES, exact=False)
     check_samples(run, False, "cuda")

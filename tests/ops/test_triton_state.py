@@ -47,7 +47,7 @@ def test_samples_at_different_steps(name):
 @pytest.mark.parametrize("rotating", [True, False], ids=["resonating", "leaky"])
 @torch.no_grad()
 def test_attention_and_neuron_in_one_kernel(monkeypatch, rotating):
-    monkeypatch.setattr(triton_fire, "ENOUGH_PROGRAMS", 1)
+    monkeypatch.setattr(triton_fire, "MIN_PROGRAMS", 1)
     check_samples(RUNS["attend_fire"](setting(rotating=rotating)), exact=False)
 
 
@@ -62,5 +62,5 @@ def test_attention_over_many_channels(monkeypatch):
 def test_scan_in_chunks(monkeypatch):
     """The state enters where the first chunk starts and leaves where the last one ends."""
     monkeypatch.setattr(triton_scan_plan, "TILE", 2)
-    monkeypatch.setattr(triton_scan_plan, "LEAST_CHUNK", 2)
+    monkeypatch.setattr(triton_scan_plan, "MIN_CHUNK", 2)
     check_pieces(RUNS["mamba_inner"](setting()), PIECES, exact=False)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from raising import raises
 from ripe_mambaspike.errors import DataError, RipeError
@@ -261,14 +261,6 @@ def test_it_opens_with_safetensors_alone(finished):
     with safe_open(path, "np") as file:
         kinds = {name.split(".")[0] for name in file.keys()}  # noqa: SIM118
     assert kinds == {"model", "optimizer", "sums"}
-
-
-def test_the_average_is_in_it(tiny, go, tmp_path):
-    go(tiny("run.ema_decay=0.5", "schedule.batch_size=11", "schedule.epochs=1"), tmp_path / "run")
-    tensors = load_file(max((tmp_path / "run" / "checkpoints").iterdir()))
-    averages = [name for name in tensors if name.startswith("average.")]
-    weights = [name for name in tensors if name.startswith("model.") and "running" not in name]
-    assert len(averages) == len(weights)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.cli.main import main
 from ripe_mambaspike.errors import DataError, RipeError, WeightsError
 from ripe_mambaspike.files import locked
@@ -40,21 +41,20 @@ def told_once():
 # One at a time.
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_second_run_in_a_folder_is_refused(tiny, go, watching, tmp_path, resume):
+def test_a_second_run_in_a_folder_is_refused(tiny, go, watching, tmp_path):
     refused = []
 
     def second(trainer):
         before = contents(tmp_path / "run")
-        with pytest.raises(DataError) as caught:
-            go(tiny("run.seed=1"), tmp_path / "run", resume=resume)
-        refused.append(caught.value)
+        for resume in (False, True):
+            with raises(DataError, path=tmp_path / "run" / ".lock") as caught:
+                go(tiny("run.seed=1"), tmp_path / "run", resume=resume)
+            refused.append(str(caught.value))
         assert contents(tmp_path / "run") == before
 
-    go(tiny(), tmp_path / "run", watching(on_step=second))
+    go(tiny("schedule.epochs=1"), tmp_path / "run", watching(on_step=second))
     assert len(refused) == 6
-    assert refused[0].path == tmp_path / "run" / ".lock"
-    assert str(tmp_path / "run") in str(refused[0])
+    assert str(tmp_path / "run") in refused[0]
     assert not (tmp_path / "run" / ".lock").exists()
 
 
@@ -136,17 +136,17 @@ def test_what_killed_runs_left_is_removed(finished, tiny, go, outcome, tmp_path)
 # A run that stops leaves a network.
 
 
-def stop_after(moves):
-    """Asked after every move."""
+def stop_after(steps):
+    """Is asked after every step."""
     count = itertools.count(1)
-    return lambda: next(count) == moves
+    return lambda: next(count) == steps
 
 
-@pytest.mark.parametrize(("moves", "epochs"), [(1, 0), (7, 1)])
-def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_path, moves, epochs):
+@pytest.mark.parametrize(("steps", "epochs"), [(1, 0), (7, 1)])
+def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_path, steps, epochs):
     folder = tmp_path / "run"
     with pytest.raises(TrainingStopped):
-        go(tiny(*LAST_EPOCH), folder, stop_requested=stop_after(moves))
+        go(tiny(*LAST_EPOCH), folder, stop_requested=stop_after(steps))
     assert not (folder / "best").exists()
     assert sorted(path.name for path in (folder / "last").iterdir()) == [
         "config.json",
@@ -160,27 +160,20 @@ def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_pat
     assert read_labels(folder / "last").epoch == epochs
     model, state = from_pretrained(folder / "last"), last_checkpoint(folder / "checkpoints").tensors
     assert torch.equal(model.head.weight, state["model.head.weight"])
+    statistics = {name: value for name, value in model.state_dict().items() if "running_mean" in name}
+    assert statistics
+    assert not any(torch.equal(value, state[f"model.{name}"]) for name, value in statistics.items())  # estimated anew
     assert main(["eval", str(folder), "--json"]) == 0
     assert 0 <= json.loads(capsys.readouterr().out)["top1"] <= 1
     assert not (folder / "result.json").exists()
 
 
-def test_its_statistics_are_taken_anew(tiny, go, tmp_path):
-    with pytest.raises(TrainingStopped):
-        go(tiny(*LAST_EPOCH), tmp_path / "run", stop_requested=stop_after(2))
-    model = from_pretrained(tmp_path / "run" / "last").state_dict()
-    state = last_checkpoint(tmp_path / "run" / "checkpoints").tensors
-    moving = [name for name in model if "running_mean" in name]
-    assert moving
-    assert not any(torch.equal(model[name], state[f"model.{name}"]) for name in moving)
-
-
 def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path):
     recipe = tiny(*LAST_EPOCH, "run.ema_decay=0.5")
     go(recipe, tmp_path / "whole")
-    for moves in (1, 1, 2, 1):
+    for steps in (1, 3):
         with pytest.raises(TrainingStopped):
-            go(recipe, tmp_path / "run", resume=True, stop_requested=stop_after(moves))
+            go(recipe, tmp_path / "run", resume=True, stop_requested=stop_after(steps))
         assert (tmp_path / "run" / "last").is_dir()
     go(recipe, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
@@ -267,12 +260,13 @@ def test_a_run_goes_on_with_its_number_of_threads(tiny, go, watching, outcome, f
 def test_the_recipe_can_choose_it(tiny, go, watching, tmp_path):
     seen = []
     callback = watching(on_step=lambda _: seen.append(torch.get_num_threads()))
-    result = go(tiny("run.threads=2", "schedule.epochs=1"), tmp_path / "run", callback)
+    short = ("schedule.epochs=1", "schedule.batch_size=11", "loss.passes=1")
+    result = go(tiny("run.threads=2", *short), tmp_path / "run", callback)
     assert set(seen) == {2}
     assert result["threads"] == 2
     assert torch.get_num_threads() == 1
     with pytest.raises(RipeError):  # and another choice is another recipe
-        go(tiny("run.threads=1", "schedule.epochs=1"), tmp_path / "run", resume=True)
+        go(tiny("run.threads=1", *short), tmp_path / "run", resume=True)
     with pytest.raises(RipeError):
         tiny("run.threads=-1")
     with pytest.raises(RipeError):
@@ -340,18 +334,17 @@ def test_a_damaged_file_is_one_sentence(finished, tiny_words, capsys, tmp_path, 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("top1", 2.0), ("n", 0), ("epoch", "1"), ("picked_on", "luck"), ("set", None), ("per_class", {})],
+    [("top1", 2.0), ("set", None)],
 )
 def test_a_result_with_a_wrong_entry(finished, tiny, go, tmp_path, field, value):
     folder = shutil.copytree(finished, tmp_path / "run")
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, field: value}))
-    with pytest.raises(WeightsError) as caught:
+    with raises(WeightsError, field=field, path=folder / "result.json"):
         go(tiny(), folder, resume=True)
-    assert (caught.value.field, caught.value.path) == (field, folder / "result.json")
 
 
-@pytest.mark.parametrize("damage", DAMAGES[:-1])
+@pytest.mark.parametrize("damage", [a_pipe, binary])
 def test_a_damaged_log_is_written_anew(finished, tiny, go, outcome, tmp_path, damage):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()

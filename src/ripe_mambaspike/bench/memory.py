@@ -1,4 +1,4 @@
-"""How much memory a call takes, and a sentence instead of a crash where there is too little."""
+"""How much memory a call takes, and an error that says so where there is too little."""
 
 import os
 import re
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ripe_mambaspike.data.clip_cache import free_memory
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.memory import free_memory, is_memory_error, size
+from ripe_mambaspike.models.memory import is_memory_error, size
 
 MEBIBYTE = 1 << 20
 
@@ -27,7 +28,7 @@ class Memory(NamedTuple):
 
 
 def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
-    """Of one call that is not the first; what other jobs left lying about is not counted."""
+    """Memory of one call that is not the first; what other jobs have left allocated is not counted."""
     job()  # the first call leaves workspaces behind, and what an optimizer remembers
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -78,16 +79,17 @@ def expect_memory(needed: int, device: torch.device, what: str) -> None:
     free = free_memory(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{what} needs at least {size(needed)} of memory and {size(free)} are free on {device.type}; "
-            "a smaller batch, side or number of steps is wanted"
+            f"{what}: expected at least {size(needed)} of free memory on {device.type}, got {size(free)}; "
+            "take a smaller batch, side or number of time steps",
+            field="memory",
         )
 
 
 @contextmanager
 def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
-    """Inside, running out of memory is an InputError that says how much was asked for and how much was free.
+    """Inside, running out of memory is an InputError with the amount that was requested and that was free.
 
-    A network that ran out has said more already; its MemoryNeededError goes through.
+    The MemoryNeededError of a network, which says more, passes through.
     """
     try:
         yield
@@ -97,12 +99,13 @@ def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
         free = free_memory(device)
         left = "" if free is None else f" with {size(free)} free"
         raise InputError(
-            f"{what} ran out of memory on {device.type}: {_asked(str(error))} more was asked for{left}; "
-            "a smaller batch, side or number of steps is wanted"
+            f"{what}: out of memory on {device.type}, {_requested(str(error))} more was requested{left}; "
+            "take a smaller batch, side or number of time steps",
+            field="memory",
         ) from error
 
 
-def _asked(message: str) -> str:
+def _requested(message: str) -> str:
     if found := re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)", message):
         return found[1]
     if found := re.search(r"tried to allocate (\d+) bytes", message):

@@ -109,7 +109,7 @@ class Maker:
         rotation = self.uniform(channels, low=0.0, high=0.1) if rotating else None
         return {**made, "rotation": rotation, "relaxed": relaxed, "sharpness": SHARPNESS}
 
-    def affine(self, steps: int, channels: int) -> dict[str, Tensor]:
+    def affine(self, steps: int, channels: int) -> dict[str, Any]:
         bounds = {"scale": (0.5, 1.5), "shift": (-0.2, 0.2)}
         return {name: self.uniform(steps, channels, low=low, high=high) for name, (low, high) in bounds.items()}
 
@@ -167,7 +167,7 @@ def attention_cases(make: Maker, size: str, shape: tuple[int, ...], relaxed: boo
     channels = shape[3]
     wide = {"potential": make.normal(*shape), "spikes": make.spikes(*shape), "features": make.normal(*shape)}
     weights = {name: make.normal(channels, channels, scale=channels**-0.5) for name in ("query", "key", "value")}
-    shared = {**wide, **make.affine(shape[1], channels), **weights, "keep_attention": False}
+    shared: dict[str, Any] = {**wide, **make.affine(shape[1], channels), **weights, "keep_attention": False}
     gain = make.uniform(channels, low=0.5, high=1.5)
     inputs = AttendInputs(**shared, gain=gain, grad_proxy=make.grad_proxy(*shape))
     yield Case("attend", size, inputs, ("modulated",), OPERATORS["attend"].gradients)

@@ -136,7 +136,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
     def to_dict(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+        return msgspec.to_builtins(self)
 
 
 def read_result(folder: Path) -> TrainingResult | None:

@@ -182,16 +182,23 @@ def run_fused(
 
 
 def run_front_end(
-    planned: Plan, x: Tensor, mode: ForwardMode, state: State | None, first_step: Step, observe: Names
+    planned: Plan,
+    x: Tensor,
+    mode: ForwardMode = HARD,
+    state: State | None = None,
+    first_step: Step = 0,
+    observe: Names = (),
+    want_rates: bool = True,
 ) -> FrontEnd:
     """`RipeMambaSpike.front_end` over the fused operators."""
     carried = Carried(state, first_step, wanted=True)
     with torch.autocast(x.device.type, enabled=False):
-        front = _run_stages(planned, x, mode, carried, True, observe)
+        front = _run_stages(planned, x, mode, carried, want_rates, observe)
         grid = front.attention.shape
         features = bridge_features(planned.bridge, front.spikes[-planned.scales :], grid, mode, carried)
     attention = front.attention.permute(0, 1, 4, 2, 3)
-    return FrontEnd(features, attention, torch.stack(front.rates), front.scores, compact(carried.final), front.observed)
+    rates = torch.stack(front.rates) if want_rates else features.new_empty(0)
+    return FrontEnd(features, attention, rates, front.scores, compact(carried.final), front.observed)
 
 
 def run_tail(planned: Plan, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:

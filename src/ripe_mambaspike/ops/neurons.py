@@ -75,7 +75,11 @@ def fire_over_time(
 
     Spikes and potential have x's shape and precision; the potential is the one before reset, None unless kept.
     """
-    shaped = Neuron(*(None if one is None else per_channel(one, x.ndim - 3) for one in neuron))
+    decay, rotation, gain, threshold = neuron
+    shaped = Neuron(
+        *(per_channel(decay, x.ndim - 3), None if rotation is None else per_channel(rotation, x.ndim - 3)),
+        *(per_channel(gain, x.ndim - 3), per_channel(threshold, x.ndim - 3)),
+    )
     spikes, potentials, state = neuron_steps(x, shaped, sharpness, relaxed, initial_state)
     potential = torch.stack(potentials, 1).to(x.dtype) if keep_potential else None
     return (torch.stack(spikes, 1).to(x.dtype), potential), state
@@ -87,7 +91,7 @@ def neuron_steps(
     """Spikes and potentials of every step of x [B, T, ...], and the final state; the constants broadcast to x_t."""
     decay, rotation, gain, threshold = neuron
     zeros = torch.zeros_like(at_least_float32(x[:, 0]))
-    real, imag = state or (zeros, zeros)
+    real, imag = (zeros, zeros) if state is None else (state[0], zeros if state[1] is None else state[1])
     spikes, potentials = [], []
     for x_t in x.unbind(1):
         if rotation is None:

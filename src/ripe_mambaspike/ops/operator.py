@@ -187,9 +187,10 @@ def _differentiate(
     function: Callable[..., Any], inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
-    pairs = [pair for pair in zip(_listed(function(*leaves)), grads, strict=True) if pair[1] is not None]
+    outputs = _listed(function(*leaves))
+    pairs = [(out, grad.to(out.dtype)) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
     given = [leaf for leaf in leaves if leaf is not None]
-    cotangents = [grad.to(out.dtype) for out, grad in pairs]
+    cotangents = [grad for _, grad in pairs]
     found = iter(
         torch.autograd.grad([out for out, _ in pairs], given, cotangents, materialize_grads=True, allow_unused=True)
     )
@@ -221,6 +222,8 @@ def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> 
     if len(table) == 1:
         return table.expand(steps, -1).contiguous()
     if isinstance(first_step, Tensor):
+        if steps == 1:
+            return table.index_select(0, first_step).unsqueeze(1)
         rows = first_step[:, None] + torch.arange(steps, device=first_step.device)
         return table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if first_step + steps > len(table):

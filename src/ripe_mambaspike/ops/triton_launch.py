@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FULL = 4 * 132  # programs that keep a large GPU busy
+BUSY_PROGRAMS = 4 * 132  # programs that keep a large GPU busy
 SWITCH = "DISABLE_MMA_V3"
 
 
@@ -66,7 +66,7 @@ def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
     """(elements, warps) of a program over one of `copies` flat runs: 16 bytes a thread, small where work is scarce."""
     each = 16 // dtype.itemsize
     warps = 8
-    while warps > 1 and ceil_div(size, 32 * each * warps) * copies < FULL:
+    while warps > 1 and ceil_div(size, 32 * each * warps) * copies < BUSY_PROGRAMS:
         warps //= 2
     return 32 * each * warps, warps
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -31,8 +31,8 @@ from ripe_mambaspike.train.recipe import MAX_THREADS
 from ripe_mambaspike.train.trainer import TrainState
 
 LOG = logging.getLogger("ripe_mambaspike")
-FORMAT = "ripe-checkpoint"
-VERSION = 3
+FORMAT: Final = "ripe-checkpoint"
+VERSION: Final = 3
 KEPT_FILES = 2
 MAX_BYTES = 4 << 30  # of a checkpoint, where the run does not know how large its own can be
 NAME = re.compile(r"step-(\d{9})-(\d{9})\.safetensors")
@@ -40,7 +40,7 @@ EARLIER_NAME = "move-*.safetensors"  # of versions 1 and 2, whose tensors had ot
 DAMAGE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError)
 
 
-class BestEpoch(Document):
+class BestEpoch(Document, frozen=True):
     """The epoch selected so far."""
 
     epoch: Positive
@@ -51,7 +51,7 @@ class BestEpoch(Document):
             raise ValueError("score: expected numbers that can be compared")
 
 
-class CheckpointDocument(Document, kw_only=True):
+class CheckpointDocument(Document, frozen=True, kw_only=True):
     """Everything of a run but its tensors."""
 
     format: Literal["ripe-checkpoint"] = FORMAT

@@ -106,7 +106,7 @@ class Recipe:
 @cache
 def field_help() -> dict[str, str]:
     """Every dotted field of a recipe, in order, and the comment behind it."""
-    found = {}
+    found: dict[str, str] = {}
     for name, kind in get_type_hints(Recipe).items():
         if is_dataclass(kind) and isinstance(kind, type):
             found |= {f"{name}.{one.name}": _comments(kind).get(one.name, "") for one in fields(kind)}

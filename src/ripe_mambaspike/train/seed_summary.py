@@ -67,7 +67,7 @@ class SeedSummary(msgspec.Struct, frozen=True, kw_only=True):
     against: GroupComparison | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+        return msgspec.to_builtins(self)
 
 
 def summarize_seeds(

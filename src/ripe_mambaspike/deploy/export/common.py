@@ -59,7 +59,8 @@ def damaged(path: Path, what: str, error: BaseException | str) -> InputError:
 def failed_run(path: Path, inputs: Sequence[Tensor], error: Exception) -> InputError:
     """The error for a graph that cannot be run on its inputs."""
     shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
-    return InputError(f"{path}: inputs: got shapes {shapes}, which it cannot run ({first_line(error)})", path=path)
+    message = f"{path}: inputs: expected shapes that the graph takes, got {shapes} ({first_line(error)})"
+    return InputError(message, field="inputs", path=path)
 
 
 def check_inputs(path: Path, given: Sequence[object], expected: Sequence[object]) -> None:

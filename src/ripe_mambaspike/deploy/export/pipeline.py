@@ -93,6 +93,9 @@ def export(
         out = home / f"{to}-{weights}" if out is None else out
     out = Path(out)
     check_output_folder(out)
+    if check and not getattr(classifier.model.config, "causal", False) and ("step" in graphs) != ("tail" in graphs):
+        given = " ".join(graphs)
+        raise InputError(f"graphs: expected step and tail together with --check, got {given}", field="graphs")
     job = _Job(options, folder, classifier, labels, root, progress)
     if check:
         job.checked_on = job.sample("test", recordings, clips, "recordings")
@@ -108,16 +111,13 @@ def export(
 def _check_together(
     options: ExportOptions, check: bool, recordings: Sequence[Path], calibration: Sequence[Path], clips: int
 ) -> None:
-    """Refuse what would be ignored, or checked in part alone."""
+    """Refuse what would be ignored."""
     if clips < 1:
         raise InputError(f"clips: expected an int of at least 1, got {clips}", field="clips")
     if recordings and not check:
         raise InputError("recordings: expected --check with them, got no --check", field="recordings")
     if calibration and options.weights != "int8":
         raise InputError(f"calibration: expected --weights int8 with it, got {options.weights}", field="calibration")
-    if check and "tail" in options.graphs and "step" not in options.graphs:
-        given = " ".join(options.graphs)
-        raise InputError(f"graphs: expected step and tail together with --check, got {given}", field="graphs")
 
 
 @dataclass

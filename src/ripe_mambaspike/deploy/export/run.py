@@ -41,11 +41,15 @@ class Exported:
         self._loaded: dict[str, Runner] = {}
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of its graphs."""
+        return tuple(graph.kind for graph in self.manifest.graphs)
+
+    @property
     def ways(self) -> list[str]:
         """How it can be run: by its clip graph, or step by step."""
-        kinds = {graph.kind for graph in self.manifest.graphs}
         steps = CAUSAL_STEPS if self.config.causal else STEPS
-        return [way for way in (CLIP, steps) if kinds.issuperset(WAYS[way])]
+        return [way for way in (CLIP, steps) if set(self.kinds).issuperset(WAYS[way])]
 
     def ready(self, way: str) -> Callable[[Tensor], Tensor]:
         """The network run one way, its graphs loaded: what loads at the first call would be timed as a prediction."""

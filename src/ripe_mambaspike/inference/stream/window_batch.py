@@ -1,6 +1,6 @@
 """The network on overlapping windows: every open window is one row of a batch that advances step by step.
 
-`WindowBatch` keeps the network's state of each window and runs `model.front_end` on the next step of several windows at
+`WindowBatch` keeps the network's state of each window and runs its front end on the next step of several windows at
 once, each at its own step. On the fused operators a window's logits are, to the last bit, those of its whole clip.
 `ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would
 round differently.
@@ -11,9 +11,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.models.fused import kernels_cover
+from ripe_mambaspike.models.base import FrontEnd
+from ripe_mambaspike.models.fused import kernels_cover, prepared, run_front_end, run_head, run_tail
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.state import State
+
+OBSERVED = ("spike_counts",)
 
 
 class WindowOutput(NamedTuple):
@@ -44,7 +47,7 @@ def make_batch(model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_ste
 
 
 class WindowBatch:
-    """All open windows, one step at a time, through the fused operators."""
+    """All open windows, one step at a time, through the fused operators with the weights as they are now."""
 
     def __init__(self, model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> None:
         self.model, self.rows, self.time_steps = model, rows, time_steps
@@ -53,44 +56,47 @@ class WindowBatch:
             for channels, (height, width) in zip(model.config.stage_channels, model.config.grids(*grid), strict=True)
         ]
         self.device = next(model.parameters()).device
-        self._pool: State = {}  # the state of every row; made at the first step, which shows the shapes
+        with torch.no_grad():
+            self._plan = prepared(model, torch.empty((1, 1, 2, *grid), dtype=model.dtype, device=self.device))
+        self._states: list[tuple[State, int] | None] = [None] * rows  # the state of a batch, and the window's row in it
         self._kept: State = {}  # what `output` needs: features and attention [rows, T, ...], and spikes so far
 
     def clear(self, row: int) -> None:
-        for values in (*self._pool.values(), *self._kept.values()):
+        self._states[row] = None
+        for values in self._kept.values():
             values[row].zero_()
 
     @torch.no_grad()
     def advance(self, rows: list[int], steps: list[int], bins: list[Tensor]) -> None:
         x = torch.stack(bins).unsqueeze(1).to(self.device, self.model.dtype)
         index, step = torch.tensor(rows, device=self.device), torch.tensor(steps, device=self.device)
-        where = _as_slice(rows) or index
-        state = {name: values[where] for name, values in self._pool.items()}
-        front = self.model.front_end(x, state=state, first_step=step, observe=("spike_counts",))
-        if not self._pool:
-            self._pool = {name: _pool_like(value, self.rows) for name, value in front.state.items()}
-            self._kept = {
-                "features": front.features.new_zeros(self.rows, self.time_steps, *front.features.shape[2:]),
-                "attention": front.attention.new_zeros(self.rows, self.time_steps, *front.attention.shape[2:]),
-                "spikes": torch.zeros(self.rows, len(self.model.stages), dtype=torch.int64, device=self.device),
-            }
-            if front.token_scores is not None:
-                self._kept["scores"] = front.token_scores.new_zeros(self.rows, *front.token_scores.shape[1:])
-        for name, value in front.state.items():
-            self._pool[name][where] = value
-        self._kept["features"][index, step] = front.features[:, 0]
-        self._kept["attention"][index, step] = front.attention[:, 0]
-        counts = [front.observed[f"stages.{i}.second_neuron.spike_counts"] for i in range(len(self.model.stages))]
-        self._kept["spikes"][where] += torch.stack(counts, 1)
+        state = _join([self._states[row] for row in rows])
+        front = run_front_end(self._plan, x, state=state, first_step=step, observe=OBSERVED, want_rates=False)
+        for place, row in enumerate(rows):
+            self._states[row] = (front.state, place)
+        kept = self._kept = self._kept or self._make_kept(front)
+        kept["features"][index, step] = front.features[:, 0]
+        kept["attention"][index, step] = front.attention[:, 0]
+        counts = [front.observed[f"stages.{i}.second_neuron.spike_counts"] for i in range(len(self._neurons))]
+        kept["spikes"][index] += torch.stack(counts, 1)
         if front.token_scores is not None:
-            self._kept["scores"][where] = front.token_scores
+            kept["scores"][index] = front.token_scores
+
+    def _make_kept(self, front: FrontEnd) -> State:
+        features, attention, scores = front.features, front.attention, front.token_scores
+        kept = {
+            "features": features.new_zeros(self.rows, self.time_steps, *features.shape[2:]),
+            "attention": attention.new_zeros(self.rows, self.time_steps, *attention.shape[2:]),
+            "spikes": features.new_zeros(self.rows, len(self._neurons), dtype=torch.int64),
+        }
+        return kept if scores is None else kept | {"scores": scores.new_zeros(self.rows, *scores.shape[1:])}
 
     @torch.no_grad()
     def output(self, row: int, steps: int) -> WindowOutput:
         model, kept = self.model, self._kept
         features, attention = (kept[name][row : row + 1, :steps] for name in ("features", "attention"))
         scores = kept["scores"][row : row + 1] if "scores" in kept else None
-        logits = model.classify(features, attention, model.select(scores))
+        logits = run_head(self._plan, run_tail(self._plan, features, attention, model.select(scores)))
         spikes = kept["spikes"][row].tolist()
         rates = tuple(count / (steps * neurons) for count, neurons in zip(spikes, self._neurons, strict=True))
         return WindowOutput(logits.cpu(), rates, attention[0, -1].float().cpu())
@@ -118,13 +124,23 @@ class ClipBatch:
         return WindowOutput(out.logits.cpu(), tuple(out.rates[1::2].tolist()), out.attention[0, -1].float().cpu())
 
 
-def _as_slice(rows: list[int]) -> slice | None:
-    """Rows that follow each other, which need no copy to be read."""
-    return slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else None
+def _join(states: list[tuple[State, int] | None]) -> State | None:
+    """One state from rows of several, zeros for None. Rows that follow each other in one state are not copied."""
+    runs: list[tuple[State | None, int, int]] = []
+    for found in states:
+        state, place = found or (None, 0)
+        if runs and state is not None and runs[-1][0] is state and runs[-1][2] == place:
+            runs[-1] = (state, runs[-1][1], place + 1)
+        else:
+            runs.append((state, place, place + 1))
+    known = next((state for state, _, _ in runs if state is not None), None)
+    if known is None:
+        return None
 
+    def pieces(name: str) -> list[Tensor]:
+        return [
+            torch.zeros_like(known[name][:1]) if state is None else state[name][start:stop]
+            for state, start, stop in runs
+        ]
 
-def _pool_like(value: Tensor, rows: int) -> Tensor:
-    """Zeros for so many rows like this tensor's, in the same memory format."""
-    pool = value.new_zeros(rows, *value.shape[1:])
-    channels_last = value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last)
-    return pool.contiguous(memory_format=torch.channels_last) if channels_last else pool
+    return {name: found[0] if len(found := pieces(name)) == 1 else torch.cat(found) for name in known}

@@ -12,8 +12,10 @@ from ripe_mambaspike.ops.cpp.build import library
 def call(name: str, *arguments: Tensor | int | float | None) -> None:
     """Run one operator; the number of threads that PyTorch would use is its last argument."""
     function = getattr(library(), f"ripe_{name}")
-    function.restype = None
-    function(*(_passed(argument) for argument in (*arguments, torch.get_num_threads())))
+    if function.argtypes is None:
+        function.restype = None
+        function.argtypes = [*map(_c_type, arguments), ctypes.c_int64]
+    function(*[one.data_ptr() if isinstance(one, Tensor) else one for one in arguments], torch.get_num_threads())
 
 
 def dense(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
@@ -33,11 +35,7 @@ def is_bfloat16(x: Tensor) -> int:
     return int(x.dtype == torch.bfloat16)
 
 
-def _passed(argument: Tensor | int | float | None) -> Any:
-    if argument is None:
-        return ctypes.c_void_p(None)
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)
-    return ctypes.c_double(argument)
+def _c_type(argument: Tensor | int | float | None) -> Any:
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p
+    return ctypes.c_int64 if isinstance(argument, int) else ctypes.c_double

@@ -103,16 +103,26 @@ struct State {
 using GivenState = State<const float, const void>;
 using FinalState = State<float, float>;  // spikes when relaxed alone: bytes are among the outputs already
 
+static inline void copy_or_zero(const float* from, int64_t n, float* to) {
+    if (from == nullptr)
+        std::fill(to, to + n, 0.0f);
+    else
+        std::copy(from, from + n, to);
+}
+
 // n elements of a state, from `at` on, into the neuron's working memory; zeros where none is given.
 template <bool RELAXED>
 static inline void load_state(const GivenState& from, int64_t at, int64_t n, float* real, float* imag, float* before) {
-    for (int64_t i = 0; i < n; ++i) {
-        real[i] = from.membrane == nullptr ? 0.0f : from.membrane[at + i];
-        imag[i] = from.imag == nullptr ? 0.0f : from.imag[at + i];
-        before[i] = from.spikes == nullptr ? 0.0f
-                    : RELAXED              ? static_cast<const float*>(from.spikes)[at + i]
-                                           : to_float(static_cast<const uint8_t*>(from.spikes)[at + i]);
+    copy_or_zero(from.membrane == nullptr ? nullptr : from.membrane + at, n, real);
+    copy_or_zero(from.imag == nullptr ? nullptr : from.imag + at, n, imag);
+    if (RELAXED || from.spikes == nullptr) {
+        copy_or_zero(from.spikes == nullptr ? nullptr : static_cast<const float*>(from.spikes) + at, n, before);
+        return;
     }
+    const uint8_t* __restrict spikes = static_cast<const uint8_t*>(from.spikes) + at;
+    float* __restrict numbers = before;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) numbers[i] = to_float(spikes[i]);
 }
 
 static inline void save_state(const FinalState& to, int64_t at, int64_t n, const float* real, const float* imag,

@@ -1,5 +1,7 @@
 """From binned events to the first neuron in plain PyTorch, and what the C++ implementation shares with it."""
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from ripe_mambaspike.ops.norm_fire.reference import norm_fire
 from ripe_mambaspike.ops.tdm import tdm
 
 
-def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
+def enter_fire(i: EnterFireInputs) -> tuple[Any, ...]:
     """(spikes, potential, operand) [B, T, H', W', C] and the final states, spikes as numbers."""
     current = F.conv2d(filtered(i), i.kernel, None, 2, 1).permute(0, 2, 3, 1)
     spikes, _, *rest = norm_fire(neuron_inputs(i, current))

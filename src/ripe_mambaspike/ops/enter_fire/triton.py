@@ -20,7 +20,7 @@ from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous,
 
 PATCH = 18  # 3 × 3 taps of 2 channels
 PADDED = 32
-FULL = 16 * 12 * 132  # positions that keep a large GPU busy
+BUSY_POSITIONS = 16 * 12 * 132  # positions that keep a large GPU busy
 REGISTERS = 168  # of a thread, so that twelve warps fit
 
 
@@ -182,7 +182,7 @@ def _enter_fire_kernel(
 def block_for(positions: int, dtype: torch.dtype) -> tuple[int, int]:
     """(positions, warps) of a program: one warp where there is work for all, and tensor cores for its products."""
     if dtype.itemsize == 2:
-        return (16, 1) if positions >= FULL else (16, 4)
+        return (16, 1) if positions >= BUSY_POSITIONS else (16, 4)
     return (32, 4) if positions >= 32 * 128 else (16, 4)
 
 

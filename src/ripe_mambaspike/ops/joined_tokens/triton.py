@@ -20,7 +20,7 @@ POOL_WARPS = 2
 TOGETHER = 16  # pixels of a cell read at once
 JOIN_TILE = 128  # positions × channels a program holds
 JOIN_WARPS = 1
-WANTED = 512  # programs; where the positions make fewer, the steps are shared out too
+MIN_PROGRAMS = 512  # programs; where the positions make fewer, the steps are shared out too
 PIECE = 8  # earlier steps summed at once
 
 
@@ -153,7 +153,7 @@ def joined_tokens(i: JoinedTokensInputs) -> Tensor:
     width = next_power_of_2(columns)
     rows = max(1, JOIN_TILE // width)
     blocks = ceil_div(samples * places, rows)
-    segment = ceil_div(steps, min(steps, max(1, WANTED // blocks)))
+    segment = ceil_div(steps, min(steps, max(1, MIN_PROGRAMS // blocks)))
     segments = ceil_div(steps, segment)
     _join_kernel[(blocks, segments)](
         convolved, attended, *(vector.contiguous() for vector in vectors), out, places, samples * places, EPSILON,

@@ -1,6 +1,6 @@
 """Mamba-1 over a token sequence in one direction, and the fused operator in plain PyTorch."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -51,11 +51,12 @@ def mamba(x: Tensor, weights: MambaWeights, initial_state: MambaState | None = N
 
 def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor | None]:
     """(y·silu(gate) [B, L, D, E], final ssm state of a single direction)."""
-    given = i[1 : 1 + len(InnerWeights._fields)]
+    given: list[Any] = [getattr(i, name) for name in InnerWeights._fields]
     before = None if i.conv_state is None or i.ssm_state is None else MambaState(i.conv_state, i.ssm_state)
     outs, ssm = [], None
     for direction, inputs in enumerate(i.inputs.unbind(2)):
-        weights = InnerWeights(*(None if one is None else one[direction] for one in given))
+        here: list[Any] = [None if one is None else one[direction] for one in given]
+        weights = InnerWeights(*here)
         y, (_, ssm) = _inner(inputs.flip(1) if direction else inputs, weights, before)
         outs.append(y.flip(1) if direction else y)
     return torch.stack(outs, 2), ssm if i.output_final_state else None

@@ -8,12 +8,12 @@ from ripe_mambaspike.ops.mamba_inner.triton_conv import convolve, convolve_backw
 from ripe_mambaspike.ops.mamba_inner.triton_scan import ScanInputs, groups_of, scan, scan_backward
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import Sizes, cut_of, sizes_of
 
-FEW = 16  # tokens
+MIN_TOKENS = 16  # tokens
 
 
 def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
     """(y·silu(gate) [B, L, D, E], final state of the scan)."""
-    if _few(i.inputs):
+    if _needs_float32(i.inputs):
         out, ssm = mamba_inner(i._replace(inputs=i.inputs.float(), x_proj=i.x_proj.float()))
         return out.to(i.inputs.dtype), ssm
     sizes = sizes_of(i.inputs, i.conv1d_weight, i.dt_proj, i.A)
@@ -26,7 +26,7 @@ def mamba_inner_backward(i: MambaInnerInputs, grads: tuple[Tensor | None, ...]) 
     """The gradients of inputs and of every weight, in the order of the arguments; nothing but those was kept."""
     grad = grads[0]
     assert grad is not None
-    if _few(i.inputs):
+    if _needs_float32(i.inputs):
         wide = i._replace(inputs=i.inputs.float(), x_proj=i.x_proj.float())
         found = list(mamba_inner_backward(wide, (grad.float(), None)))
         found[0], found[3] = found[0].to(i.inputs.dtype), found[3].to(i.x_proj.dtype)
@@ -57,9 +57,9 @@ def mamba_inner_backward(i: MambaInnerInputs, grads: tuple[Tensor | None, ...]) 
     )
 
 
-def _few(inputs: Tensor) -> bool:
+def _needs_float32(inputs: Tensor) -> bool:
     """So few tokens in bfloat16 that the rounding of one is not averaged away; float32 costs nothing then."""
-    return inputs.dtype == torch.bfloat16 and inputs.shape[0] * inputs.shape[1] < FEW
+    return inputs.dtype == torch.bfloat16 and inputs.shape[0] * inputs.shape[1] < MIN_TOKENS
 
 
 def _given(i: MambaInnerInputs, sizes: Sizes) -> ScanInputs:

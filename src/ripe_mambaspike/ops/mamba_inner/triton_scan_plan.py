@@ -8,16 +8,16 @@ from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.ops.triton_launch import ceil_div
 
 LANES = 32  # channels side by side in a warp
-ENOUGH = 1000  # programs of one chunk a sequence that keep the chip busy without a second pass
-WANTED = 8192  # programs when the sequences are cut
-LEAST_CHUNK = 32
-LEAST_LANES = 8  # channels of a warp in the forward pass, if more would leave the chip idle: a lane has fewer states
-FULL = 1000  # programs of the forward pass that fill the chip; of short chunks twice as many
-ENOUGH_FORWARD = 500  # programs of whole sequences that are faster than two passes
-HELD = 32  # states of all tokens of a tile that a thread holds
-ROOM = 1056  # programs that run at once if a thread holds twice as many: 8 on each of 132 multiprocessors
+MIN_BACKWARD_PROGRAMS = 1000  # programs of one chunk a sequence that keep the chip busy without a second pass
+CUT_PROGRAMS = 8192  # programs when the sequences are cut
+MIN_CHUNK = 32
+MIN_LANES = 8  # channels of a warp in the forward pass, if more would leave the chip idle: a lane has fewer states
+BUSY_PROGRAMS = 1000  # programs of the forward pass that fill the chip; of short chunks twice as many
+MIN_FORWARD_PROGRAMS = 500  # programs of whole sequences that are faster than two passes
+STATES_PER_THREAD = 32  # states of all tokens of a tile that a thread holds
+RESIDENT_PROGRAMS = 1056  # programs that run at once if a thread holds twice as many: 8 on each of 132 multiprocessors
 TILE = 16  # tokens of the longest tile
-MOST_STATES = 64
+MAX_STATES = 64
 SCRATCH = 2**29  # bytes for the states before every tile
 
 
@@ -54,20 +54,18 @@ class Cut(NamedTuple):
 def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Sizes:
     batch, length, directions, _ = inputs.shape
     states = decay.shape[2]
-    if states > MOST_STATES or states & (states - 1):
-        raise ConfigError(
-            f"the scan has {states} states a channel; its kernels want a power of two up to {MOST_STATES}"
-        )
+    if states > MAX_STATES or states & (states - 1):
+        raise ConfigError(f"states: expected a power of two up to {MAX_STATES}, got {states}", field="states")
     return Sizes(batch, length, directions, conv.shape[1], conv.shape[2], dt_proj.shape[2], states)
 
 
 def forward_lanes(sizes: Sizes) -> int:
     """Channels of a program: fewer where the programs, of whole sequences or of chunks, would not fill the chip."""
-    wanted, parts = FULL, 1
-    if sizes.sequences * sizes.blocks(lanes=LEAST_LANES) < ENOUGH_FORWARD:
-        wanted, parts = 2 * FULL, ceil_div(sizes.length, LEAST_CHUNK)
+    wanted, parts = BUSY_PROGRAMS, 1
+    if sizes.sequences * sizes.blocks(lanes=MIN_LANES) < MIN_FORWARD_PROGRAMS:
+        wanted, parts = 2 * BUSY_PROGRAMS, ceil_div(sizes.length, MIN_CHUNK)
     lanes = LANES
-    while lanes > LEAST_LANES and sizes.sequences * sizes.blocks(lanes=lanes) * parts < wanted:
+    while lanes > MIN_LANES and sizes.sequences * sizes.blocks(lanes=lanes) * parts < wanted:
         lanes //= 2
     return lanes
 
@@ -75,10 +73,10 @@ def forward_lanes(sizes: Sizes) -> int:
 def forward_held(sizes: Sizes, cut: Cut) -> int:
     """States a thread of the forward pass holds: many where few programs must hide what they wait for."""
     programs = sizes.sequences * sizes.blocks(lanes=forward_lanes(sizes)) * cut.chunks
-    return 2 * HELD if programs <= ROOM else HELD
+    return 2 * STATES_PER_THREAD if programs <= RESIDENT_PROGRAMS else STATES_PER_THREAD
 
 
-def forward_tile(states: int, lanes: int = LANES, held: int = HELD) -> int:
+def forward_tile(states: int, lanes: int = LANES, held: int = STATES_PER_THREAD) -> int:
     """Tokens of a tile: as many as leave a thread its states."""
     return max(2, min(TILE, held * LANES // (states * lanes)))
 
@@ -88,18 +86,18 @@ def backward_tile(states: int) -> int:
 
 
 def cut_of(sizes: Sizes, groups: int | None = None) -> Cut:
-    """One chunk where the programs of all sequences are enough, else as many as make WANTED programs.
+    """One chunk where the programs of all sequences are enough, else as many as make CUT_PROGRAMS programs.
 
     groups: channels a thread has in the backward pass; None for the forward pass.
     """
     if groups is None:
-        blocks, enough = sizes.blocks(lanes=forward_lanes(sizes)), ENOUGH_FORWARD
+        blocks, enough = sizes.blocks(lanes=forward_lanes(sizes)), MIN_FORWARD_PROGRAMS
     else:
-        blocks, enough = sizes.blocks(groups), ENOUGH
+        blocks, enough = sizes.blocks(groups), MIN_BACKWARD_PROGRAMS
     programs = sizes.sequences * blocks
     if programs >= enough:
         return cut_in(sizes, sizes.length)
-    return cut_in(sizes, max(LEAST_CHUNK, ceil_div(sizes.length, ceil_div(WANTED, programs))))
+    return cut_in(sizes, max(MIN_CHUNK, ceil_div(sizes.length, ceil_div(CUT_PROGRAMS, programs))))
 
 
 def cut_in(sizes: Sizes, chunk: int) -> Cut:

@@ -97,15 +97,14 @@ def sigmoid_gate(potential: Tensor, features: Tensor, weight: Tensor, bias: Tens
 
 def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     """The fused operator in plain PyTorch, differentiable: (X + γ A X, A), both [B, T, P, C]."""
-    tensors = (i.potential, spikes_as(i.spikes, i.grad_proxy), affine(i.features, i.scale, i.shift))
-    before = None if i.input_spikes is None else i.input_spikes.to(i.potential.dtype).transpose(1, 2)
-    (out, attention), _ = ds_mpa(
-        *(t.transpose(2, 3) for t in tensors), (i.query,), (i.key,), (i.value,), i.gain, initial_state=before
-    )
-    return out.transpose(2, 3), attention.transpose(2, 3)
+    spikes, features = spikes_as(i.spikes, i.grad_proxy), affine(i.features, i.scale, i.shift)
+    before = None if i.input_spikes is None else i.input_spikes.to(i.potential.dtype).mT
+    weights = ((i.query,), (i.key,), (i.value,), i.gain)
+    (out, attention), _ = ds_mpa(i.potential.mT, spikes.mT, features.mT, *weights, initial_state=before)
+    return out.mT, attention.mT
 
 
-def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
+def attend_fire(i: AttendFireInputs) -> tuple[Any, ...]:
     """(spikes, operand, A, final membrane, its imaginary part, final spikes), spikes as numbers."""
     weights = (i.query, i.key, i.value, i.attention_gain)
     norm = (i.scale, i.shift)

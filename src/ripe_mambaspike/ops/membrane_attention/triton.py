@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs
 from ripe_mambaspike.ops.membrane_attention.triton_backward import backward
-from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, enough, modulate_fire
+from ripe_mambaspike.ops.membrane_attention.triton_fire import Firing, fills_gpu, modulate_fire
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
 from ripe_mambaspike.ops.membrane_attention.triton_modulate import modulate
 from ripe_mambaspike.ops.membrane_attention.triton_plan import AttentionInputs, fused, fused_gradient
@@ -38,8 +38,9 @@ def _given(i: AttendInputs | AttendFireInputs, gain: Tensor) -> AttentionInputs:
     if i.input_spikes is not None:
         spikes = torch.cat((i.input_spikes.unsqueeze(1).to(spikes.dtype), spikes[:, :-1]), 1)
     potential, spikes, features = (one.contiguous() for one in (i.potential, spikes, i.features))
-    norm, weights = contiguous(i.scale, i.shift), (one.contiguous() for one in (i.query, i.key, i.value))
-    return AttentionInputs(potential, spikes, features, *norm, *weights, gain, shifted)
+    scale, shift = contiguous(i.scale, i.shift)
+    query, key, value = (one.contiguous() for one in (i.query, i.key, i.value))
+    return AttentionInputs(potential, spikes, features, scale, shift, query, key, value, gain, shifted)
 
 
 def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
@@ -59,7 +60,7 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)
     firing = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient, i.relaxed, i.sharpness)
     given = _given(i, i.attention_gain)
-    if fused(i.potential) and enough(i.potential):
+    if fused(i.potential) and fills_gpu(i.potential):
         return modulate_fire(given, mixture(given), Firing(*firing, *state), i.keep_attention)
     current, attention = _attend(given, i.keep_attention)
     fired, _, _, operand, *finals = norm_fire(NormFireInputs(current, None, None, *firing, False, *state))

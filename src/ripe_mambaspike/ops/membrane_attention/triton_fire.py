@@ -25,8 +25,8 @@ from ripe_mambaspike.ops.norm_fire import empty_finals
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous
 
-ENOUGH_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
-WIDEST = 64  # channels; wider programs have too few registers for the neurons' state
+MIN_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
+MAX_CHANNELS = 64  # channels; wider programs have too few registers for the neurons' state
 
 
 class Firing(NamedTuple):
@@ -45,10 +45,10 @@ class Firing(NamedTuple):
     output_final_state: bool = False
 
 
-def enough(x: Tensor) -> bool:
+def fills_gpu(x: Tensor) -> bool:
     """Whether x [B, T, P, C] is narrow enough, and its samples and blocks of positions alone fill the GPU."""
     programs = x.shape[0] * ceil_div(x.shape[2], block_for(x))
-    return x.shape[3] <= WIDEST and programs >= ENOUGH_PROGRAMS
+    return x.shape[3] <= MAX_CHANNELS and programs >= MIN_PROGRAMS
 
 
 def block_for(x: Tensor) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention.triton_plan import (
     FLOAT32_PRODUCTS,
-    MOST_PARTIALS,
+    MAX_PARTIALS,
     AttentionInputs,
     Plan,
     plan,
@@ -78,7 +78,7 @@ def mixture(given: AttentionInputs, keep: bool = False) -> Mixture:
 
 def gathering(later: int, x: Tensor) -> Plan:
     """How _gather cuts `later` steps of x, as measured: with many steps, a warp for 32 channels in small programs."""
-    cut = plan(later, x, least=32, most=MOST_PARTIALS, tile=8192)
+    cut = plan(later, x, least=32, most=MAX_PARTIALS, tile=8192)
     if x.dtype == torch.float32 or cut.width > 64 or later < MANY_STEPS:
         return cut._replace(stages=1 if cut.width <= 32 else cut.stages)
     blocks = ceil_div(x.shape[2], 64)

@@ -18,7 +18,7 @@ FUSED_CHANNELS = {torch.float32: 64, torch.bfloat16: 128}
 GRADIENT_CHANNELS = {torch.float32: 64, torch.bfloat16: 32}
 FLOAT32_PRODUCTS = "ieee"  # or "tf32x3", which uses the matrix units; tf32 alone is too coarse
 PROGRAMS = 384  # about three for every multiprocessor of a large GPU
-MOST_PARTIALS = 16  # of one step's sums over positions
+MAX_PARTIALS = 16  # of one step's sums over positions
 SLICE_BYTES = 512 * 2**20  # what the temporaries of one slice of the batch may take
 
 

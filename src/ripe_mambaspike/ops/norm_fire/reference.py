@@ -1,5 +1,7 @@
 """Norm, neuron and temporal filter in plain PyTorch, differentiable, in any precision."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -8,7 +10,7 @@ from ripe_mambaspike.ops.norm_fire import NormFireInputs
 from ripe_mambaspike.ops.tdm import tdm
 
 
-def norm_fire(i: NormFireInputs) -> tuple[Tensor | None, ...]:
+def norm_fire(i: NormFireInputs) -> tuple[Any, ...]:
     """(spikes, spikes, potential, operand, final membrane, its imaginary part, final spikes); spikes as numbers."""
     state = None if i.membrane is None else (i.membrane, i.membrane_imag)
     neuron = Neuron(i.decay, i.rotation, i.gain, i.threshold)

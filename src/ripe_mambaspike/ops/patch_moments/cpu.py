@@ -49,9 +49,9 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
     padded = images.new_zeros(count, height + 3, width + 3, channels)
     together = max(1, 4 * PIXELS_TOGETHER // (height * width))
     for part, out in zip(images.split(together), padded.split(together), strict=True):
-        grads = convolve(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
+        by_tap = convolve(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
         for tap, place in enumerate(tap_places(rows, columns, stride)):
-            out[:, *place] += grads[..., tap, :]
+            out[:, *place] += by_tap[..., tap, :]
     return (padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape),)
 
 

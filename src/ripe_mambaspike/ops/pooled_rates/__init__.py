@@ -18,7 +18,7 @@ from ripe_mambaspike.ops.operator import Operator, empty_if
 class RateState(NamedTuple):
     """Of one scale."""
 
-    count: Tensor  # spikes so far, averaged over the cell, faded where rates are leaky [B, h, w, C], float32
+    count: Tensor  # type: ignore[assignment]  # spikes so far, averaged over the cell, faded if leaky [B, h, w, C]
     weight: Tensor | None  # faded count of the steps so far [B], float64; None for cumulative rates
 
 
@@ -83,7 +83,7 @@ def _leaky(
     pooled = torch.ops.ripe.pooled_rates(*alone, *grid, [], None, False)[0].squeeze(1)
     pooled = pooled.unflatten(0, spikes[0].shape[:2])
     parts, states = [], []
-    given = initial_state or [None] * len(spikes)
+    given: list[RateState | None] = [*initial_state] if initial_state else [None] * len(spikes)
     for part, one in zip(pooled.split([2 * scale.shape[-1] for scale in spikes], -1), given, strict=True):
         now = part.chunk(2, -1)[0]  # of a step on its own the change is the rate again
         rates, state = leaky_rates(now if now.dtype == torch.float64 else now.float(), keep, one, dim=-1)

@@ -97,7 +97,7 @@ def leaky_rates(
     the start; keep = 1 is `cumulative_rates`. Step by step, so that pieces equal the whole to the bit.
     """
     wide = at_least_float32(spikes)
-    if initial_state is None:
+    if initial_state is None or initial_state.weight is None:
         total, weight = torch.zeros_like(wide[:, 0]), wide.new_zeros(wide.shape[0], dtype=torch.float64)
     else:
         total, weight = initial_state.count, initial_state.weight

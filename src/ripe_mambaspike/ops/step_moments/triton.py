@@ -9,7 +9,7 @@ from ripe_mambaspike.ops.step_moments.triton_kernels import (
     step_moments_backward_kernel,
     step_moments_kernel,
 )
-from ripe_mambaspike.ops.triton_launch import FULL, ceil_div, contiguous, flat_block, next_power_of_2, tile_of
+from ripe_mambaspike.ops.triton_launch import BUSY_PROGRAMS, ceil_div, contiguous, flat_block, next_power_of_2, tile_of
 
 MAX_SPLITS = 256  # of a step's rows: what one program joins at once
 
@@ -20,7 +20,7 @@ def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
     count = samples * positions
     rows, columns, warps = tile_of(count, channels, 4096, 512)
     column_blocks = ceil_div(channels, columns)
-    splits = min(ceil_div(count, rows), MAX_SPLITS, ceil_div(4 * FULL, steps * column_blocks))
+    splits = min(ceil_div(count, rows), MAX_SPLITS, ceil_div(4 * BUSY_PROGRAMS, steps * column_blocks))
     per_split = ceil_div(ceil_div(count, splits), rows) * rows
     partials = x.new_empty((splits, steps, 2, channels), dtype=torch.float32)
     step_moments_kernel[(splits * steps * column_blocks,)](
