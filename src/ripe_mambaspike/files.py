@@ -160,7 +160,7 @@ def remove_leftovers(folder: Path, names: str) -> list[Path]:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[bool]:
-    """Hold the lock file; a DataError that begins with `busy` when another process does. A dead process holds none.
+    """Hold the lock file; a DataError that says `busy` when another process does. A dead process holds none.
 
     Gives whether it is held: not where the system knows no locks, and another process may be at work.
     """
@@ -172,14 +172,12 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise DataError(
-                f"{path} cannot be written ({error.strerror}); a writable folder is wanted", path=path
-            ) from error
+            raise DataError.expected("lock", "a folder that can be written", error, path=path) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(handle)
-            raise DataError(f"{busy} ({path} is locked); one at a time is wanted", path=path) from error
+            raise DataError.expected("lock", "one process at a time", busy, path=path) from error
         except OSError as error:
             LOG.warning(f"{path} cannot be locked here ({error.strerror}); take care that no second process uses it")
             break

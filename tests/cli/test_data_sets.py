@@ -5,6 +5,7 @@ import io
 import json
 import threading
 import zipfile
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import load_dataset
-from ripe_mambaspike.data import download, mirrors
-from ripe_mambaspike.data.mirrors import Archive, Benchmark
-from ripe_mambaspike.data.sets import SETS, SIMULATED
+from ripe_mambaspike.data import download
+from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
+from ripe_mambaspike.data.sets import datasets, registry
 from ripe_mambaspike.events import Recording, make_events, write
 
 
@@ -49,7 +50,7 @@ def test_the_sets(ripe):
     said = ripe("data", "sets", "--json")
     assert (said.code, said.err) == (0, "")
     document = json.loads(said.out)
-    assert [entry["name"] for entry in document] == [*SETS, *SIMULATED]
+    assert [entry["name"] for entry in document] == list(datasets())
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
         "name", "title", "sizes", "sensor", "cuts", "files", "download", "license", "home", "simulated",
@@ -60,7 +61,7 @@ def test_the_sets(ripe):
     assert rows["folder"]["home"] is None
     said = ripe("data", "sets")
     assert said.code == 0
-    for word in (*SETS, *SIMULATED, "7886/823", "1176/288 or 1077/264", "by hand"):
+    for word in (*datasets(), "7886/823", "1176/288 or 1077/264", "by hand"):
         assert word in said.out
 
 
@@ -222,8 +223,8 @@ def served(tmp_path, monkeypatch):
         (tmp_path / "served" / f"{part}.zip").write_bytes(data)
         url = f"http://127.0.0.1:{server.server_port}/{part}.zip"
         archives.append(Archive(f"{part}.zip", (url,), len(data), f"sha256:{hashlib.sha256(data).hexdigest()}", part))
-    tiny = Benchmark("nmnist", "Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
-    monkeypatch.setattr(mirrors, "BENCHMARKS", {"nmnist": tiny})
+    tiny = DownloadInfo("Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
+    monkeypatch.setitem(registry._DATASETS, "nmnist", replace(registry.dataset_info("nmnist"), download=tiny))
     monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -48,9 +48,12 @@ def evaluated(model, x, mode, choice):
     return out, gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-@pytest.mark.parametrize("fields", FIELDS, ids=str)
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("mode", [HARD, RELAXED], ids=["hard", "relaxed"])
+# Every variant in training with the relaxed pass, which reaches all gradients; the other modes with three of them.
+MODES = [(fields, True, RELAXED) for fields in FIELDS]
+MODES += [(fields, False, RELAXED) for fields in FIELDS[:3]] + [(FIELDS[0], mode, HARD) for mode in (True, False)]
+
+
+@pytest.mark.parametrize(("fields", "training", "mode"), MODES, ids=str)
 def test_outputs_gradients_and_statistics_in_float64(small, louder, events, fields, training, mode):
     x = events(19, 15, samples=2, dtype=torch.float64)
     results = []

@@ -16,7 +16,7 @@ from ripe_mambaspike.nn.attention import MembraneAttention
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.nn.mamba import Mamba
 from ripe_mambaspike.nn.modified import Modification, overridden_method
-from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
+from ripe_mambaspike.nn.neurons import NEURONS
 from ripe_mambaspike.nn.norm import BatchNorm, TimeAffine, TimeBatchNorm
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv, RepConv
 from ripe_mambaspike.train.objective import LossTerms, LossWeights, objective
@@ -25,8 +25,8 @@ Batch = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and their targets
 DecayRule = Literal["kernels", "release"]
 BETAS = (0.9, 0.999)
 MAX_GRAD_NORM = 1.0
-# What never decays: all parameters of these modules, whatever their shape …
-UNDECAYED_MODULES = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine, LIF, SiLIF, CSiLIF)
+# What never decays: all parameters of these modules and of neurons, whatever their shape …
+UNDECAYED_MODULES = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine)
 # … and these by name; whatever has fewer than two dimensions (every bias) does not either.
 UNDECAYED_NAMES: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
     ((RepConv, FusedConv, DualKernelConv), frozenset({"coefficient"})),
@@ -172,6 +172,7 @@ def _learned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
 
 
 def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
-    if parameter.ndim < 2 or isinstance(module, UNDECAYED_MODULES):
+    neurons = tuple(kind for kind in NEURONS.values() if isinstance(kind, type))
+    if parameter.ndim < 2 or isinstance(module, (*UNDECAYED_MODULES, *neurons)):
         return False
     return not any(isinstance(module, kinds) and name in names for kinds, names in UNDECAYED_NAMES)

@@ -25,7 +25,7 @@ def soft_targets(targets: Tensor, classes: int | None = None, smoothing: float =
     if targets.is_floating_point():
         if targets.ndim != 2 or classes not in (None, targets.shape[1]):
             wanted = "(B, classes)" if classes is None else f"(B, {classes})"
-            raise InputError(f"the soft targets have shape {tuple(targets.shape)}; {wanted} is wanted")
+            raise InputError.expected("targets", wanted, tuple(targets.shape))
         classes, sure = targets.shape[1], targets
     else:
         classes, sure = _one_hot(targets, classes)
@@ -35,14 +35,14 @@ def soft_targets(targets: Tensor, classes: int | None = None, smoothing: float =
 def _one_hot(labels: Tensor, classes: int | None) -> tuple[int, Tensor]:
     if labels.dtype not in LABEL_TYPES or labels.ndim != 1:
         given = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise InputError(f"the targets are {given}; whole-number labels (B,) or probabilities (B, classes) are wanted")
+        raise InputError.expected("targets", "integer labels (B,) or probabilities (B, classes)", given)
     if classes is None:
-        raise InputError("the targets are labels; the number of classes is wanted with them")
+        raise InputError.expected("classes", "the number of classes with labels", classes)
     check_whole("classes", classes, 1)
     labels = labels.long()
     if labels.device.type == "cpu" and len(labels) and not bool(((labels >= 0) & (labels < classes)).all()):
         low, high = int(labels.min()), int(labels.max())
-        raise InputError(f"the labels run from {low} to {high}; 0 to {classes - 1} is wanted for {classes} classes")
+        raise InputError.expected("targets", f"labels from 0 to {classes - 1}", f"{low} to {high}")
     sure = torch.zeros(len(labels), classes, device=labels.device)
     return classes, sure.scatter_(1, labels[:, None], 1.0)
 
@@ -156,7 +156,7 @@ def _prepare(x: Tensor, targets: Tensor, generator: torch.Generator, classes: in
 def _check_pair(x: Tensor, targets: Tensor) -> None:
     check_clips(x)
     if len(targets) != len(x):
-        raise InputError(f"there are {len(targets)} targets for {len(x)} clips; one for each clip is wanted")
+        raise InputError.expected("targets", f"one for each of the {len(x)} clips", len(targets))
 
 
 def _pick(values: Tensor, partners: Tensor) -> Tensor:
