@@ -22,7 +22,7 @@ from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_r
 from ripe_mambaspike.ops.shapes import packed
 
 
-def pooled_rates(
+def rates_on_grid(
     spikes: Tensor,
     grid: tuple[int, int],
     initial_state: State | None = None,
@@ -180,7 +180,7 @@ class Bridge(nn.Module):
         rates, final = [], {}
         for scale, fired in enumerate(spikes):
             name = f"rates.{scale}"
-            rate, left = pooled_rates(fired, grid, below(initial_state, name), self.decay, first_step)
+            rate, left = rates_on_grid(fired, grid, below(initial_state, name), self.decay, first_step)
             rates.append(rate.flatten(0, 1))
             final |= prefixed(name, left)
         features = self.norm(_rows(self.mixture(rates, mode).flatten(2).transpose(1, 2)))

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.membrane_attention.triton_mix import Mixture
+from ripe_mambaspike.ops.membrane_attention.triton_mix import KeyMixture
 from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, padded
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_affine,
@@ -62,7 +62,7 @@ def warps_for(x: Tensor) -> int:
 
 
 def modulate_fire(
-    given: AttentionInputs, mixture: Mixture, firing: Firing, keep_attention: bool
+    given: AttentionInputs, mixture: KeyMixture, firing: Firing, keep_attention: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state, see `empty_finals`."""
     features = given.features

@@ -6,7 +6,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
 from ripe_mambaspike.ops.patch_moments.algebra import (
     all_displacements,
-    convolve,
+    convolve_exactly,
     mean_patch,
     outputs,
     patch_gradient,
@@ -54,7 +54,7 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
     together = max(1, LARGEST_TEMPORARY // (9 * channels * positions * x.element_size()))
     out = torch.empty_like(images)
     for part, grads in zip(images.split(together), out.split(together), strict=True):
-        collect(convolve(part, kernel, bias, stride, (1, 1)), grads)
+        collect(convolve_exactly(part, kernel, bias, stride, (1, 1)), grads)
     return out.view(x.shape)
 
 
