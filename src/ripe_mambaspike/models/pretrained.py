@@ -39,7 +39,7 @@ VERSION = 2
 OLD_VERSION = 1  # fields and tensors have their earlier names (`models.old_names`)
 MAX_NAME = 1000  # characters of a network's name
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
-LARGEST_ITEM = 8  # bytes a number
+MAX_ITEM_BYTES = 8  # bytes a number
 HEADER_BYTES = 1024  # of a safetensors file for each tensor: its name, shape and place
 
 
@@ -208,7 +208,7 @@ def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | N
 
 def _most_bytes(model: Model, dtype: Any) -> int:
     """Of the weights of this network in the precision that its config says, and what describes them."""
-    width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else LARGEST_ITEM
+    width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else MAX_ITEM_BYTES
     tensors = model.state_dict().values()
     return sum(tensor.numel() for tensor in tensors) * width + (len(tensors) + 1) * HEADER_BYTES
 

@@ -17,8 +17,8 @@ from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.state import State, Step, below, prefixed
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.pooled_rates import RateState
-from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates, pool_to_grid
+from ripe_mambaspike.ops.rates_on_grid import RateState
+from ripe_mambaspike.ops.rates_on_grid.reference import cumulative_rates, leaky_rates, pool_to_grid
 from ripe_mambaspike.ops.shapes import packed
 
 
@@ -48,7 +48,7 @@ def _rows(x: Tensor) -> Tensor:
     return packed(x) if torch.compiler.is_exporting() else x
 
 
-class Mixture(nn.Module):
+class ScaleMixture(nn.Module):
     """The scales and the weights they are mixed with; a single scale needs no weight."""
 
     def __init__(self, scales: Iterable[nn.Module]) -> None:
@@ -109,7 +109,7 @@ PROJECTIONS = known(
 )
 
 
-class ProjectedMixture(Mixture):
+class ProjectedMixture(ScaleMixture):
     """The training form: one projection a scale. Rates [B·T, 2C_i, h, w] → [B·T, d, h, w]."""
 
     def __init__(self, channels: tuple[int, ...], width: int) -> None:
@@ -145,7 +145,7 @@ class FoldedProjection(nn.Module):
         return self.weight, self.scale, self.shift
 
 
-class FoldedMixture(Mixture):
+class FoldedMixture(ScaleMixture):
     """The deployed form: norms and mixing weights are folded into the kernels, all scales are one convolution."""
 
     def __init__(self, channels: tuple[int, ...], width: int) -> None:
@@ -161,7 +161,7 @@ class FoldedMixture(Mixture):
 class Bridge(nn.Module):
     """Pool to rates, mix the scales, normalize; then, for the positions kept, add the projected attention map."""
 
-    def __init__(self, mixture: Mixture, attention_channels: int, width: int, decay: float | None = None) -> None:
+    def __init__(self, mixture: ScaleMixture, attention_channels: int, width: int, decay: float | None = None) -> None:
         super().__init__()
         self.mixture = mixture
         self.decay = decay  # of the leaky rates of a causal network; None for cumulative ones
