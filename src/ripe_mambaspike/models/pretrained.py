@@ -186,8 +186,8 @@ def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> N
         raise WeightsError.expected("weights", "tensors of one floating-point precision", got, path=origin)
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
-            got = float(tensor[~tensor.isfinite()].flatten()[0])
-            raise WeightsError.expected(name, "finite numbers", str(got), path=origin)
+            bad = float(tensor[~tensor.isfinite()].flatten()[0])
+            raise WeightsError.expected(name, "finite numbers", str(bad), path=origin)
         if name.endswith("running_var") and bool((tensor < 0).any()):
             raise WeightsError.expected(name, "variances of at least 0", f"{float(tensor.min()):.3g}", path=origin)
 

@@ -17,8 +17,8 @@ from ripe_mambaspike.nn.norm import BatchNorm, standard_norm
 from ripe_mambaspike.nn.repconv import as_plain
 from ripe_mambaspike.nn.state import State, Step, below, prefixed
 from ripe_mambaspike.nn.tokens import keep_tokens
-from ripe_mambaspike.ops.rates_on_grid import RateState
-from ripe_mambaspike.ops.rates_on_grid.reference import cumulative_rates, leaky_rates, pool_to_grid
+from ripe_mambaspike.ops.pooled_rates import RateState
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_rates, pool_to_grid
 from ripe_mambaspike.ops.shapes import packed
 
 
@@ -177,7 +177,8 @@ class Bridge(nn.Module):
         first_step: Step = 0,
     ) -> tuple[Tensor, State]:
         """The normalized mixture on the last grid, [B, T, N, d] in raster order."""
-        rates, final = [], {}
+        rates: list[Tensor] = []
+        final: State = {}
         for scale, fired in enumerate(spikes):
             name = f"rates.{scale}"
             rate, left = rates_on_grid(fired, grid, below(initial_state, name), self.decay, first_step)

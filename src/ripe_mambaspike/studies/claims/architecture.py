@@ -13,7 +13,7 @@ from ripe_mambaspike.models.flops import token_counts
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.bridge import rates_on_grid
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
-from ripe_mambaspike.ops.rates_on_grid.reference import cumulative_rates
+from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.studies.claims.random_network import (
     draw_binary,
     draw_uniform,
