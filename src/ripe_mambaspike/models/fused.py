@@ -1,8 +1,8 @@
 """RIPE-MambaSpike over the fused operators: the network of `models.ripe`, with the same results, states and names.
 
-`plan_network` puts the weights into the operators' form: folded, cast, transformed. In evaluation without gradients the model
-keeps its plans (`prepared_plan`) until a weight changes. A network in training is planned anew for each pass, and gradients
-flow through the plan.
+`plan_network` puts the weights into the operators' form: folded, cast, transformed. In evaluation without gradients
+the model keeps its plans (`prepared_plan`) until a weight changes. A network in training is planned anew for each pass,
+and gradients flow through the plan.
 """
 
 from collections.abc import Callable
