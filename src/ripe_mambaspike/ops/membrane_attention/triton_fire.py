@@ -47,11 +47,11 @@ class Firing(NamedTuple):
 
 def fills_gpu(x: Tensor) -> bool:
     """Whether x [B, T, P, C] is narrow enough, and its samples and blocks of positions alone fill the GPU."""
-    programs = x.shape[0] * ceil_div(x.shape[2], block_for(x))
+    programs = x.shape[0] * ceil_div(x.shape[2], attention_block(x))
     return x.shape[3] <= MAX_CHANNELS and programs >= MIN_PROGRAMS
 
 
-def block_for(x: Tensor) -> int:
+def attention_block(x: Tensor) -> int:
     """Positions of a program."""
     return 32 if x.dtype == torch.bfloat16 or x.shape[3] <= 32 else 16
 
@@ -72,7 +72,7 @@ def modulate_fire(
     operand = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
     final = empty_finals(firing, features)
-    block = block_for(features)
+    block = attention_block(features)
     _modulate_fire[batch, ceil_div(positions, block)](
         *(given.potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums),
         *(decay, decay if rotation is None else rotation, drive, threshold),
