@@ -51,7 +51,7 @@ class _Expanded(nn.Module):
         return (wide if self.scale is None else wide * self.scale).to(self.dtype)
 
 
-def prepare(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
+def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
     """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
     model = require_form(model, "export", "deployed")
     _require_exportable(model)
