@@ -153,10 +153,7 @@ def test_precision_gradients_and_passes_count(small, events, left):
     assert needed(2, True, 2) in said(2, torch.bfloat16)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert needed(2, False) in said()
-    assert (
-        len({needed(readable_bytes, grad, n) for readable_bytes in (2, 4) for grad in (True, False) for n in (1, 2)})
-        == 6
-    )
+    assert len({needed(size, grad, n) for size in (2, 4) for grad in (True, False) for n in (1, 2)}) == 6
 
 
 def test_a_single_clip_cannot_be_made_fewer(small, events, left):

@@ -71,10 +71,10 @@ def _largest(stages: Sequence[int], bridge: int, levels: Sequence[int], itemsize
     """Of one sample's inference: the stage, bridge or level that holds the most, with the spikes kept before it."""
     held = []
     spikes = operand = 0
-    for readable_bytes in stages:
+    for size in stages:
         # Potential, two operands, the convolution's output and the spikes of both neurons.
-        held.append(spikes + operand + readable_bytes * (4 * itemsize + 2))
-        spikes, operand = spikes + readable_bytes, readable_bytes * itemsize
+        held.append(spikes + operand + size * (4 * itemsize + 2))
+        spikes, operand = spikes + size, size * itemsize
     return max(*held, spikes + 2 * operand + max(bridge, *levels))
 
 
