@@ -17,7 +17,6 @@ ROOMS = [
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-STILL_DOUBLE = (ROOT / "tests" / "still_double.txt").read_text().split()  # to be renamed; nothing is added there
 # Words of British spelling: identifiers have PyTorch's.
 BRITISH = re.compile(
     "colour|centre|grey|neighbour|behaviour|labelled|modelling|cancelled|favour|licence|"
@@ -73,6 +72,11 @@ def test_a_room_uses_the_rooms_before_it(path):
     assert rooms <= allowed
 
 
+@pytest.mark.parametrize("room", ["inference", "deploy"])
+def test_a_network_is_used_without_training_code(room):
+    assert not [path for path in SOURCES if path.is_relative_to(PACKAGE / room) and "train" in imported_rooms(path)]
+
+
 def test_every_room_is_in_the_list():
     rooms = {path.relative_to(PACKAGE).parts[0] for path in SOURCES if path.parent != PACKAGE}
     assert rooms == set(ROOMS)
@@ -94,7 +98,7 @@ def test_help_does_not_wait_for_torch():
 
 def test_a_name_is_defined_once():
     doubles = {name: sorted(places) for name, places in definitions().items() if len(places) > 1}
-    assert {name: places for name, places in doubles.items() if name not in STILL_DOUBLE} == {}
+    assert doubles == {}
 
 
 def test_identifiers_have_the_spelling_of_pytorch():

@@ -11,7 +11,7 @@ from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import token_counts
 from ripe_mambaspike.models.registry import create_model, model_config
-from ripe_mambaspike.nn.bridge import pooled_rates
+from ripe_mambaspike.nn.bridge import rates_on_grid
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.studies.claims.random_network import (
@@ -98,7 +98,7 @@ def _bridge() -> list[Claim]:
         ClaimSource("architecture", "Appendix B, MR-S3A in full").exact(
             "architecture.pool-first",
             "Rates pooled after summing, as printed, are those pooled before, as built",
-            relative_error(pooled_rates(spikes, (3, 3))[0], pooled_last),
+            relative_error(rates_on_grid(spikes, (3, 3))[0], pooled_last),
         ),
     ]
 
