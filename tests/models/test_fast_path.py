@@ -151,9 +151,9 @@ def test_several_passes_equal_single_ones(small, louder, events, choice):
 
 def test_per_channel_numbers_of_a_bfloat16_network_are_float32(small, events):
     """Operators read them as float32 wherever the weights are kept in less."""
-    from ripe_mambaspike.models.fused import plan
+    from ripe_mambaspike.models.fused import plan_network
 
-    planned = plan(small(form="deployed").bfloat16().eval(), events(16, dtype=torch.bfloat16))
+    planned = plan_network(small(form="deployed").bfloat16().eval(), events(16, dtype=torch.bfloat16))
     numbers = [*planned.entry, *planned.coefficients, *planned.bridge.norm, *planned.hierarchy.norm]
     for stage in planned.stages:
         numbers += [stage.inner_coefficient, stage.first.scale, stage.first.shift, stage.attention.gain]

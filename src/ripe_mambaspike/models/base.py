@@ -43,8 +43,8 @@ class PreparedWeights:
     """What was made from the weights for the fused operators, by device, precision and kind of kernels.
 
     An entry is used as long as every parameter and buffer is the same tensor, in the same version, at the same address
-    (see `models.fused.prepared`). Changes made through `tensor.data` have no version: after them call `model.eval()`,
-    which drops all entries, as `model.train()` and `model.to()` do.
+    (see `models.fused.prepared_plan`). Changes made through `tensor.data` have no version: after them call
+    `model.eval()`, which drops all entries, as `model.train()` and `model.to()` do.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from torch import Tensor
 
-from ripe_mambaspike.models.ripe import FrontEnd, RipeMambaSpike
+from ripe_mambaspike.models.base import FrontEnd
+from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.state import State
 

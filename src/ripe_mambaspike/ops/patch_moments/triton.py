@@ -48,7 +48,7 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
         parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(together)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
     if stride != 2:
-        raise ValueError(f"patch_moments_backward got stride {stride}; 1 or 2 is wanted")
+        raise ValueError(f"stride: expected 1 or 2, got {stride}")
     positions = outputs(height, stride) * outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * positions)
     together = max(1, LARGEST_TEMPORARY // (9 * channels * positions * x.element_size()))
