@@ -5,6 +5,7 @@ import io
 import json
 import threading
 import zipfile
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from ripe_mambaspike import load_dataset
-from ripe_mambaspike.data import download, mirrors
-from ripe_mambaspike.data.mirrors import Archive, Benchmark
-from ripe_mambaspike.data.sets import SETS, SIMULATED
+from ripe_mambaspike.data import download
+from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
+from ripe_mambaspike.data.sets import datasets, registry
 from ripe_mambaspike.events import Recording, make_events, write
 
 
@@ -49,7 +50,7 @@ def test_the_sets(ripe):
     said = ripe("data", "sets", "--json")
     assert (said.code, said.err) == (0, "")
     document = json.loads(said.out)
-    assert [entry["name"] for entry in document] == [*SETS, *SIMULATED]
+    assert [entry["name"] for entry in document] == list(datasets())
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
         "name", "title", "sizes", "sensor", "cuts", "files", "download", "license", "home", "simulated",
@@ -60,7 +61,7 @@ def test_the_sets(ripe):
     assert rows["folder"]["home"] is None
     said = ripe("data", "sets")
     assert said.code == 0
-    for word in (*SETS, *SIMULATED, "7886/823", "1176/288 or 1077/264", "by hand"):
+    for word in (*datasets(), "7886/823", "1176/288 or 1077/264", "by hand"):
         assert word in said.out
 
 
@@ -129,7 +130,7 @@ def test_notes_and_warnings_go_to_standard_error(ripe, tree):
     said = prepare(ripe, tree, "--strict")
     assert (said.code, said.out) == (2, "")
     assert len(said.err.splitlines()) == 1
-    assert f"{tree / 'left' / '0.npz'}: " in said.err
+    assert "left/0.npz: " in said.err
 
 
 def test_another_store(ripe, refused, tree, tmp_path):
@@ -145,7 +146,7 @@ def test_verify_notices_a_changed_byte(ripe, refused, tree):
     shard = tree.parent / document["store"] / "shard-00000.npy"
     data = shard.read_bytes()
     shard.write_bytes(data[:-3] + bytes([data[-3] ^ 8]) + data[-2:])
-    refused(("data", "verify", "folder", "--root", tree), shard, "checksum")
+    refused(("data", "verify", "folder", "--root", tree), shard, "sha256")
     assert prepare(ripe, tree).code == 0
     assert ripe("data", "verify", "folder", "--root", tree).code == 0
 
@@ -222,8 +223,8 @@ def served(tmp_path, monkeypatch):
         (tmp_path / "served" / f"{part}.zip").write_bytes(data)
         url = f"http://127.0.0.1:{server.server_port}/{part}.zip"
         archives.append(Archive(f"{part}.zip", (url,), len(data), f"sha256:{hashlib.sha256(data).hexdigest()}", part))
-    tiny = Benchmark("nmnist", "Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
-    monkeypatch.setattr(mirrors, "BENCHMARKS", {"nmnist": tiny})
+    tiny = DownloadInfo("Tiny", "CC0", "Nobody 2020", "http://127.0.0.1/", tuple(archives), (), "none")
+    monkeypatch.setitem(registry._DATASETS, "nmnist", replace(registry.dataset_info("nmnist"), download=tiny))
     monkeypatch.setattr(download, "WAIT_SECONDS", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

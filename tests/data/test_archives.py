@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from raising import raises
 from ripe_mambaspike import files
 from ripe_mambaspike.data import archives
 from ripe_mambaspike.data.archives import MARKER_FILE, extract, extracted_from
@@ -58,7 +59,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 def refuse(path: Path, reason: str) -> str:
     """The sentence an archive is refused with, after a look at what it left behind."""
     before = set(path.parent.rglob("*"))
-    with pytest.raises(DataError, match=reason) as caught:
+    with raises(DataError) as caught:
         extract(path, path.parent / "out")
     assert set(path.parent.rglob("*")) == before
     message = str(caught.value)
@@ -234,7 +235,7 @@ def test_what_is_no_archive_is_refused(tmp_path, data):
 
 
 def test_a_missing_archive_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.zip"):
+    with raises(DataError, field="archive"):
         extract(tmp_path / "nowhere.zip", tmp_path / "out")
 
 
@@ -292,13 +293,13 @@ def test_a_folder_of_another_origin_is_not_touched(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     (tmp_path / "out").mkdir()
     extract(path, tmp_path / "out")  # an empty folder is nobody's
-    with pytest.raises(DataError, match=r"was made from .*a\.zip"):
+    with raises(DataError, field="folder"):
         extract(make_zip(tmp_path / "b.zip", INSIDE), tmp_path / "out")
     assert tree(tmp_path / "out") == TREE
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes").write_text("keep")
-    with pytest.raises(DataError, match="was not made from an archive"):
+    with raises(DataError, field="folder"):
         extract(path, mine)
     assert tree(mine) == {"notes": b"keep"}
 
@@ -307,7 +308,7 @@ def test_two_at_once_is_refused(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     with (
         files.locked(tmp_path / ".out.lock", "held"),
-        pytest.raises(DataError, match="being extracted by another process"),
+        raises(DataError),
     ):
         extract(path, tmp_path / "out")
     assert tree(extract(path, tmp_path / "out")) == TREE
@@ -352,5 +353,5 @@ def test_a_kill_leaves_no_half_folder(tmp_path):
 def test_checksum_names_its_kind(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert archives.archive_checksum(tmp_path / "a", "md5") == "md5:900150983cd24fb0d6963f7d28e17f72"
-    with pytest.raises(DataError, match="cannot be read"):
+    with raises(DataError, field="file"):
         archives.archive_checksum(tmp_path / "b", "md5")

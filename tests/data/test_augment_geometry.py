@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.data.augment import affine_transform, cutout, roll, rotations, shears, temporal_cutout
 from ripe_mambaspike.errors import InputError
 
@@ -203,16 +204,16 @@ def test_uninitialised_memory_and_layout_do_not_show(name, poisoned_empty):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("x", "words"),
+    ("x", "field"),
     [
-        (torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), "torch.uint8; floating-point counts are wanted"),
-        (torch.zeros(2, 3, 2, 4), r"shape \(2, 3, 2, 4\); \(B, T, 2, H, W\)"),
-        (torch.zeros(2, 3, 1, 4, 4), r"shape \(2, 3, 1, 4, 4\)"),
-        (torch.zeros(2, 0, 2, 4, 4), r"shape \(2, 0, 2, 4, 4\)"),
+        (torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), "clips"),
+        (torch.zeros(2, 3, 2, 4), "clips"),
+        (torch.zeros(2, 3, 1, 4, 4), "clips"),
+        (torch.zeros(2, 0, 2, 4, 4), "clips"),
     ],
     ids=["uint8", "no-time", "one-polarity", "no-steps"],
 )
-def test_what_is_no_clip_is_refused(name, x, words):
+def test_what_is_no_clip_is_refused(name, x, field):
     apply, something, _ = every_operation(x)[name]
-    with pytest.raises(InputError, match=words):
+    with raises(InputError, field=field):
         apply(something)

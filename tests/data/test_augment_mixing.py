@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from raising import raises
 from ripe_mambaspike.data.augment import Box, EventCutMix, Mixup, batch_generator, cutmix, mixup, soft_targets
 from ripe_mambaspike.data.augment.draws import symmetric_beta
 from ripe_mambaspike.data.augment.mixing import draw_box
@@ -45,19 +46,19 @@ def test_any_whole_number_is_a_label(dtype):
 
 
 @pytest.mark.parametrize(
-    ("targets", "classes", "words"),
+    ("targets", "classes", "field"),
     [
-        (torch.tensor([0, 3]), 3, "the labels run from 0 to 3; 0 to 2 is wanted for 3 classes"),
-        (torch.tensor([-1, 1]), 3, "the labels run from -1 to 1; 0 to 2 is wanted for 3 classes"),
-        (torch.tensor([0, 1]), None, "the number of classes is wanted"),
-        (torch.tensor([[0], [1]]), 3, r"torch.int64 of shape \(2, 1\); whole-number labels"),
-        (torch.tensor([True]), 3, r"torch.bool of shape \(1,\); whole-number labels"),
-        (torch.rand(2), 3, r"soft targets have shape \(2,\); \(B, 3\) is wanted"),
-        (torch.rand(2, 4), 3, r"soft targets have shape \(2, 4\); \(B, 3\) is wanted"),
+        (torch.tensor([0, 3]), 3, "targets"),
+        (torch.tensor([-1, 1]), 3, "targets"),
+        (torch.tensor([0, 1]), None, "classes"),
+        (torch.tensor([[0], [1]]), 3, "targets"),
+        (torch.tensor([True]), 3, "targets"),
+        (torch.rand(2), 3, "targets"),
+        (torch.rand(2, 4), 3, "targets"),
     ],
 )
-def test_targets_that_cannot_be_used(targets, classes, words):
-    with pytest.raises(InputError, match=words):
+def test_targets_that_cannot_be_used(targets, classes, field):
+    with raises(InputError, field=field):
         soft_targets(targets, classes)
 
 
@@ -219,13 +220,12 @@ def test_draws_are_the_generators_alone(name):
 def test_bad_settings_and_inputs_are_named(name):
     make = type(MIXERS[name])
     for value in (-1, math.inf, math.nan, "0.2", 1001):
-        with pytest.raises(ConfigError) as error:
+        with raises(ConfigError, field=f"{name}_alpha"):
             make(value, 0.5)
-        assert str(error.value) == f"{name}_alpha is {value!r}; a number from 0 to 1000 is wanted"
-    with pytest.raises(ConfigError, match=f"{name}_probability is 2; a number from 0 to 1 is wanted"):
+    with raises(ConfigError, field=f"{name}_probability"):
         make(0.2, 2)
     x, labels = batch()
-    with pytest.raises(InputError, match="there are 5 targets for 6 clips"):
+    with raises(InputError, field="targets"):
         MIXERS[name](x, labels[:5], batch_generator(0, 0, 0), 4)
-    with pytest.raises(InputError, match="floating-point counts are wanted"):
+    with raises(InputError, field="clips"):
         MIXERS[name](x.int(), labels, batch_generator(0, 0, 0), 4)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.data.augment import (
     NDA,
     OPERATIONS,
@@ -202,21 +203,20 @@ def test_what_is_taken_from_the_generator_does_not_depend_on_the_clip():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "field"),
     [
-        ({"operations": -1}, "nda_operations is -1; a whole number from 0 to 100 is wanted"),
-        ({"operations": 1.5}, "nda_operations is 1.5; a whole number from 0 to 100 is wanted"),
-        ({"magnitude": 1.01}, "nda_magnitude is 1.01; a number from 0 to 1 is wanted"),
-        ({"roll_cap": -0.2}, "roll_cap is -0.2; a number from 0 to 1 is wanted"),
-        ({"cutout_cap": "0.2"}, "cutout_cap is '0.2'; a number from 0 to 1 is wanted"),
+        ({"operations": -1}, "nda_operations"),
+        ({"operations": 1.5}, "nda_operations"),
+        ({"magnitude": 1.01}, "nda_magnitude"),
+        ({"roll_cap": -0.2}, "roll_cap"),
+        ({"cutout_cap": "0.2"}, "cutout_cap"),
     ],
 )
-def test_a_bad_setting_is_named(settings, words):
-    with pytest.raises(ConfigError) as error:
+def test_a_bad_setting_is_named(settings, field):
+    with raises(ConfigError, field=field):
         NDA(**settings)
-    assert str(error.value) == words
 
 
 def test_what_is_no_clip_is_refused():
-    with pytest.raises(InputError, match=r"torch\.uint8; floating-point counts are wanted"):
+    with raises(InputError, field="clips"):
         NDA()(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), batch_generator(0, 0, 0))

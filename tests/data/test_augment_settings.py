@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from raising import raises
 from ripe_mambaspike.data.augment import (
     NDA,
     Augmentation,
@@ -62,17 +63,14 @@ def test_the_defaults_are_the_default_column():
 
 
 def test_an_unknown_benchmark_names_the_choices():
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="augmentation") as caught:
         augmentation_for("CIFAR10-DVS")
-    assert str(error.value) == (
-        "there is no augmentation for 'CIFAR10-DVS'; did you mean 'cifar10dvs'? "
-        "(there is one for dvsgesture, cifar10dvs, ncaltech101, nmnist, dailydvs200)"
-    )
+    assert "did you mean 'cifar10dvs'" in str(caught.value)
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Augmentation)])
 def test_every_field_is_checked_and_named(field):
-    with pytest.raises(ConfigError, match=f"{field}.*-3"):
+    with raises(ConfigError, field=field):
         Augmentation(**{field: -3})
 
 
@@ -182,14 +180,15 @@ def test_batches_of_a_run_have_different_draws():
     assert len(seeds) == 3000
 
 
-@pytest.mark.parametrize("key", [(-1, 0, 0), (0, 1.5, 0), (0, 0, "3"), (True, 0, 0)])
-def test_a_bad_key_is_named(key):
-    with pytest.raises(ConfigError, match=r"(seed|epoch|batch index) is .*; a whole number of at least 0 is wanted"):
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [((-1, 0, 0), "seed"), ((0, 1.5, 0), "epoch"), ((0, 0, "3"), "batch index"), ((True, 0, 0), "seed")],
+)
+def test_a_bad_key_is_named(key, field):
+    with raises(ConfigError, field=field):
         batch_generator(*key)
 
 
 def test_clips_of_whole_number_type_are_refused():
-    with pytest.raises(
-        InputError, match=r"the clips are torch\.uint8; floating-point counts are wanted, such as x\.float\(\)"
-    ):
+    with raises(InputError, field="clips"):
         augment_clips(torch.zeros(2, 3, 2, 4, 4, dtype=torch.uint8), ALL, batch_generator(0, 0, 0))

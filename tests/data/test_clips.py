@@ -45,6 +45,10 @@ def recipe(root: Path, **fields: object) -> DataSettings:
     return DataSettings(**{"root": str(root), "time_steps": 3, "grid": (8, 12), "cache": "off", **fields})
 
 
+def index_of(root: Path) -> dict:
+    return json.loads((load_dataset("synthgesture", root, "train").store.folder / "index.json").read_text())
+
+
 def changed(root: Path, folder: Path, **index: object) -> Path:
     """A copy of a set whose index says something else; other recordings as far as anyone can tell."""
     shutil.copytree(root, folder)
@@ -153,7 +157,7 @@ def test_folds(root):
     for fold in range(3):
         data = open_data(recipe(root, folds=3, fold=fold))
         parts = folds_of(data.store, "people", 3, fold)
-        every = data.store.index["clips"]["name"]
+        every = data.store.index.clips.name
         for part, members in parts.items():
             assert getattr(data, part).names == [every[member] for member in members]
         assert data.cut == "people"
@@ -163,7 +167,7 @@ def test_folds(root):
 
 
 def test_a_set_without_validation(root, tmp_path):
-    index = load_dataset("synthgesture", root, "train").store.index
+    index = index_of(root)
     parts = index["cuts"]["people"]["parts"].replace("v", "r")
     bare = changed(root, tmp_path / "bare", cuts={"people": {**index["cuts"]["people"], "parts": parts}})
     data = open_data(recipe(bare))
@@ -188,7 +192,7 @@ def test_more_to_train_on(root, other):
 
 
 def test_without_validation_all_of_another_set_but_its_test_part_trains(root, tmp_path):
-    index = load_dataset("synthgesture", root, "train").store.index
+    index = index_of(root)
     copy = changed(root, tmp_path / "copy", clips={**index["clips"], "name": [f"c{k}" for k in range(45)]})
     data = open_data(recipe(root, validation=False, extra=(f"synthgesture={copy}",) * 2))
     parts = index["cuts"]["people"]["parts"]
@@ -206,7 +210,7 @@ def test_classes_in_another_order_are_renumbered(root, other, tmp_path):
 
 def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
     """A copy that calls everything training: the clips that this run validates and tests on are left out."""
-    index = load_dataset("synthgesture", root, "train").store.index
+    index = index_of(root)
     parts = "r" * len(index["clips"]["name"])
     copy = changed(root, tmp_path / "copy", cuts={"people": {**index["cuts"]["people"], "parts": parts}})
     data = open_data(recipe(root, extra=(f"synthgesture={copy}",)))

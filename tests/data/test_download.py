@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from raising import raises
 from ripe_mambaspike.data import archives
 from ripe_mambaspike.data import download as module
 from ripe_mambaspike.data.download import download
@@ -245,7 +246,7 @@ def test_new_ground_earns_new_tries(site, tmp_path, monkeypatch):
     assert download(archive(url), tmp_path).read_bytes() == DATA
     assert len(site.asked) == 10
     never = site.add("never", cuts=[30_000] * 99, heeds_range=False)  # gets nowhere new after the first answer
-    with pytest.raises(DataError, match="broke off 5 times"):
+    with raises(DataError, field="archive"):
         download(archive(never), tmp_path / "never")
     assert len(site.asked) == 10 + 5
 
@@ -270,14 +271,14 @@ def test_all_mirrors_bad_is_one_sentence_with_what_came(site, tmp_path):
 
 @pytest.mark.parametrize("status", [403, 404, 410])
 def test_a_refusal_is_not_repeated(site, tmp_path, status):
-    with pytest.raises(DataError, match=f"answered {status}"):
+    with raises(DataError, field="archive"):
         download(archive(site.add("file", status=status)), tmp_path)
     assert len(site.asked) == 1
 
 
 def test_an_empty_accepted_is_no_file(site, tmp_path):
     """Figshare's guard answers programs with 202 and nothing."""
-    with pytest.raises(DataError, match="answered 202"):
+    with raises(DataError, field="archive"):
         download(archive(site.add("file", status=202, data=b""), data=b""), tmp_path)
 
 
@@ -293,7 +294,7 @@ def test_a_busy_server_is_asked_again(site, tmp_path, status):
 def test_a_file_too_short_or_too_long_is_refused(site, tmp_path, announced, change):
     data = DATA[:change] if change < 0 else DATA + bytes(change)
     url = site.add("file", data=data, announced=announced)
-    with pytest.raises(DataError, match=f"{len(DATA)} bytes is wanted") as caught:
+    with raises(DataError, field="archive") as caught:
         download(archive(url, size=len(DATA)), tmp_path)
     reason = f"has a file of {len(data)}" if announced else f"gave more than {len(DATA)}" if change > 0 else "gave md5"
     assert reason in str(caught.value)
@@ -304,7 +305,7 @@ def test_a_file_without_end_is_refused(site, tmp_path, monkeypatch):
     """Where neither the list nor the server says how long it is."""
     monkeypatch.setattr("ripe_mambaspike.data.download.MAX_ARCHIVE_BYTES", len(DATA) - 1)
     url = site.add("file", announced=False)
-    with pytest.raises(DataError, match=f"gave more than {len(DATA) - 1} bytes"):
+    with raises(DataError, field="archive"):
         download(archive(url), tmp_path)
     assert left(tmp_path) == set()
 
@@ -316,22 +317,19 @@ def test_a_redirect_is_followed_but_not_to_files(site, tmp_path):
     url = site.add("door", status=302, location=target, data=b"", heeds_range=False)
     assert download(archive(url), tmp_path / "a").read_bytes() == DATA
     assert site.asked[-1] == ("/file", "bytes=1000-", '"one"')
-    for name, location, reason in (
-        ("local", secret.as_uri(), "answered 302"),
-        ("ftp", "ftp://127.0.0.1:1/file", "unknown url type: ftp"),
-    ):
-        with pytest.raises(DataError, match=reason):
+    for name, location in (("local", secret.as_uri()), ("ftp", "ftp://127.0.0.1:1/file")):
+        with raises(DataError, field="archive"):
             download(archive(site.add(name, status=302, location=location)), tmp_path / name)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "/etc/hostname", "https:///file"])
 def test_only_http_and_https_are_addresses(url):
-    with pytest.raises(DataError, match="http"):
+    with raises(DataError, field="urls"):
         archive(url)
 
 
 def test_a_server_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"broke off 5 times.*refused"):
+    with raises(DataError, field="archive"):
         download(archive("http://127.0.0.1:1/file"), tmp_path)
 
 
@@ -340,7 +338,7 @@ def test_a_silent_server_is_given_up(site, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_TRIES", 2)
     hold = threading.Event()
     try:
-        with pytest.raises(DataError, match="timed out"):
+        with raises(DataError, field="archive"):
             download(archive(site.add("file", hold=hold)), tmp_path)
     finally:
         hold.set()
@@ -358,7 +356,7 @@ def test_a_full_disk_keeps_what_came(site, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(module, "_write", full)
-    with pytest.raises(DataError, match="No space left on device") as caught:
+    with raises(DataError, field="disk") as caught:
         download(archive(url), tmp_path)
     kept = (tmp_path / "set.zip.part").stat().st_size
     assert f"{len(DATA) - kept} more bytes" in str(caught.value)
@@ -372,7 +370,7 @@ def test_a_full_disk_keeps_what_came(site, tmp_path, monkeypatch):
 def test_a_disk_without_room_is_seen_before_anything_is_written(site, tmp_path, monkeypatch, size):
     usage = archives.shutil._ntuple_diskusage(10**9, 10**9, len(DATA) - 1)
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(DataError, match=f"{len(DATA) - 1} bytes free; {len(DATA)} are needed for set.zip"):
+    with raises(DataError, field="disk"):
         download(archive(site.add("file"), size=size), tmp_path)
     assert len(site.asked) == (0 if size else 1)
 
@@ -402,7 +400,7 @@ def test_a_file_that_is_there_is_not_fetched(site, tmp_path):
 
 def test_a_wrong_file_that_is_there_is_named_and_left(site, tmp_path):
     (tmp_path / "set.zip").write_bytes(OTHER)
-    with pytest.raises(DataError, match=hashlib.md5(OTHER).hexdigest()) as caught:
+    with raises(DataError, field="archive") as caught:
         download(archive(site.add("file")), tmp_path)
     assert str(tmp_path / "set.zip") in str(caught.value)
     assert (tmp_path / "set.zip").read_bytes() == OTHER
@@ -410,7 +408,7 @@ def test_a_wrong_file_that_is_there_is_named_and_left(site, tmp_path):
 
 
 def test_without_mirrors_a_person_is_asked(tmp_path):
-    with pytest.raises(DataError, match="a person has to fetch it"):
+    with raises(DataError, field="archive"):
         download(archive(), tmp_path)
 
 
@@ -419,7 +417,7 @@ def test_a_second_process_is_told(site, tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path / "set.zip.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
-        with pytest.raises(DataError, match="being downloaded by another process"):
+        with raises(DataError):
             download(archive(site.add("file")), tmp_path)
         assert site.asked == []
         other.kill()
@@ -467,5 +465,5 @@ def test_progress_climbs_to_the_whole(site, tmp_path, monkeypatch, size, announc
 
 def test_a_folder_that_cannot_be_made(site, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be made"):
+    with raises(DataError, field="root"):
         download(archive(site.add("file")), tmp_path / "file" / "folder")

@@ -19,10 +19,12 @@ from ripe_mambaspike.data.listing import (
     one_clip_each,
 )
 from ripe_mambaspike.data.sets import list_dataset
-from ripe_mambaspike.data.sets.registry import SETS, dataset_info
+from ripe_mambaspike.data.sets.registry import dataset_info, datasets
 from ripe_mambaspike.errors import ConfigError, DataError
 
 CLIPS = [Clip(f"clip{number}", number % 3) for number in range(60)]
+
+SETS = [name for name, info in datasets().items() if not info.simulated]
 
 
 def test_the_checksum_is_of_sorted_lines():
@@ -80,10 +82,8 @@ def test_the_order_of_the_clips_does_not_matter():
 def test_a_listing_is_checked():
     sources = one_clip_each([("x/a.bin", "a", 0), ("y/a.bin", "a", 1), ("y/b.bin", "b", 1)])
     assert sources[0] == SourceFile("x/a.bin", (Clip("a", 0),))
-    message = refusal(DataError, check_listing, Listing("some", ("0", "1"), sources, {}), "root")
-    assert message == "root holds 'a' 2 times; every clip once is wanted"
-    message = refusal(DataError, check_listing, Listing("some", (), (), {}), "root")
-    assert message == "root holds no recording of some; its files are wanted there"
+    assert refusal(DataError, check_listing, Listing("some", ("0", "1"), sources, {}), "root").field == "files"
+    assert refusal(DataError, check_listing, Listing("some", (), (), {}), "root").field == "files"
     whole = Listing("some", ("0", "1"), sources[1:], {})
     assert check_listing(whole, "root") is whole
     assert [clip.name for clip in whole.clips] == ["a", "b"]
@@ -91,10 +91,7 @@ def test_a_listing_is_checked():
 
 def test_an_unknown_set(tmp_path):
     for call in (dataset_info, lambda name: list_dataset(name, tmp_path)):
-        assert refusal(ConfigError, call, "mnist") == (
-            "there is no set 'mnist'; one of dvsgesture, cifar10dvs, ncaltech101, nmnist, nmnist-600, dailydvs200, "
-            "folder, synthgesture, sim-nmnist, sim-cifar10, sim-caltech101 is wanted"
-        )
+        assert refusal(ConfigError, call, "mnist").field == "dataset"
 
 
 @pytest.mark.parametrize(
@@ -110,26 +107,24 @@ def test_an_unknown_set(tmp_path):
 )
 def test_an_option_of_another_set(tmp_path, name, options):
     (option,) = options
-    message = refusal(ConfigError, list_dataset, name, tmp_path, **options)
-    assert message == f"{option} was given for {name}, which does not take it"
+    assert refusal(ConfigError, list_dataset, name, tmp_path, **options).field == option
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_root_that_is_none(tmp_path, name):
     missing = tmp_path / "missing"
-    assert refusal(DataError, list_dataset, name, missing) == f"{missing} is not there; the folder of the set is wanted"
+    assert refusal(DataError, list_dataset, name, missing).field == "root"
     missing.write_text("a file")
-    assert refusal(DataError, list_dataset, name, missing) == f"{missing} is no folder; the folder of the set is wanted"
+    assert refusal(DataError, list_dataset, name, missing).field == "root"
     long = tmp_path / ("x" * 5000)
-    assert refusal(DataError, list_dataset, name, long).endswith("x cannot be read (File name too long)")
+    assert refusal(DataError, list_dataset, name, long).field == "root"
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "dailydvs200"])
 def test_a_root_without_a_recording(tmp_path, name):
     if name != "folder":
         (tmp_path / "notes.md").write_text("none of it")
-    message = refusal(DataError, list_dataset, name, tmp_path, partial=name == "cifar10dvs")
-    assert message == f"{tmp_path} holds no recording of {name}; its files are wanted there"
+    assert refusal(DataError, list_dataset, name, tmp_path, partial=name == "cifar10dvs").field == "files"
 
 
 def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
@@ -143,19 +138,13 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    assert (
-        refusal(DataError, list_dataset, "folder", tmp_path)
-        == f"{tmp_path / 'closed'} cannot be read (Permission denied)"
-    )
+    assert refusal(DataError, list_dataset, "folder", tmp_path).field == "root"
 
 
 def test_a_link_that_leads_back(tmp_path):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "up").symlink_to(tmp_path)
-    message = refusal(DataError, list_dataset, "folder", tmp_path)
-    assert (
-        message == f"{tmp_path / 'left' / 'up'} leads to a folder that was listed before; every folder once is wanted"
-    )
+    assert refusal(DataError, list_dataset, "folder", tmp_path).field == "root"
 
 
 def test_hidden_files_and_the_store_are_passed_over(tmp_path):

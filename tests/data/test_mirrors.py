@@ -5,22 +5,22 @@ from collections import Counter
 
 import pytest
 
-from ripe_mambaspike.data.mirrors import BENCHMARKS, Archive, benchmark
+from raising import raises
+from ripe_mambaspike.data.mirrors import Archive
+from ripe_mambaspike.data.sets import datasets
 from ripe_mambaspike.errors import DataError
 
+BENCHMARKS = {name: info.download for name, info in datasets().items() if info.download}
 ENTRIES = list(BENCHMARKS.values())
 ARCHIVES = [archive for entry in ENTRIES for archive in (*entry.archives, *entry.by_hand)]
 MD5 = "md5:" + "0" * 32
 
 
 def test_the_five_sets_are_there():
-    assert list(BENCHMARKS) == ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200"]
-    assert all(benchmark(name).name == name for name in BENCHMARKS)
-    with pytest.raises(DataError, match="'mnist' is not a known set; one of dvsgesture, cifar10dvs"):
-        benchmark("mnist")
+    assert sorted(BENCHMARKS) == ["cifar10dvs", "dailydvs200", "dvsgesture", "ncaltech101", "nmnist"]
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", ENTRIES, ids=list(BENCHMARKS))
 def test_a_set_says_whose_it_is_and_how_it_is_got(entry):
     assert re.fullmatch(r"https://\S+", entry.home)
     assert re.search(r"\d{4}$", entry.citation)
@@ -58,20 +58,19 @@ def test_the_ten_classes():
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
+    ("values", "field"),
     [
-        (("a/b", (), None, MD5, "x"), "the name 'a/b'"),
-        (("..", (), None, MD5, "x"), "the name '..'"),
-        (("", (), None, MD5, "x"), "the name ''"),
-        (("a", (), None, MD5, "../x"), "the extract_to '../x'"),
-        (("a", (), None, "md5:123", "x"), "'md5:123'"),
+        (("a/b", (), None, MD5, "x"), "name"),
+        (("..", (), None, MD5, "x"), "name"),
+        (("", (), None, MD5, "x"), "name"),
+        (("a", (), None, MD5, "../x"), "extract_to"),
+        (("a", (), None, "md5:123", "x"), "checksum"),
         (("a", (), None, MD5.replace("md5", "crc"), "x"), "checksum"),
         (("a", (), None, MD5.replace("0", "G"), "x"), "checksum"),
-        (("a", (), -1, MD5, "x"), "size of -1"),
-        (("a", ("ftp://host/a",), None, MD5, "x"), "'ftp://host/a'"),
+        (("a", (), -1, MD5, "x"), "size"),
+        (("a", ("ftp://host/a",), None, MD5, "x"), "urls"),
     ],
 )
-def test_a_malformed_archive_is_refused(fields, reason):
-    with pytest.raises(DataError) as caught:
-        Archive(*fields)
-    assert reason in str(caught.value)
+def test_a_malformed_archive_is_refused(values, field):
+    with raises(DataError, field=field):
+        Archive(*values)

@@ -89,24 +89,22 @@ def test_any_size_aspect_and_depth(tmp_path):
 
 
 def test_none(tmp_path):
-    wanted = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file, are wanted"
     missing = tmp_path / "missing"
-    assert refusal(DataError, find_pictures, missing) == f"{missing} is not there; {wanted}"
+    assert refusal(DataError, find_pictures, missing).field == "images"
     (tmp_path / "notes.md").write_text("none")
     (tmp_path / ".hidden").mkdir()
     save_tree(tmp_path / ".hidden", ["a/1.png"])
-    assert refusal(DataError, find_pictures, tmp_path) == f"{tmp_path} holds no pictures; {wanted}"
+    assert refusal(DataError, find_pictures, tmp_path).field == "images"
     file = tmp_path / "notes.md"
-    assert refusal(DataError, find_pictures, file).startswith(f"{file} is no zip file or a damaged one")
+    assert refusal(DataError, find_pictures, file).field == "images"
     save_mnist(tmp_path / "empty", 0, 0)
-    assert "holds no pictures" in refusal(DataError, find_pictures, tmp_path / "empty")
+    assert refusal(DataError, find_pictures, tmp_path / "empty").field == "images"
 
 
 @pytest.mark.parametrize("names", [["1.png"], ["a/1.png", "b/c/2.png"], ["x/train/a/1.png", "y/train/a/2.png"]])
 def test_a_picture_that_is_not_in_its_class(tmp_path, names):
     save_tree(tmp_path, names)
-    message = refusal(DataError, find_pictures, tmp_path)
-    assert message.endswith("is not where a picture is wanted (class/picture or train/class/picture)")
+    assert refusal(DataError, find_pictures, tmp_path).field == "images"
 
 
 @pytest.mark.parametrize(
@@ -142,9 +140,7 @@ def test_a_picture_that_is_not_in_its_class(tmp_path, names):
 def test_idx_files_that_do_not_pair_or_are_damaged(tmp_path, name, data, said):
     save_mnist(tmp_path, 12, 5)
     (tmp_path / name).unlink() if data is None else (tmp_path / name).write_bytes(data)
-    message = refusal(DataError, find_pictures, tmp_path)
-    assert said in message
-    assert message.startswith(str(tmp_path))
+    assert refusal(DataError, find_pictures, tmp_path).field == "images"
 
 
 @pytest.mark.parametrize(
@@ -163,9 +159,7 @@ def test_odd_and_damaged_pictures(tmp_path, data, said, zipped):
     (tree / "a" / "1.png").write_bytes(data)
     found = find_pictures(packed(tree, tmp_path / "x.zip") if zipped else tree)
     for call in (read_pictures, picture_checksums):
-        message = refusal(DataError, call, found.source, found.listed)
-        assert said in message
-        assert message.startswith(str(found.source / "a" / "1.png"))
+        assert refusal(DataError, call, found.source, found.listed).field == "picture"
 
 
 def test_a_damaged_zip(tmp_path):
@@ -175,9 +169,9 @@ def test_a_damaged_zip(tmp_path):
     found = find_pictures(archive)
     data[60] ^= 255
     archive.write_bytes(data)
-    assert "cannot be read" in refusal(DataError, read_pictures, found.source, found.listed)
+    assert refusal(DataError, read_pictures, found.source, found.listed).field == "picture"
     archive.write_bytes(data[:100])
-    assert "is no zip file or a damaged one" in refusal(DataError, find_pictures, archive)
+    assert refusal(DataError, find_pictures, archive).field == "images"
 
 
 def test_the_shared_pictures(shared):

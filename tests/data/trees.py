@@ -1,4 +1,4 @@
-"""Small sets of real files, put together by the test, and what is said when one is refused."""
+"""Small datasets of real files, put together by the test, and the error of a call."""
 
 import struct
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events import Recording, make_events, write
 
 AEDAT3 = b"#!AER-DAT3.1\r\n#Format: RAW\r\n#Source 1: DVS128\r\n#!END-HEADER\r\n"
@@ -65,10 +66,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refusal(kind: type[Exception], call, *args, **options) -> str:
-    """The one sentence that a call is refused with."""
+def refusal(kind: type[RipeError], call, *args, **options) -> RipeError:
+    """The error that a call raises."""
     with pytest.raises(kind) as caught:
         call(*args, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return caught.value

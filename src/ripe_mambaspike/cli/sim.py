@@ -57,7 +57,7 @@ class MakeCommand:
                 workers=count_workers(self.workers), progress=update,
             )  # fmt: skip
         print_notes(before, made)
-        show_store(made, self.json, simulated=True, recipe=made.index["recipe"])
+        show_store(made, self.json, simulated=True, recipe=made.index.recipe)
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Unpack zip and tar files that nobody vouches for: nothing outside the folder, no links, no more bytes than declared.
+"""Unpack zip and tar files of unknown origin: nothing outside the folder, no links, no more bytes than declared.
 
 Everything is written to a hidden folder beside the wanted one, which then takes its name in one step: a folder that
 is there is whole. The mark left in it says which archive it came from, so that a second call has nothing to do.
@@ -8,7 +8,6 @@ import bz2
 import copy
 import gzip
 import hashlib
-import json
 import lzma
 import re
 import shutil
@@ -19,8 +18,11 @@ import zlib
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import locked
+from ripe_mambaspike.schema import Document, read_json
 
 MARKER_FILE = ".extracted.json"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
@@ -48,8 +50,15 @@ READ_ERRORS = (
 )
 
 
+class ExtractedFrom(Document, frozen=True):
+    """The marker in a folder that was extracted."""
+
+    archive: str
+    bytes: int
+
+
 class _BadMemberError(Exception):
-    """What is wrong with the archive, as the end of a sentence."""
+    """What is wrong with the archive, as the end of "one that …"."""
 
 
 class _Budget:
@@ -81,10 +90,10 @@ def extract(path: str | Path, folder: str | Path) -> Path:
     """
     path, folder = Path(path), Path(folder)
     try:
-        origin = {"archive": path.name, "bytes": path.stat().st_size}
+        origin = ExtractedFrom(archive=path.name, bytes=path.stat().st_size)
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{error.filename} cannot be used ({error.strerror}); a zip or tar file is wanted") from error
+        raise DataError.expected("archive", "a zip or tar file", error, path=error.filename) from error
     if _done(folder, origin):
         return folder
     with locked(folder.with_name(f".{folder.name}.lock"), f"{folder} is being extracted by another process"):
@@ -100,17 +109,17 @@ def extract(path: str | Path, folder: str | Path) -> Path:
                 _unpack(inner, inner.parent, budget)
                 inner.unlink()
             tree = _top(work, folder.name)
-            (tree / MARKER_FILE).write_text(json.dumps(origin) + "\n")
+            (tree / MARKER_FILE).write_bytes(msgspec.json.encode(origin) + b"\n")
             if folder.exists():
                 folder.rmdir()  # _done saw that it is empty
             tree.rename(folder)
         except _BadMemberError as error:
-            raise DataError(f"{path} {error}; a sound archive is wanted") from error
+            raise DataError.expected("archive", "a safe archive", f"one that {error}", path=path) from error
         except (*READ_ERRORS, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # of the system; a broken stream has no number
-                raise DataError(f"{path} cannot be extracted to {folder} ({error.strerror})") from error
-            reason = next(iter(str(error).splitlines()), type(error).__name__)  # tarfile tells of every format it tried
-            raise DataError(f"{path} is damaged or no zip or tar file ({reason}); a sound archive is wanted") from error
+                raise DataError.expected("archive", f"one that fits into {folder}", error, path=path) from error
+            reason = next(iter(str(error).splitlines()), type(error).__name__)  # tarfile lists every format it tried
+            raise DataError.expected("archive", "a whole zip or tar file", f"damage ({reason})", path=path) from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder
@@ -122,42 +131,42 @@ def archive_checksum(path: Path, kind: str) -> str:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); a readable file is wanted") from error
+        raise DataError.expected("file", "a readable file", error, path=path) from error
     return f"{kind}:{digest.hexdigest()}"
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:
-    """Refuse what the disk has no room for."""
+    """Refuse what does not fit on the disk."""
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise DataError(f"{folder} has {free} bytes free; {needed} are needed for {what}")
+        raise DataError.expected("disk", f"{needed} free bytes for {what}", free, path=folder)
 
 
 def extracted_from(folder: str | Path) -> str | None:
     """The name of the archive that made the folder: with it there, the archive is needed no longer."""
-    name = (_mark(Path(folder)) or {}).get("archive")
-    return name if isinstance(name, str) else None
+    marker = _read_marker(Path(folder))
+    return marker.archive if marker else None
 
 
-def _mark(folder: Path) -> dict[str, object] | None:
+def _read_marker(folder: Path) -> ExtractedFrom | None:
     try:
-        mark = json.loads((folder / MARKER_FILE).read_text())
-    except (OSError, ValueError, RecursionError):
+        return read_json(folder / MARKER_FILE, ExtractedFrom)
+    except DataError:
         return None
-    return mark if isinstance(mark, dict) else None
 
 
-def _done(folder: Path, origin: dict[str, object]) -> bool:
+def _done(folder: Path, origin: ExtractedFrom) -> bool:
     """Whether this archive made the folder; one that something else made is refused."""
     if not folder.exists():
         return False
-    found = _mark(folder)
+    found = _read_marker(folder)
     if found == origin:
         return True
     if found is None and folder.is_dir() and not any(folder.iterdir()):
         return False
-    maker = f"was made from {found}" if found else "was not made from an archive"
-    raise DataError(f"{folder} is there and {maker}; {origin} is to be extracted: move the folder away first")
+    maker = f"a folder made from {found.archive} of {found.bytes} bytes" if found else "a folder made otherwise"
+    hint = f"move it away, so that {origin.archive} of {origin.bytes} bytes can be extracted"
+    raise DataError.expected("folder", f"none, or one made from {origin.archive}", maker, path=folder, hint=hint)
 
 
 def _unpack(path: Path, folder: Path, budget: _Budget) -> None:

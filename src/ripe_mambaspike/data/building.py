@@ -5,20 +5,21 @@ next. The store gets its name, and the set its `current`, when all is done.
 """
 
 import errno
-import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.listing import Listing
+from ripe_mambaspike.data.sensors_named import SensorsNote
 from ripe_mambaspike.data.store import (
     CURRENT,
     STORED,
@@ -31,14 +32,36 @@ from ripe_mambaspike.data.store import (
 )
 from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, PART_LETTERS, index_checksum
 from ripe_mambaspike.data.workers import Workers
-from ripe_mambaspike.errors import DataError, RipeError
+from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, sync_folder
+from ripe_mambaspike.schema import read_json
 
 UNFINISHED = "*.part"  # folders of stores that are being made, or were when their process was killed
 NOTE_VERSION = 2  # of what is noted of a shard; one of another version is made again
 LEFT_BEHIND_SECONDS = 7 * 24 * 3600.0  # that an unfinished store is kept for a command that goes on with it
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
-Note = dict[str, Any]
+
+
+class PlacedClip(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    label: int
+    events: int
+    start_us: int
+    at: int
+
+
+class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What is noted of a finished shard, until the index is made of all notes."""
+
+    version: int
+    clips: list[PlacedClip]
+    events: int
+    sha256: str
+    troubles: list[str] = msgspec.field(default_factory=list)
+    unreadable: dict[str, str] = msgspec.field(default_factory=dict)
+    left_out: list[str] = msgspec.field(default_factory=list)  # clips of files that could not be read
+    outside_crop: int = 0
+    sensors: SensorsNote | None = None
 
 
 class ShardTask(Protocol):
@@ -59,11 +82,11 @@ AnyTask = TypeVar("AnyTask", bound=ShardTask)
 
 @contextmanager
 def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
-    """The folder of a set's stores, held by this process alone; what the system refuses becomes a sentence."""
+    """The folder of a set's stores, held by this process alone; OSErrors become DataErrors."""
     home = folder / name
     try:
         make_folder(home)
-        with locked(home / "lock", f"{home} is being prepared by another process; wait for it to end") as held:
+        with locked(home / "lock", f"{home} is being prepared by another process") as held:
             if held:  # nobody else is writing here
                 for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED}/.*")):  # what a killed process was writing
                     with suppress(OSError):  # a folder, or a file that a system keeps for itself
@@ -72,7 +95,7 @@ def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
             if held:
                 _remove_left_behind(home)
     except OSError as error:
-        raise DataError(explain(error, home)) from error
+        raise explain_write_error(error, home) from error
 
 
 def _remove_left_behind(home: Path) -> None:
@@ -87,7 +110,7 @@ def build_store(
     run: Workers,
     tasks: Callable[[Path], Sequence[AnyTask]],
     make_shard: Callable[[AnyTask], None],
-    describe: Callable[[list[Note]], dict[str, Any]],
+    describe: Callable[[list[ShardNote]], dict[str, Any]],
     report: Callable[[int, int], None],
 ) -> EventStore:
     """The store at the target, built if it is not there undamaged.
@@ -119,17 +142,12 @@ def make_current(target: Path) -> EventStore:
     return open_store(home.parent, home.name)
 
 
-def key_of(facts: Mapping[str, Any]) -> str:
-    """The name of a store, by all that decides what is in it."""
-    return hashlib.sha256(json.dumps({"layout": LAYOUT, **facts}, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def cut_facts(listing: Listing) -> dict[str, list[Any]]:
     """How a listing is split, for the key."""
     return {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()}
 
 
-def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[Note], **more: Any) -> None:
+def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[dict[str, Any]], **more: Any) -> None:
     """The shard, then the note that says it is there; `clips` are without their places."""
     shard = task.folder / shard_name(task.number)
     ends = np.cumsum([len(events) for events in packed]).tolist()
@@ -147,29 +165,26 @@ def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list
         with atomic_write(_note(task)) as file:
             file.write(json.dumps(note).encode())
     except OSError as error:
-        raise DataError(explain(error, task.folder)) from error
+        raise explain_write_error(error, task.folder) from error
 
 
-def read_shard_note(task: ShardTask) -> Note | None:
+def read_shard_note(task: ShardTask) -> ShardNote | None:
     """The note of a shard that is there and is what the note says."""
     shard = task.folder / shard_name(task.number)
     try:
-        note = json.loads(_note(task).read_text())
-        if note["version"] != NOTE_VERSION:
-            return None
-        left_out = set(note.get("left_out", ()))  # clips of files that could not be read
-        wanted = [name for name in task.names if name not in left_out]
-        if [clip["name"] for clip in note["clips"]] == wanted and file_checksum(shard) == note["sha256"]:
-            return dict(note)
-    except (OSError, ValueError, KeyError, TypeError, RipeError):
-        pass
-    return None
+        note = read_json(_note(task), ShardNote)
+        wanted = [name for name in task.names if name not in set(note.left_out)]
+        whole = note.version == NOTE_VERSION and [clip.name for clip in note.clips] == wanted
+        return note if whole and file_checksum(shard) == note.sha256 else None
+    except DataError:
+        return None
 
 
-def explain(error: OSError, place: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-        return f"{place} is on a full disk; make room and run the same command again, it goes on where it was"
-    return f"{error.filename or place} cannot be used ({error.strerror or error})"
+def explain_write_error(error: OSError, place: Path) -> DataError:
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    hint = "free some space and run the same command again, it continues" if full else ""
+    path = place if full else error.filename or place
+    return DataError.expected("store", "a place that can be written", error, path=path, hint=hint)
 
 
 def describe_listing(listing: Listing) -> dict[str, Any]:
@@ -191,22 +206,20 @@ def describe_listing(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[Note]], dict[str, Any]], folder: Path) -> None:
+def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], dict[str, Any]], folder: Path) -> None:
     """The index, from the notes; then the notes go."""
     notes = [read_shard_note(task) for task in tasks]
     whole = [note for note in notes if note is not None]
     if len(whole) != len(tasks):
-        raise DataError(f"{folder} lost a shard while it was made; run the same command again")
-    try:
-        clips = [{**clip, "shard": number} for number, note in enumerate(whole) for clip in note["clips"]]
-        index: dict[str, Any] = {
-            "layout": LAYOUT,
-            **describe(whole),
-            "clips": {name: [clip[name] for clip in clips] for name in COLUMNS},
-            "shards": [{"events": note["events"], "sha256": note["sha256"]} for note in whole],
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{folder} has notes that are damaged; remove it and run the same command again") from error
+        raise DataError.expected("shards", f"{len(tasks)}", len(whole), path=folder, hint="run the same command again")
+    placed = [(number, clip) for number, note in enumerate(whole) for clip in note.clips]
+    columns = {name: [getattr(clip, name) for _, clip in placed] for name in COLUMNS if name != "shard"}
+    index: dict[str, Any] = {
+        "layout": LAYOUT,
+        **describe(whole),
+        "clips": {name: columns.get(name) or [number for number, _ in placed] for name in COLUMNS},
+        "shards": [{"events": note.events, "sha256": note.sha256} for note in whole],
+    }
     index["sha256"] = index_checksum(index)
     with atomic_write(folder / INDEX) as file:
         file.write(json.dumps(index).encode())
@@ -219,7 +232,7 @@ def _whole(target: Path) -> bool:
     """Whether the store is there and undamaged."""
     try:
         verify_store(read_store(target))
-    except (DataError, KeyError, TypeError, AttributeError):  # the last three of an index that is not one
+    except DataError:
         return False
     return True
 

@@ -1,7 +1,6 @@
 """Whether a prepared set still is what its source would make."""
 
 from pathlib import Path
-from typing import Any
 
 from ripe_mambaspike.data.listing import without_files
 from ripe_mambaspike.data.sets.registry import list_dataset
@@ -15,33 +14,34 @@ def source_state(store: EventStore, root: Path) -> str:
 
     'simulated' for a set whose source is its recipe, which is the one that the store was made by.
     """
-    if store.index.get("simulated"):
+    if store.index.simulated:
         return _recipe_state(store)
     state = compare_source(store, root)
     if state != "unchanged":
         return state
     try:
-        listing = list_dataset(store.name, root, **store.index["options"])
-        listing = without_files(listing, store.index.get("unreadable", {}))
+        listing = list_dataset(store.name, root, **store.index.options)
+        listing = without_files(listing, store.index.unreadable)
     except RipeError as error:
         return f"changed: {error}"
     except (TypeError, ValueError, AttributeError) as error:  # of options that are none
         return f"changed: its options cannot be used ({error})"
-    added = sorted({source.path for source in listing.sources} - set(store.index["sources"]))
+    added = sorted({source.path for source in listing.sources} - set(store.index.sources))
     if added:
         return f"changed: {len(added)} more recordings are there, {added[0]} first"
     splits = {name: cut.checksum for name, cut in listing.cuts.items()}
-    if splits != {name: cut["checksum"] for name, cut in store.index["cuts"].items()}:
+    if splits != {name: cut.checksum for name, cut in store.index.cuts.items()}:
         return "changed: it would be split otherwise now"
     return "unchanged"
 
 
 def _recipe_state(store: EventStore) -> str:
-    index: Any = store.index
-    clips = list(zip(index["clips"]["name"], index["clips"]["label"], strict=True))
-    cuts = {name: [cut["checksum"], cut["published"]] for name, cut in index["cuts"].items()}
-    if recipe_key(index["recipe"], index["classes"], clips, cuts) != store.folder.name:
+    index = store.index
+    recipe = index.recipe or {}
+    clips = list(zip(index.clips.name, index.clips.label, strict=True))
+    cuts = {name: [cut.checksum, cut.published] for name, cut in index.cuts.items()}
+    if recipe_key(recipe, index.classes, clips, cuts) != store.folder.name:
         return "changed: its recipe is not the one that the store is named after"
-    if (version := index["recipe"]["version"]) != VERSION:
+    if (version := recipe["version"]) != VERSION:
         return f"changed: it was made by version {version} of the simulator, and this is {VERSION}"
     return "simulated"

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from ripe_mambaspike.data.building import Progress
 from ripe_mambaspike.data.checking import source_state
-from ripe_mambaspike.data.mirrors import BENCHMARKS
 from ripe_mambaspike.data.prepare import prepare
-from ripe_mambaspike.data.sets.registry import SETS, SIMULATED, STORE, dataset_info, list_dataset
+from ripe_mambaspike.data.sets.registry import STORE, dataset_info, datasets, list_dataset
 from ripe_mambaspike.data.store import EventStore, current_key, open_store, store_keys, verify_store
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.events.region import Crop
@@ -33,8 +32,8 @@ class PreparedStores(NamedTuple):
 def list_datasets() -> list[dict[str, Any]]:
     """What is known of every dataset: name, title, sizes, sensor, splits, files, licence."""
     rows = []
-    for name, info in (SETS | SIMULATED).items():
-        mirror = BENCHMARKS.get(name)
+    for name, info in datasets().items():
+        mirror = info.download
         rows.append(
             {
                 "name": name,
@@ -141,19 +140,19 @@ def describe_store(store: EventStore) -> dict[str, Any]:
         "set": store.name,
         "store": str(store.folder),
         "key": store.key,
-        "sha256": index["sha256"],
+        "sha256": index.sha256,
         "current": current_key(home) == store.key,
         "others": [key for key in store_keys(home) if key != store.key],
         "clips": len(store),
-        "events": sum(index["clips"]["events"]),
+        "events": sum(index.clips.events),
         "classes": len(store.classes),
         "sensor_size": list(store.sensor_size),
         "crop": None if store.crop is None else list(store.crop),
         "cuts": {
-            name: {**cut["sizes"], "checksum": cut["checksum"], "published": cut["published"]}
-            for name, cut in index["cuts"].items()
+            name: {**cut.sizes, "checksum": cut.checksum, "published": cut.published}
+            for name, cut in index.cuts.items()
         },
-        "notes": list(index["notes"]),
-        "warnings": len(index["troubles"]),
-        "unreadable": len(index.get("unreadable", {})),
+        "notes": list(index.notes),
+        "warnings": len(index.troubles),
+        "unreadable": len(index.unreadable),
     }

@@ -6,7 +6,6 @@ on the server is another. Only a file whose checksum is right gets its name.
 """
 
 import http.client
-import json
 import os
 import re
 import ssl
@@ -15,15 +14,17 @@ import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib import request as web
+
+import msgspec
 
 from ripe_mambaspike.data.archives import archive_checksum, check_free_space
 from ripe_mambaspike.data.mirrors import Archive
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import locked
+from ripe_mambaspike.schema import Document, read_json
 
 Progress = Callable[[int, int | None], None]  # bytes done, bytes in all where known
 
@@ -49,8 +50,7 @@ class _RestartError(Exception):
     """What is in the part file cannot be continued here."""
 
 
-@dataclass(frozen=True)
-class _Note:
+class PartialDownload(Document, frozen=True):
     """What NAME.part.json says about NAME.part."""
 
     url: str
@@ -70,7 +70,7 @@ def download(archive: Archive, folder: str | Path, *, progress: Progress | None 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{folder} cannot be made ({error.strerror}); a folder to download into is wanted") from error
+        raise DataError.expected("root", "a folder to download into", error, path=folder) from error
     with locked(folder / f"{archive.name}.lock", f"{target} is being downloaded by another process"):
         if target.exists():  # the other process may have finished just now
             return _present(archive, target, progress)
@@ -82,23 +82,25 @@ def download(archive: Archive, folder: str | Path, *, progress: Progress | None 
             except _MirrorError as error:
                 failures.append(f"{url} {error}")
     if not failures:
-        raise DataError(f"{target} is missing and no mirror has it; a person has to fetch it ({archive.checksum})")
-    raise DataError(f"{archive.name} could not be downloaded: {', '.join(failures)}; {_wanted(archive)} is wanted")
+        hint = f"get it by hand ({archive.checksum})"
+        raise DataError.expected("archive", "a file, or a mirror that has it", "neither", path=target, hint=hint)
+    raise DataError.expected("archive", _description(archive), "; ".join(failures), path=target)
 
 
 def _present(archive: Archive, path: Path, progress: Progress | None) -> Path:
     found = archive_checksum(path, archive.checksum.partition(":")[0])
     size = path.stat().st_size
     if found != archive.checksum or archive.size not in (None, size):
-        raise DataError(
-            f"{path} is there with {found} and {size} bytes; {_wanted(archive)} is wanted: move it away and fetch anew"
+        got = f"{found} of {size} bytes"
+        raise DataError.expected(
+            "archive", _description(archive), got, path=path, hint="move it away and download it again"
         )
     if progress:
         progress(size, size)
     return path
 
 
-def _wanted(archive: Archive) -> str:
+def _description(archive: Archive) -> str:
     return archive.checksum if archive.size is None else f"{archive.checksum} of {archive.size} bytes"
 
 
@@ -163,7 +165,7 @@ class _Fetch:
             elif answer.status == 200:
                 total = answer.length
                 self.check_total(total)
-                self.begin(_Note(self.url, total, _version(answer)))
+                self.begin(PartialDownload(url=self.url, total=total, version=_version(answer)))
                 self.pieced, offset = False, 0
             else:
                 raise _MirrorError(f"answered {answer.status}")
@@ -195,7 +197,7 @@ class _Fetch:
         if total is not None and offset < total:
             raise _BrokenError(f"{total} bytes were announced")
 
-    def check_continuation(self, answer: Any, offset: int, note: _Note) -> int | None:
+    def check_continuation(self, answer: Any, offset: int, note: PartialDownload) -> int | None:
         """The length of the whole file, when the answer goes on with the very file the part is of."""
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
         if not found or int(found[1]) != offset:
@@ -212,19 +214,17 @@ class _Fetch:
         if total is not None and self.archive.size not in (None, total):
             raise _MirrorError(f"has a file of {total} bytes")
 
-    def begin(self, note: _Note) -> None:
+    def begin(self, note: PartialDownload) -> None:
         """An empty part file, then its note: bytes never stand beside the note of another version."""
         with self.writing(note.total):
             self.part.write_bytes(b"")
-            self.note.write_text(json.dumps(asdict(note)))
+            self.note.write_bytes(msgspec.json.encode(note))
 
-    def remembered(self) -> _Note | None:
+    def remembered(self) -> PartialDownload | None:
         try:
-            note = _Note(**json.loads(self.note.read_text()))
-        except (OSError, ValueError, TypeError):
+            return read_json(self.note, PartialDownload)
+        except DataError:
             return None
-        known = isinstance(note.url, str) and isinstance(note.total, int | None)
-        return note if known and isinstance(note.version, str | None) else None
 
     def have(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
@@ -244,13 +244,13 @@ class _Fetch:
 
     @contextmanager
     def writing(self, whole: int | None) -> Iterator[None]:
-        """What the disk refuses, said with how much is still to come."""
+        """Explain what the disk refuses, with how much is missing."""
         try:
             yield
         except OSError as error:
-            room = "more room is" if whole is None else f"{whole - self.have()} more bytes are"
-            reason = f"{self.part} cannot be written ({error.strerror})"
-            raise DataError(f"{reason}; {room} needed, and what came is kept for the next try") from error
+            needed = "more space" if whole is None else f"{whole - self.have()} more bytes"
+            hint = "what was downloaded is kept for the next try"
+            raise DataError.expected("disk", needed, error, path=self.part, hint=hint) from error
 
 
 def _ask(url: str, headers: dict[str, str], continuing: bool) -> Any:

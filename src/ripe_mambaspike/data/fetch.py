@@ -5,27 +5,33 @@ from pathlib import Path
 
 from ripe_mambaspike.data.archives import extract, extracted_from
 from ripe_mambaspike.data.download import download
-from ripe_mambaspike.data.mirrors import Archive, Benchmark, benchmark
+from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
+from ripe_mambaspike.data.sets.registry import dataset_info, datasets
 from ripe_mambaspike.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes in all where known)
 
 
-def download_dataset(name: str, root: Path, progress: Progress | None = None) -> Benchmark:
+def download_dataset(name: str, root: Path, progress: Progress | None = None) -> DownloadInfo:
     """The set's files in the folder. Archives that a person put there are checked and unpacked like fetched ones."""
-    facts = benchmark(name)
+    facts = dataset_info(name).download
+    if facts is None:
+        known = [one.name for one in datasets().values() if one.download]
+        raise DataError.expected("dataset", f"one of {', '.join(known)}, which can be downloaded", repr(name))
     try:
-        _fetch(facts, root, progress)
+        _fetch(name, facts, root, progress)
     except OSError as error:
-        raise DataError(f"{error.filename or root} cannot be used ({error.strerror or error})") from error
+        raise DataError.expected("root", "a folder that can be used", error, path=error.filename or root) from error
     return facts
 
 
-def _fetch(facts: Benchmark, root: Path, progress: Progress | None) -> None:
+def _fetch(name: str, facts: DownloadInfo, root: Path, progress: Progress | None) -> None:
     brought = [archive for archive in facts.by_hand if (root / archive.name).is_file() or _unpacked(archive, root)]
     archives = brought or facts.archives
     if not archives:
-        raise DataError(f"{facts.name} cannot be fetched by a program. {facts.instructions}")
+        raise DataError.expected(
+            "dataset", "a dataset that programs can download", name, path=root, hint=facts.instructions
+        )
     for archive in archives:
         if _unpacked(archive, root):
             continue

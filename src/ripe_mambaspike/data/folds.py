@@ -18,14 +18,14 @@ def folds_of(store: EventStore, cut: str, folds: int, fold: int) -> dict[str, ND
     several. A set without a split has all its clips dealt out.
     """
     if cut not in store.cuts:
-        raise DataError(f"{store.name} was prepared with the cut {', '.join(store.cuts)}; '{cut}' is not there")
+        raise DataError.expected("data.cut", f"one of {', '.join(store.cuts)}", repr(cut), path=store.folder)
     used = [store.members(cut, part) for part in PARTS] if cut != UNSPLIT else [np.arange(len(store))]
     members = np.sort(np.concatenate(used))
     if not 2 <= folds <= len(members):
-        raise ConfigError(f"data.folds is {folds}; 0, or from 2 to the set's {len(members)} clips, is wanted")
+        raise ConfigError.expected("data.folds", f"0, or from 2 to the {len(members)} clips", folds)
     if not 0 <= fold < folds:
-        raise ConfigError(f"data.fold is {fold}; a whole number from 0 to {folds - 1} is wanted")
-    names, labels = store.index["clips"]["name"], store.labels
+        raise ConfigError.expected("data.fold", f"an int from 0 to {folds - 1}", fold)
+    names, labels = store.index.clips.name, store.labels
     clips = [Clip(names[member], int(labels[member])) for member in members]
     # The class first: within it, names as if drawn by lot.
     dealt = sorted(

@@ -116,7 +116,7 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
     clips = [clip for source in sources for clip in source.clips]
     if lost := sorted({clip.label for clip in listing.clips} - {clip.label for clip in clips}):
         name = listing.classes[lost[0]]
-        raise DataError(f"{name}: expected a class with a recording that can be read, got none", field=name)
+        raise DataError.expected(name, "a class with a recording that can be read", "none")
     kept = [source.path not in paths for source in listing.sources for _ in source.clips]
     cuts = {
         name: make_cut(name, clips, [part for part, stays in zip(cut.parts, kept, strict=True) if stays])
@@ -126,11 +126,11 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
 
 
 def check_listing(listing: Listing, root: str) -> Listing:
-    """The listing, if it has a recording and no name stands twice."""
+    """The listing, if it has a recording and no name is there twice."""
     if not listing.sources:
-        raise DataError(f"{root} holds no recording of {listing.name}; its files are wanted there")
+        raise DataError.expected("files", f"recordings of {listing.name}", "none", path=root)
     counted = Counter(clip.name for clip in listing.clips)
     name, count = counted.most_common(1)[0]
     if count > 1:
-        raise DataError(f"{root} holds '{name}' {count} times; every clip once is wanted")
+        raise DataError.expected("files", "every clip once", f"'{name}' {count} times", path=root)
     return listing

@@ -35,22 +35,20 @@ def load_dataset(
     """
     dataset_info(name)
     if split not in PARTS:
-        raise DataError(f"split is {split!r}; one of {', '.join(PARTS)} is wanted")
+        raise DataError.expected("split", f"one of {', '.join(PARTS)}", repr(split))
     if store is None and root is None:
-        raise DataError("neither root nor store is given; one of them is wanted")
+        raise DataError.expected("root", "a root or a store", "neither")
     folder = Path(os.fspath(store)) if store is not None else Path(os.fspath(root or "")) / STORE
     opened = open_store(folder, name, store_key)
     chosen = opened.cuts[0] if cut is None else cut
     if chosen not in opened.cuts:
-        raise DataError(f"{name} was prepared with the cut {', '.join(opened.cuts)}; '{chosen}' is not there")
+        raise DataError.expected("cut", f"one of {', '.join(opened.cuts)}", repr(chosen), path=opened.folder)
     if chosen == "unsplit":
-        raise DataError(
-            f"{opened.folder} has no split, so nothing can be reported on it; "
-            "give it train/ and test/ folders, or prepare it with --test-share"
-        )
+        hint = "give it train/ and test/ folders, or prepare it with --test-share"
+        raise DataError.expected("cut", "a dataset with a split", "one without", path=opened.folder, hint=hint)
     members = opened.members(chosen, split)
     if not len(members):
-        raise DataError(f"{name} ({chosen}) has no {split} clips in {opened.folder}; a part that has some is wanted")
+        raise DataError.expected("split", f"a part of {name} ({chosen}) with clips", split, path=opened.folder)
     return EventDataset(opened, chosen, split, members)
 
 
@@ -91,7 +89,7 @@ class EventDataset:
 
     @property
     def names(self) -> list[str]:
-        every = self.store.index["clips"]["name"]
+        every = self.store.index.clips.name
         return [every[clip] for clip in self.members]
 
     @property

@@ -29,7 +29,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 IDX = re.compile(r"(train|t10k)[-.](images|labels)[-.]idx[13][-.]ubyte(\.gz)?")
 IDX_PARTS = {"train": TRAIN, "t10k": TEST}
 MIN_SIDE, MAX_SIDE = 8, 4096  # of a picture's side
-EXPECTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file, are wanted"
+EXPECTED = "MNIST's IDX files, or class/picture.jpg or .png in a folder or a zip file"
 READ_ERRORS = (
     OSError,
     EOFError,
@@ -70,10 +70,10 @@ def find_pictures(path: str | Path) -> Pictures:
                 return find_pictures(path.parent)
             return _list_tree(path, _zip_names(path))
         if not path.is_dir():
-            raise DataError(f"{path} is not there; {EXPECTED}")
+            raise DataError.expected("images", EXPECTED, "nothing", path=path)
         found = sorted(each.relative_to(path) for each in path.rglob("*") if each.is_file())
     except OSError as error:
-        raise DataError(f"{error.filename or path} cannot be read ({error.strerror})") from error
+        raise DataError.expected("images", "files that can be read", error, path=error.filename or path) from error
     files = [each for each in found if not any(name.startswith(".") for name in each.parts)]
     if any(IDX.fullmatch(each.name) for each in files):
         return _list_idx(path, files)
@@ -123,7 +123,8 @@ def _contents(source: Path, listed: Sequence[Picture]) -> Iterator[Any]:
             try:
                 yield archive.read(picture.member) if archive else (source / picture.member).read_bytes()
             except (*READ_ERRORS, KeyError) as error:
-                raise DataError(f"{source / picture.member} cannot be read ({error})") from error
+                where = source / picture.member
+                raise DataError.expected("picture", "a readable file", str(error), path=where) from error
 
 
 @contextmanager
@@ -134,7 +135,7 @@ def _opened(source: Path) -> Iterator[zipfile.ZipFile | None]:
     try:
         archive = zipfile.ZipFile(source)
     except READ_ERRORS as error:
-        raise DataError(f"{source} is no zip file or a damaged one ({error}); {EXPECTED}") from error
+        raise DataError.expected("images", EXPECTED, f"no zip file, or a damaged one ({error})", path=source) from error
     with archive:
         yield archive
 
@@ -155,12 +156,12 @@ def _decode(source: Path, picture: Picture, data: Any) -> NDArray[np.float32]:
             return np.asarray(image.convert("L")).astype(np.float32) / np.float32(255)
     except (*READ_ERRORS, Image.DecompressionBombError) as error:
         reason = str(error).split("\n")[0]
-        raise DataError(f"{place} is no picture or a damaged one ({reason}); JPEG or PNG is wanted") from error
+        raise DataError.expected("picture", "JPEG or PNG", f"another file, or damage ({reason})", path=place) from error
 
 
 def _check_sides(place: Path, width: int, height: int) -> None:
     if not MIN_SIDE <= min(width, height) <= max(width, height) <= MAX_SIDE:
-        raise DataError(f"{place} is {width}×{height}; sides from {MIN_SIDE} to {MAX_SIDE} pixels are wanted")
+        raise DataError.expected("picture", f"sides from {MIN_SIDE} to {MAX_SIDE}", f"{width}×{height}", path=place)
 
 
 def _zip_names(path: Path) -> list[str]:
@@ -173,7 +174,7 @@ def _list_tree(source: Path, names: Sequence[str]) -> Pictures:
     """Pictures by the folders that they are in; folders around all of them do not count."""
     paths = {name: name.split("/") for name in names if name.lower().endswith(SUFFIXES)}
     if not paths:
-        raise DataError(f"{source} holds no pictures; {EXPECTED}")
+        raise DataError.expected("images", EXPECTED, "no pictures", path=source)
     while all(len(parts) > 2 for parts in paths.values()) and len({parts[0] for parts in paths.values()}) == 1:
         if next(iter(paths.values()))[0].lower() in PART_NAMES:
             break
@@ -181,7 +182,7 @@ def _list_tree(source: Path, names: Sequence[str]) -> Pictures:
     split = all(len(parts) == 3 and parts[0].lower() in PART_NAMES for parts in paths.values())
     for name, parts in paths.items():
         if len(parts) != (3 if split else 2):
-            raise DataError(f"{source / name} is not where a picture is wanted (class/picture or train/class/picture)")
+            raise DataError.expected("images", "class/picture or train/class/picture", name, path=source / name)
     classes = tuple(sorted({parts[-2] for parts in paths.values()}))
     labels = {name: label for label, name in enumerate(classes)}
     listed = []
@@ -200,7 +201,7 @@ def _list_idx(folder: Path, files: Sequence[Path]) -> Pictures:
         if match := IDX.fullmatch(path.name):
             kept = found.setdefault((match[1], match[2]), path)
             if path not in (kept, kept.with_name(f"{kept.name}.gz")):  # packed and not packed may lie side by side
-                raise DataError(f"{folder} holds '{kept}' and '{path}'; every file once is wanted")
+                raise DataError.expected("images", "every file once", f"'{kept}' and '{path}'", path=folder)
     listed: list[Picture] = []
     highest = 0
     for stem, part in IDX_PARTS.items():
@@ -209,18 +210,19 @@ def _list_idx(folder: Path, files: Sequence[Path]) -> Pictures:
             continue
         if images is None or labels is None:
             lacking = "images" if images is None else "labels"
-            raise DataError(f"{folder / (images or labels or '')} has no {stem}-{lacking} beside it; both are wanted")
+            where = folder / (images or labels or "")
+            raise DataError.expected("images", f"{stem}-{lacking} beside it", "none", path=where)
         values, named = read_idx(folder / images), read_idx(folder / labels)
         if values.ndim != 3 or named.ndim != 1:
-            there = f"{values.ndim} and {named.ndim} axes"
-            raise DataError(f"{folder / images} and its labels have {there}; 3 and 1 are wanted")
+            got = f"{values.ndim} and {named.ndim}"
+            raise DataError.expected("images", "3 axes, and 1 of labels", got, path=folder / images)
         if len(values) != len(named):
-            there = f"{len(values):,} pictures and {folder / labels} {len(named):,} labels"
-            raise DataError(f"{folder / images} holds {there}; one label for each is wanted")
+            got = f"{len(named):,} labels for {len(values):,} pictures"
+            raise DataError.expected("images", "one label for each picture", got, path=folder / images)
         listed += [Picture(images.as_posix(), label, part, number) for number, label in enumerate(named.tolist())]
         highest = max(highest, *named.tolist()) if len(named) else highest
     if not listed:
-        raise DataError(f"{folder} holds no pictures; {EXPECTED}")
+        raise DataError.expected("images", EXPECTED, "no pictures", path=folder)
     return Pictures(folder, tuple(str(label) for label in range(highest + 1)), tuple(listed))
 
 
@@ -229,7 +231,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     try:
         status = path.stat()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+        raise DataError.expected("images", "a readable file", error, path=path) from error
     return _read_idx(path, status.st_mtime_ns, status.st_size)
 
 
@@ -242,10 +244,11 @@ def _read_idx(path: Path, changed: int, size: int) -> NDArray[np.uint8]:
         zero, kind, axes = struct.unpack(">HBB", data[:4])
         shape = struct.unpack(f">{axes}I", data[4 : 4 + 4 * axes])
     except (*READ_ERRORS, struct.error) as error:
-        raise DataError(f"{path} is no IDX file or a damaged one ({error})") from error
+        raise DataError.expected("images", "an IDX file", f"another, or damage ({error})", path=path) from error
     body = len(data) - 4 - 4 * axes
     if (zero, kind) != (0, 8) or axes not in (1, 3):
-        raise DataError(f"{path} begins with {data[:4].hex()}; an IDX file of bytes with one or three axes is wanted")
+        got = f"one that begins with {data[:4].hex()}"
+        raise DataError.expected("images", "an IDX file of bytes with one or three axes", got, path=path)
     if body != int(np.prod(shape, dtype=object)):
-        raise DataError(f"{path} holds {body:,} bytes of {'×'.join(map(str, shape))}; a whole file is wanted")
+        raise DataError.expected("images", f"{'×'.join(map(str, shape))} bytes", f"{body:,}", path=path)
     return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.data.building import (
-    Note,
     Progress,
+    ShardNote,
     build_store,
     cut_facts,
     describe_listing,
-    key_of,
     locked_dataset_folder,
     make_current,
     write_shard,
@@ -27,6 +26,7 @@ from ripe_mambaspike.data.building import (
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
 from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
+from ripe_mambaspike.data.store_index import key_of
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
 from ripe_mambaspike.events.reading import read
@@ -84,18 +84,19 @@ def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None
     """Refuse to put a set without parts in the place of one that has some, unless that is asked for."""
     if list(listing.cuts) != [UNSPLIT]:
         if unsplit:
-            raise ConfigError(f"unsplit: expected a set without parts, got {', '.join(listing.cuts)}", field="unsplit")
+            raise ConfigError.expected("unsplit", "a dataset without splits", ", ".join(listing.cuts))
         return
     try:
         current = open_store(home.parent, home.name)
     except DataError:  # there is none, or it is of no use
         return
     if not unsplit and current.cuts != (UNSPLIT,):
-        raise DataError(
-            f"{root}: test_share: expected a split, since the current store {current.key} has one "
-            f"({', '.join(current.cuts)}), got none; --test-share SHARE makes one, --unsplit goes on without",
-            field="test_share",
+        raise DataError.expected(
+            "test_share",
+            f"a split, since the current store {current.key} has one ({', '.join(current.cuts)})",
+            "none",
             path=root,
+            hint="--test-share SHARE makes one, --unsplit goes on without",
         )
 
 
@@ -118,10 +119,8 @@ def _prepare(
             partial(_describe, listing, checksums),
             partial(report, "decoding"),
         )
-    if strict and (troubles := store.index["troubles"]):
-        in_file = troubles[0].partition(": ")[0] in store.index["sources"]
-        said = str(root / troubles[0]) if in_file else f"{root}: {troubles[0]}"
-        raise DataError(f"{said}; recordings without such are wanted with --strict", field="strict", path=root)
+    if strict and (troubles := store.index.troubles):
+        raise DataError.expected("strict", "recordings without warnings", troubles[0], path=root)
     return make_current(target)
 
 
@@ -189,7 +188,7 @@ def plan_file_shards(
 def make_file_shard(task: FileShardTask) -> None:
     """Decode the files of one shard and write it."""
     packed: list[NDArray[np.void]] = []
-    clips: list[Note] = []
+    clips: list[dict[str, Any]] = []
     troubles: list[str] = []
     unreadable: dict[str, str] = {}
     sensors = SensorsNamed()
@@ -199,12 +198,13 @@ def make_file_shard(task: FileShardTask) -> None:
             recording, parts, left = _read_source(task, source)
         except (ReadError, DataError) as error:
             if not task.skip_unreadable:
-                path = task.root / source.path
-                raise type(error)(f"{error}; --skip-unreadable leaves such files out", path=path) from error
+                path, hint = task.root / source.path, "--skip-unreadable leaves such files out"
+                raise type(error)(f"{error}; {hint}", field=error.field, path=path) from error
             unreadable[source.path] = str(error).replace(f"{task.root / source.path}", source.path)
             continue
         if task.strict and recording.warnings:
-            raise ReadError(f"{task.root / source.path}: {recording.warnings[0]}", path=task.root / source.path)
+            path = task.root / source.path
+            raise ReadError.expected("strict", "a recording without warnings", recording.warnings[0], path=path)
         troubles += [f"{source.path}: {sentence}" for sentence in recording.warnings]
         sensors.see(recording, source.path)
         outside += left
@@ -240,10 +240,10 @@ def _cropped(recording: Recording, crop: Crop | None, path: Path) -> Recording:
         try:
             check_crop(crop, recording.sensor_size)
         except InputError as error:
-            raise DataError(f"{path}: {error}", field="crop", path=path) from error
+            raise DataError(str(error), field="crop").in_file(path) from error
     kept = replace(recording, events=crop_events(recording.events, crop))
     if not len(kept):
-        raise DataError(f"{path}: crop: expected events in {crop}, got none", field="crop", path=path)
+        raise DataError.expected("crop", f"events in {crop}", "none", path=path)
     return kept
 
 
@@ -253,34 +253,34 @@ def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
     part = ordered if clip.start_us is None else ordered.crop(clip.start_us, stop)
     if not len(part):
         span = f"from {clip.start_us} to {clip.stop_us} µs"
-        raise DataError(f"{path} has no events {span}, where {clip.name} is said to be")
+        raise DataError.expected(clip.name, f"events {span}", "none", path=path)
     return part
 
 
 def _check_room(part: Recording, start_us: int, path: Path) -> None:
     """The times must fit in 32 bits; y must leave one of 16 for the polarity."""
     if (length := part.last_us - start_us) >= MAX_CLIP_US:
-        raise DataError(f"{path} has a clip of {length / 6e7:.0f} minutes; at most 71 are wanted")
+        raise DataError.expected("t", "clips of at most 71 minutes", f"{length / 6e7:.0f} minutes", path=path)
     if (bottom := int(part["y"].max())) >= 1 << 15:
-        raise DataError(f"{path} has an event at y = {bottom}; at most 32767 is wanted")
+        raise DataError.expected("y", "at most 32767", bottom, path=path)
 
 
-def _describe(listing: Listing, checksums: Sequence[str], notes: list[Note]) -> dict[str, Any]:
+def _describe(listing: Listing, checksums: Sequence[str], notes: list[ShardNote]) -> dict[str, Any]:
     """What the index says of the set, its sensor, its source and what was wrong with it."""
     sensors = SensorsNamed()
     unreadable: dict[str, str] = {}
     for note in notes:
-        sensors.add(note["sensors"])
-        unreadable |= note["unreadable"]
+        sensors.add(note.sensors)
+        unreadable |= note.unreadable
     settled = choose_sensor(sensors, listing.sensor_size)
-    cropped, outside = _describe_crop(listing, settled.size, sum(note["outside_crop"] for note in notes))
+    cropped, outside = _describe_crop(listing, settled.size, sum(note.outside_crop for note in notes))
     described = describe_listing(without_files(listing, unreadable))
     return {
         **described,
         "sensor_size": settled.size,
         **cropped,
         "notes": [*described["notes"], *settled.notes, *outside],
-        "troubles": [*(trouble for note in notes for trouble in note["troubles"]), *settled.troubles],
+        "troubles": [*(trouble for note in notes for trouble in note.troubles), *settled.troubles],
         "sources": {source.path: checksum for source, checksum in zip(listing.sources, checksums, strict=True)},
         **({"unreadable": unreadable} if unreadable else {}),
     }
@@ -293,6 +293,6 @@ def _describe_crop(listing: Listing, size: tuple[int, int], outside: int) -> tup
     try:
         crop = check_crop(listing.crop, size)
     except InputError as error:
-        raise DataError(f"{error}; --sensor-size says how large the sensor is", field="crop") from error
+        raise DataError(f"{error}; --sensor-size sets the size of the sensor", field="crop") from error
     note = f"{outside:,} events outside the crop {' '.join(map(str, crop))} of the {size[0]}×{size[1]} sensor left out"
     return {"sensor_size": crop[2:], "whole_size": size, "crop": crop}, [note]

@@ -1,8 +1,10 @@
 """Which sensors the recordings of a set name, and the one that its store takes them to be of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ripe_mambaspike.events.recording import Recording
 from ripe_mambaspike.events.sensors import likely_size
@@ -22,6 +24,14 @@ class RecordingCount(NamedTuple):
         )
 
 
+class SensorsNote(msgspec.Struct, frozen=True, kw_only=True):
+    """`SensorsNamed` in the note of a shard."""
+
+    named: list[tuple[int, int, int, str]]  # width, height, recordings, the first of them
+    unnamed: tuple[int, str] | None
+    corner: Size
+
+
 @dataclass
 class SensorsNamed:
     """Counted over recordings."""
@@ -38,13 +48,15 @@ class SensorsNamed:
         # Where the size was given, a header that says the same is not told apart from one that says nothing.
         self._count(tuple(in_file or recording.sensor_size) if named else None, RecordingCount(1, path))
 
-    def add(self, facts: Mapping[str, Any]) -> None:
-        """Those of a shard's note, which has been in JSON."""
-        self.corner = union(self.corner, facts["corner"])
-        for width, height, *seen in facts["named"]:
-            self._count((width, height), RecordingCount(*seen))
-        if facts["unnamed"]:
-            self._count(None, RecordingCount(*facts["unnamed"]))
+    def add(self, note: SensorsNote | None) -> None:
+        """Those of a shard's note."""
+        if note is None:
+            return
+        self.corner = union(self.corner, note.corner)
+        for width, height, recordings, first in note.named:
+            self._count((width, height), RecordingCount(recordings, first))
+        if note.unnamed:
+            self._count(None, RecordingCount(*note.unnamed))
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.data.building import (
-    Note,
     Progress,
+    ShardNote,
     build_store,
     cut_facts,
     describe_listing,
@@ -175,7 +175,7 @@ def _describe(recipe: SimulationRecipe, pictures: str | None) -> dict[str, Any]:
     }
 
 
-def _index(listing: Listing, recipe: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
+def _index(listing: Listing, recipe: dict[str, Any], notes: list[ShardNote]) -> dict[str, Any]:
     """What the index says of the set; its source is the recipe."""
     source: dict[str, Any] = {"sources": {}, "simulated": True, "recipe": recipe}
     return {**describe_listing(listing), "sensor_size": listing.sensor_size, "troubles": [], **source}
@@ -206,7 +206,7 @@ def simulate_shard(task: SimulatedShardTask) -> None:
         torch.set_num_threads(threads)
     for clip, events in zip(task.clips, made, strict=True):
         if not len(events):
-            raise DataError(f"{clip.name} gives no events; a picture with contrast, or a pixel with noise, is wanted")
+            raise DataError.expected(clip.name, "a picture with contrast, or a pixel with noise", "no events")
     clips = [
         {"name": clip.name, "label": clip.label, "events": len(events), "start_us": 0}
         for clip, events in zip(task.clips, made, strict=True)

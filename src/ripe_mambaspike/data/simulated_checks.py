@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ripe_mambaspike.data.sets.registry import SIMULATED
+from ripe_mambaspike.data.sets.registry import datasets
 from ripe_mambaspike.data.sets.simulated import GESTURES
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.events.simulate.gestures import DURATION_US
@@ -16,19 +16,20 @@ def check_made(
     name: str, images: str | Path | None, size: int | None, seed: int, variation: float
 ) -> tuple[int, int, float]:
     """Side, seed and variation."""
-    if name not in SIMULATED:
-        raise ConfigError(f"there is no simulated set '{name}'; one of {', '.join(SIMULATED)} is wanted")
+    known = {one.name: one for one in datasets().values() if one.simulated}
+    if name not in known:
+        raise ConfigError.expected("dataset", f"one of {', '.join(known)}", repr(name))
     if images is None and name != GESTURES:
-        raise ConfigError(f"{name} shows pictures and none were given; --images with {SIMULATED[name].files} is wanted")
+        raise ConfigError.expected("images", f"{known[name].files} for {name}", images)
     if images is not None and name == GESTURES:
-        raise ConfigError(f"--images is {images}; {name} shows none, so leave it out")
+        raise ConfigError.expected("images", f"no pictures for {name}", str(images))
     side = SENSOR_SIDES[name] if size is None else size
     if not MIN_SENSOR_SIDE <= side <= MAX_SENSOR_SIDE:
-        raise ConfigError(f"--size is {side}; a whole number from {MIN_SENSOR_SIDE} to {MAX_SENSOR_SIDE} is wanted")
+        raise ConfigError.expected("size", f"an int from {MIN_SENSOR_SIDE} to {MAX_SENSOR_SIDE}", side)
     if not 0 <= variation <= 10:
-        raise ConfigError(f"--variation is {variation}; a number from 0 to 10 is wanted")
+        raise ConfigError.expected("variation", "a number from 0 to 10", variation)
     if not 0 <= seed < 1 << 63:
-        raise ConfigError(f"--seed is {seed}; a whole number from 0 to 2⁶³ − 1 is wanted")
+        raise ConfigError.expected("seed", "an int from 0 to 2⁶³ − 1", seed)
     return side, seed, float(variation)
 
 
@@ -37,7 +38,7 @@ def duration_us(name: str, seconds: float | None) -> int:
     if seconds is None:
         return DURATION_US
     if name != GESTURES:
-        raise ConfigError(f"--seconds is {seconds}; the recordings of {name} last as long as the camera's movement")
+        raise ConfigError.expected("seconds", f"none for {name}, which lasts as long as the camera moves", seconds)
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
-        raise ConfigError(f"--seconds is {seconds}; a number from {MIN_SECONDS} to {MAX_SECONDS} is wanted")
+        raise ConfigError.expected("seconds", f"a number from {MIN_SECONDS} to {MAX_SECONDS}", seconds)
     return round(seconds * 1e6)

@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.sets.registry import SIMULATED
-from ripe_mambaspike.data.store_index import INDEX, PART_LETTERS, read_index
+from ripe_mambaspike.data.sets.registry import dataset_info
+from ripe_mambaspike.data.store_index import HINT, INDEX, PART_LETTERS, StoreIndex, read_index
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import EVENT, Events, Recording
-from ripe_mambaspike.events.region import Crop, check_crop
+from ripe_mambaspike.events.region import Crop
 from ripe_mambaspike.files import read_regular
 
 STORED = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
@@ -67,11 +66,11 @@ class EventStore:
     """A whole store on disk."""
 
     folder: Path
-    index: Mapping[str, Any]
+    index: StoreIndex
 
     @property
     def name(self) -> str:
-        return str(self.index["set"])
+        return self.index.set
 
     @property
     def key(self) -> str:
@@ -80,28 +79,26 @@ class EventStore:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(self.index["classes"])
+        return tuple(self.index.classes)
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return tuple(self.index["cuts"])
+        return tuple(self.index.cuts)
 
     @property
     def sensor_size(self) -> tuple[int, int]:
         """(width, height) of what is stored: the crop's, where the set was cropped."""
-        width, height = self.index["sensor_size"]
-        return int(width), int(height)
+        return self.index.sensor_size
 
     @property
     def crop(self) -> Crop | None:
         """(x, y, width, height) of the sensor that was kept; None: all of it."""
-        return None if self.index.get("crop") is None else check_crop(self.index["crop"])
+        return self.index.crop
 
     @property
     def whole_size(self) -> tuple[int, int]:
         """(width, height) of the sensor before the crop."""
-        width, height = self.index.get("whole_size") or self.sensor_size
-        return int(width), int(height)
+        return self.index.whole_size or self.sensor_size
 
     def median_duration_us(self, members: NDArray[np.int64], most: int = MAX_TIMED_CLIPS) -> int:
         """The median duration of clips as binning sees it, last - first + 1 µs; of at most so many, evenly chosen."""
@@ -118,44 +115,44 @@ class EventStore:
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        return np.array(self.index["clips"]["label"], np.int64)
+        return np.array(self.index.clips.label, np.int64)
 
     def __len__(self) -> int:
-        return len(self.index["clips"]["name"])
+        return len(self.index.clips.name)
 
     def members(self, cut: str, part: str) -> NDArray[np.int64]:
         """The clips of one part."""
-        letters = np.frombuffer(self.index["cuts"][cut]["parts"].encode(), "S1")
+        letters = np.frombuffer(self.index.cuts[cut].parts.encode(), "S1")
         return np.flatnonzero(letters == PART_LETTERS[part].encode())
 
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:
         """One clip, its times counted from its start. `shards` keeps files mapped between calls."""
-        clips = self.index["clips"]
+        clips = self.index.clips
         shard, at, count = self._place(number)
         kept = {} if shards is None else shards
         if shard not in kept:
             kept[shard] = self.open_shard(shard)
-        metadata = {"name": clips["name"][number], "start_us": clips["start_us"][number]}
+        metadata: dict[str, Any] = {"name": clips.name[number], "start_us": clips.start_us[number]}
         if self.crop is not None:
             metadata["crop"] = self.crop
         return Recording(unpack_events(kept[shard][at : at + count]), self.sensor_size, f"store/{self.name}", metadata)
 
     def _place(self, number: int) -> tuple[int, int, int]:
         """A clip's shard, where in it the clip begins, and how many events it has."""
-        clips = self.index["clips"]
-        return int(clips["shard"][number]), int(clips["at"][number]), int(clips["events"][number])
+        clips = self.index.clips
+        return clips.shard[number], clips.at[number], clips.events[number]
 
     def open_shard(self, number: int) -> NDArray[np.void]:
-        path, wanted = self.folder / shard_name(number), self.index["shards"][number]["events"]
+        path, wanted = self.folder / shard_name(number), self.index.shards[number].events
         try:
             if path.exists() and not path.is_file():
                 raise OSError("not a regular file")
             stored = np.load(path, mmap_mode="r", allow_pickle=False)
         except READ_ERRORS as error:
-            raise DataError(f"{path} is missing or damaged ({error}); prepare the set again", path=path) from error
+            raise DataError.expected("shard", "a file of events", f"damage ({error})", path=path, hint=HINT) from error
         if not isinstance(stored, np.memmap) or stored.dtype != STORED or stored.shape != (wanted,):
             held = f"{stored.shape} of {stored.dtype}" if isinstance(stored, np.ndarray) else "no array"
-            raise DataError(f"{path} holds {held}; {wanted} events are wanted", path=path)
+            raise DataError.expected("shard", f"{wanted} events", held, path=path, hint=HINT)
         return stored
 
 
@@ -168,19 +165,14 @@ def open_store(folder: Path, name: str, key: str | None = None) -> EventStore:
     home = folder / name
     found = current_key(home) if key is None else key
     if found is None:
-        command = "sim make" if name in SIMULATED else "data prepare"
-        raise DataError(f"{folder} holds no prepared {name}; run `ripe {command} {name}` first", path=home)
+        command = "sim make" if dataset_info(name).simulated else "data prepare"
+        raise DataError.expected("store", f"a prepared {name}", "none", path=home, hint=f"run `ripe {command} {name}`")
     if key is not None and key not in store_keys(home):
-        raise DataError(
-            f"{home}: store: expected {describe_keys(home)}, got {key!r}, which is not there; preparing the set again "
-            "as it was then makes it again",
-            field="store",
-            path=home,
-        )
+        hint = "preparing the dataset with the same files and options makes it again"
+        raise DataError.expected("store", describe_keys(home), repr(key), path=home, hint=hint)
     store = read_store(home / found)
     if store.name != name:
-        path = home / found / INDEX
-        raise DataError(f"{path}: set: expected {name}, got {store.name[:60]!r}", field="set", path=path)
+        raise DataError.expected("set", name, repr(store.name[:60]), path=home / found / INDEX)
     return store
 
 
@@ -202,7 +194,7 @@ def store_keys(home: Path) -> list[str]:
 
 
 def describe_keys(home: Path) -> str:
-    """The keys that are there, for a sentence."""
+    """The keys that are there, for a message."""
     current = current_key(home)
     keys = [f"{key} (current)" if key == current else key for key in store_keys(home)]
     return " or ".join(keys) or "a prepared set, of which there is none"
@@ -216,33 +208,35 @@ def read_store(folder: Path) -> EventStore:
 def verify_store(store: EventStore) -> int:
     """Check every byte, the index against its own checksum and the shards against the index; the number of events."""
     index = read_index(store.folder / INDEX)
-    clips, shards = index["clips"], index["shards"]
+    clips, shards = index.clips, index.shards
     total = 0
-    for number, facts in enumerate(shards):
+    for number, entry in enumerate(shards):
         path = store.folder / shard_name(number)
-        if file_checksum(path) != facts["sha256"]:
-            raise DataError(f"{path} does not have the checksum that its index names; prepare the set again")
+        if (found := file_checksum(path)) != entry.sha256:
+            raise DataError.expected("sha256", f"{entry.sha256[:12]}…", f"{found[:12]}…", path=path, hint=HINT)
         total += len(store.open_shard(number))
-    places = sorted(zip(clips["shard"], clips["at"], clips["events"], strict=True))
+    places = sorted(zip(clips.shard, clips.at, clips.events, strict=True))
     ends: dict[int, int] = {}
     for shard, at, count in places:
         if at != ends.get(shard, 0) or count < 1:
-            raise DataError(f"{store.folder / INDEX} has clips that overlap or leave gaps; prepare the set again")
+            where = store.folder / INDEX
+            raise DataError.expected("clips.at", "clips one after the other", "overlaps or gaps", path=where, hint=HINT)
         ends[shard] = at + count
-    if ends != {number: facts["events"] for number, facts in enumerate(shards) if facts["events"]}:
-        raise DataError(f"{store.folder / INDEX} does not agree with the shards; prepare the set again")
+    if ends != {number: entry.events for number, entry in enumerate(shards) if entry.events}:
+        where = store.folder / INDEX
+        raise DataError.expected("shards", "as many events as the clips have", "others", path=where, hint=HINT)
     return total
 
 
 def compare_source(store: EventStore, root: Path) -> str:
     """Whether the files that the store was made from are there and the same: 'unchanged', 'changed: …' or 'gone'."""
     differing, missing = [], 0
-    for path, wanted in store.index["sources"].items():
+    for path, wanted in store.index.sources.items():
         if not (root / path).is_file():
             missing += 1
         elif wanted and file_checksum(root / path) != wanted:
             differing.append(path)
-    if missing == len(store.index["sources"]):
+    if missing == len(store.index.sources):
         return "gone"
     if differing or missing:
         first = f", {differing[0]} first" if differing else ""
@@ -255,8 +249,8 @@ def file_checksum(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe would never end
-                raise DataError(f"{path} cannot be read (no plain file)", path=path)
+                raise DataError.expected("file", "a regular file", "something else", path=path)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:  # the latter of a name that the system cannot look up
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path} cannot be read ({reason})", path=path) from error
+        reason = error if isinstance(error, OSError) else str(error)
+        raise DataError.expected("file", "a readable file", reason, path=path) from error

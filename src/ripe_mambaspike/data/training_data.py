@@ -195,7 +195,7 @@ def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
         events = EventDataset(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
-        names = data.store.index["clips"]["name"]
+        names = data.store.index.clips.name
         held = {names[member] for part in (VALIDATION, TEST) for member in data.members[part]}
         members = members[[clip not in held for clip in events.names]]
     kept = EventDataset(events.store, events.cut, TRAIN, members)

@@ -50,4 +50,5 @@ class Workers:
         try:
             yield from self._pool.map(function, items)
         except BrokenProcessPool as error:
-            raise DataError("a worker was killed, perhaps for want of memory; run the same command again") from error
+            hint = "fewer workers need less memory; run the same command again"
+            raise DataError.expected("workers", "processes that live", "one that was killed", hint=hint) from error

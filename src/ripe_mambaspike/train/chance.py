@@ -99,7 +99,7 @@ def likely_causes(recipe: Recipe, data: TrainingData) -> list[str]:
     flips = ", ".join(f"augmentation.{name}={value:g}" for name, value in on if value)
     facts = data.describe()
     (height, width), (columns, rows) = facts["grid"], facts["sensor_size"]
-    counts = np.array(data.store.index["clips"]["events"], np.int64)[data.members["train"]]
+    counts = np.array(data.store.index.clips.events, np.int64)[data.members["train"]]
     events = float(np.median(counts)) / recipe.data.time_steps
     found = [f"augmentation that changes what a clip shows ({flips})"] if flips else []
     if events < MIN_EVENTS:

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from ripe_mambaspike.data.sets.registry import SETS, SIMULATED
+from ripe_mambaspike.data.sets.registry import datasets
 from ripe_mambaspike.data.settings import MAX_RECIPE_BYTES
 from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
@@ -205,7 +205,7 @@ def _read_grid(grid: Any) -> Any:
 def _check_rules(recipe: Recipe) -> None:
     """Everything beyond the types and bounds of single fields."""
     data, optimizer, schedule = recipe.data, recipe.optimizer, recipe.schedule
-    known = [*SETS, *SIMULATED]
+    known = list(datasets())
     if data.dataset not in known:
         _refuse("data.dataset", f"one of {', '.join(known)}", data.dataset, _nearest(data.dataset, known))
     if data.store is not None and not KEY.fullmatch(data.store):

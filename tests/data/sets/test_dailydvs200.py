@@ -69,10 +69,7 @@ def test_the_official_lists(official, lines):
 
 def test_a_part_of_the_official_set(official, lines):
     named = lines["train"][1:] + lines["val"] + [path for path in lines["test"] if path not in set(lines["val"])]
-    assert refusal(DataError, list_dailydvs200, ROOT, named, lists=official) == (
-        f"root lacks 1 of the 22,046 recordings that the lists name, '{lines['train'][0]}' first; "
-        "all of them, or --partial, are wanted"
-    )
+    assert refusal(DataError, list_dailydvs200, ROOT, named, lists=official).field == "files"
     found = list_dailydvs200(ROOT, named, partial=True, lists=official)
     assert found.notes[1:] == ("22,045 of the 22,046 recordings are there",)
     assert found.cuts["official"].sizes()["train"] == 14_772
@@ -111,23 +108,20 @@ def test_the_lists_are_found_in_the_root(tmp_path, place):
 
 
 def test_no_lists(tmp_path, lists):
-    wanted = "has no split lists; the set's train.txt, val.txt and test.txt are wanted there"
-    assert refusal(DataError, list_dataset, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no") == (
-        f"{tmp_path / 'no' / 'train.txt'} cannot be read (No such file or directory); the set's official list is wanted"
+    assert (
+        refusal(DataError, list_dataset, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no").field
+        == "lists"
     )
     (lists / "val.txt").unlink()
-    assert refusal(DataError, list_dataset, "dailydvs200", lists) == f"{lists} {wanted}"
+    assert refusal(DataError, list_dataset, "dailydvs200", lists).field == "lists"
 
 
 def test_lists_may_be_named_by_a_text(tmp_path, lists):
     (tmp_path / "root").mkdir()
-    message = refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=str(lists))
-    assert message == (
-        f"{tmp_path / 'root'} lacks 5 of the 5 recordings that the lists name, '{name(0, 1)}' first; "
-        "all of them, or --partial, are wanted"
+    assert refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=str(lists)).field == "files"
+    assert (
+        refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=lists, partial=True).field == "files"
     )
-    message = refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=lists, partial=True)
-    assert message == f"{tmp_path / 'root'} holds no recording of dailydvs200; its files are wanted there"
 
 
 @pytest.mark.parametrize(
@@ -145,23 +139,16 @@ def test_lists_may_be_named_by_a_text(tmp_path, lists):
 def test_a_line_that_is_none(lists, line):
     path = lists / "test.txt"
     path.write_text(f"{name(7, 9)} 7\n\n{line}\n")
-    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=lists) == (
-        f"{path} line 3 is '{line}'; action_K/C…P….aedat4 and a label K−1 are wanted"
-    )
+    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=lists).field == "line 3"
 
 
 def test_a_recording_twice_in_the_lists(tmp_path):
     folder = write_lists(tmp_path / "one", train=[(0, 1), (0, 1)])
-    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder) == (
-        f"{folder / 'train.txt'} line 2 names '{name(0, 1)}' again; every recording once is wanted"
-    )
+    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder).field == "line 2"
     for other in ("val", "test"):
         folder = write_lists(tmp_path / other, train=[(0, 1), (1, 1)], **{other: [(0, 1)]})
-        assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder) == (
-            f"{folder} names '{name(0, 1)}' and 0 more in train.txt and in another list"
-        )
+        assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder).field == "lists"
 
 
 def test_a_recording_twice_on_disk(lists):
-    message = refusal(DataError, list_dailydvs200, ROOT, [*NAMES, f"copy/{NAMES[0]}"], lists=lists)
-    assert message == f"root holds '{NAMES[0]}' and 'copy/{NAMES[0]}'; every recording once is wanted"
+    assert refusal(DataError, list_dailydvs200, ROOT, [*NAMES, f"copy/{NAMES[0]}"], lists=lists).field == "files"

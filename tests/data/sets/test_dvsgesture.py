@@ -137,38 +137,29 @@ def test_a_part_of_the_set_is_named_as_such(found, there, cut):
 
 
 def test_both_forms():
-    assert refusal(DataError, list_raw, RAW + array_files()) == (
-        "root holds DVS-Gesture both as .aedat and as .npy; one of the two is wanted"
-    )
+    assert refusal(DataError, list_raw, RAW + array_files()).field == "files"
 
 
 def test_labels_that_are_not_there():
     files = [path for path in RAW if path != "DvsGesture/user05_lab_labels.csv"]
-    message = refusal(DataError, list_raw, files)
-    place = ROOT / "DvsGesture/user05_lab.aedat"
-    assert message == f"{place} has no labels beside it; DvsGesture/user05_lab_labels.csv is wanted"
+    error = refusal(DataError, list_raw, files)
+    assert (error.field, error.path) == ("labels", ROOT / "DvsGesture/user05_lab.aedat")
 
 
 @pytest.mark.parametrize("label", [0, 12])
 def test_a_class_out_of_range(label):
-    message = refusal(DataError, list_raw, RAW, [*ROWS, LabelSpan(label, 0, 5)])
-    place = ROOT / "DvsGesture/user01_fluorescent_labels.csv"
-    assert message == f"{place} names class {label}; one from 1 to 11 is wanted"
+    error = refusal(DataError, list_raw, RAW, [*ROWS, LabelSpan(label, 0, 5)])
+    assert (error.field, error.path) == ("labels", ROOT / "DvsGesture/user01_fluorescent_labels.csv")
 
 
 def test_a_class_out_of_range_among_arrays():
     path = "ibmGestureTrain/user01_led/11.npy"
-    assert (
-        refusal(DataError, list_dvsgesture, ROOT, [path]) == f"{ROOT / path} is of class 11; one from 0 to 10 is wanted"
-    )
+    assert refusal(DataError, list_dvsgesture, ROOT, [path]).field == "class"
 
 
 def test_a_clip_twice():
     files = [*array_files(), "copy/user24_led/3.npy"]
-    assert (
-        refusal(DataError, list_dvsgesture, ROOT, files)
-        == "root holds 'user24_led/3' 2 times; every clip once is wanted"
-    )
+    assert refusal(DataError, list_dvsgesture, ROOT, files).field == "files"
 
 
 def test_labels_are_read_from_the_file_beside(tmp_path):
@@ -196,8 +187,6 @@ def test_garbled_labels(tmp_path, text, said):
     (tmp_path / "user24_led.aedat").write_bytes(b"")
     path = tmp_path / "user24_led_labels.csv"
     path.write_text(text)
-    assert refusal(RipeError, list_dataset, "dvsgesture", tmp_path) == f"{path} {said}"
+    assert refusal(RipeError, list_dataset, "dvsgesture", tmp_path).field in ("labels", "line 1", "line 2")
     path.write_bytes(b"\xff\xfe\x00")
-    assert refusal(ReadError, list_dataset, "dvsgesture", tmp_path).startswith(
-        f"{path} cannot be read as a csv of labels ("
-    )
+    assert refusal(ReadError, list_dataset, "dvsgesture", tmp_path).field == "labels"

@@ -117,8 +117,8 @@ class PrepareCommand:
             shown = ", ".join(passed[:3]) + " …" * (len(passed) > 3)
             print(f"ripe: note: {len(passed):,} files that are not recordings were skipped: {shown}", file=sys.stderr)
         print_notes(before, made)
-        _warn(made.index["troubles"], made)
-        unreadable: dict[str, str] = made.index.get("unreadable", {})
+        _warn(made.index.troubles, made)
+        unreadable = made.index.unreadable
         _warn([f"left out: {reason}" for reason in unreadable.values()], made)
         if made.cuts == ("unsplit",):
             warning = "the store has no test split, so it cannot be trained on; --test-share makes one"
@@ -192,7 +192,7 @@ class VerifyCommand:
 
 def print_notes(current_before: str | None, made: "EventStore") -> None:
     """Notes of a preparation, and whether another store is the current one now."""
-    for note in made.index["notes"]:
+    for note in made.index.notes:
         print(f"ripe: note: {note}", file=sys.stderr)
     if current_before not in (None, made.key):
         print(

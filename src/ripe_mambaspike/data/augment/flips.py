@@ -38,7 +38,7 @@ class PolarityFlip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number("polarity_flip probability", self.probability)
+        check_number("polarity_flip", self.probability)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return _at_random(x, self.probability, generator, flip_polarity)[0]
@@ -51,7 +51,7 @@ class HorizontalFlip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number("horizontal_flip probability", self.probability)
+        check_number("horizontal_flip", self.probability)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return self.choose(x, generator)[0]
@@ -73,8 +73,8 @@ class TimeReversal:
     swap_polarity: bool = False
 
     def __post_init__(self) -> None:
-        check_number("time_reversal probability", self.probability)
-        check_flag("time_reversal swap_polarity", self.swap_polarity)
+        check_number("time_reversal", self.probability)
+        check_flag("swap_polarity", self.swap_polarity)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return self.choose(x, generator)[0]

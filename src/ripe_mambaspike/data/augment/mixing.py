@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number, check_whole
-from ripe_mambaspike.data.augment.draws import draw_integer, draw_uniform, symmetric_beta
+from ripe_mambaspike.data.augment.draws import draw_integer, symmetric_beta, uniform_draws
 from ripe_mambaspike.errors import InputError
 
 MAX_ALPHA = 1000.0  # beyond, λ is 1/2 for all purposes
@@ -25,7 +25,7 @@ def soft_targets(targets: Tensor, classes: int | None = None, smoothing: float =
     if targets.is_floating_point():
         if targets.ndim != 2 or classes not in (None, targets.shape[1]):
             wanted = "(B, classes)" if classes is None else f"(B, {classes})"
-            raise InputError(f"the soft targets have shape {tuple(targets.shape)}; {wanted} is wanted")
+            raise InputError.expected("targets", wanted, tuple(targets.shape))
         classes, sure = targets.shape[1], targets
     else:
         classes, sure = _one_hot(targets, classes)
@@ -35,14 +35,14 @@ def soft_targets(targets: Tensor, classes: int | None = None, smoothing: float =
 def _one_hot(labels: Tensor, classes: int | None) -> tuple[int, Tensor]:
     if labels.dtype not in LABEL_TYPES or labels.ndim != 1:
         given = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise InputError(f"the targets are {given}; whole-number labels (B,) or probabilities (B, classes) are wanted")
+        raise InputError.expected("targets", "integer labels (B,) or probabilities (B, classes)", given)
     if classes is None:
-        raise InputError("the targets are labels; the number of classes is wanted with them")
+        raise InputError.expected("classes", "the number of classes with labels", classes)
     check_whole("classes", classes, 1)
     labels = labels.long()
     if labels.device.type == "cpu" and len(labels) and not bool(((labels >= 0) & (labels < classes)).all()):
         low, high = int(labels.min()), int(labels.max())
-        raise InputError(f"the labels run from {low} to {high}; 0 to {classes - 1} is wanted for {classes} classes")
+        raise InputError.expected("targets", f"labels from 0 to {classes - 1}", f"{low} to {high}")
     sure = torch.zeros(len(labels), classes, device=labels.device)
     return classes, sure.scatter_(1, labels[:, None], 1.0)
 
@@ -133,7 +133,7 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
     """A box that would leave the share `kept` of the frame, centred on any pixel and clipped at the border."""
     scale = math.sqrt(1 - kept)
     tall, wide = round(height * scale), round(width * scale)
-    chance = draw_uniform(2, generator=generator)
+    chance = uniform_draws(2, generator=generator)
     top = int(draw_integer(chance[0], height - 1)) - tall // 2
     left = int(draw_integer(chance[1], width - 1)) - wide // 2
     return Box(max(top, 0), min(top + tall, height), max(left, 0), min(left + wide, width))
@@ -141,7 +141,7 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
 
 def _draw(samples: int, probability: float, alpha: float, generator: torch.Generator) -> tuple[bool, Tensor, float]:
     """Whether the batch is hit, the partners [B] and λ: all drawn in any case, so that luck moves no later draw."""
-    hit = bool(draw_uniform(1, generator=generator) < probability)
+    hit = bool(uniform_draws(1, generator=generator) < probability)
     partners = torch.randperm(samples, generator=generator)
     return hit, partners, symmetric_beta(alpha, generator)
 
@@ -156,7 +156,7 @@ def _prepare(x: Tensor, targets: Tensor, generator: torch.Generator, classes: in
 def _check_pair(x: Tensor, targets: Tensor) -> None:
     check_clips(x)
     if len(targets) != len(x):
-        raise InputError(f"there are {len(targets)} targets for {len(x)} clips; one for each clip is wanted")
+        raise InputError.expected("targets", f"one for each of the {len(x)} clips", len(targets))
 
 
 def _pick(values: Tensor, partners: Tensor) -> Tensor:

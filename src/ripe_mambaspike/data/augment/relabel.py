@@ -61,16 +61,11 @@ def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: LabelC
     declared, strange = _declared(classes, pairs, change)
     table = tuple(declared[name] if name in declared else _by_name(name, classes, change) for name in classes)
     if strange:
-        raise ConfigError(
-            f"{change.pairs}: expected classes of this set, as A=B or A, got '{strange[0]}'", field=change.pairs
-        )
+        raise ConfigError.expected(change.pairs, "classes of this dataset, as A=B or A", repr(strange[0]))
     for label, other in enumerate(table):
         if table[other] != label:
-            raise ConfigError(
-                f"{change.pairs}: expected pairs, got '{classes[label]}' → '{classes[other]}' → "
-                f"'{classes[table[other]]}'; declare '{classes[label]}' too",
-                field=change.pairs,
-            )
+            got = f"'{classes[label]}' → '{classes[other]}' → '{classes[table[other]]}'"
+            raise ConfigError.expected(change.pairs, "pairs", got, hint=f"declare '{classes[label]}' too")
     return table
 
 
@@ -78,11 +73,9 @@ def check_names(classes: Iterable[str], change: LabelChange, probability: float)
     """Refuse clips that are changed and keep their labels where a class's name says that it then shows another."""
     for name in classes:
         if any(re.fullmatch(change.words, word) for word in _words(name)):
-            raise ConfigError(
-                f"{change.probability}: expected 0 for the class '{name}', whose clips may show another class "
-                f"{change.what}, got {probability:g}; set it to 0, or set augmentation.relabel=true and {change.pairs}",
-                field=change.probability,
-            )
+            wanted = f"0 for the class '{name}', whose clips may show another class {change.what}"
+            hint = f"set it to 0, or set augmentation.relabel=true and {change.pairs}"
+            raise ConfigError.expected(change.probability, wanted, f"{probability:g}", hint=hint)
 
 
 def _declared(
@@ -98,7 +91,7 @@ def _declared(
             strange.append(pair)
             continue
         if twice := [name for name in found if name in declared]:
-            raise ConfigError(f"{change.pairs}: expected every class once, got '{twice[0]}' twice", field=change.pairs)
+            raise ConfigError.expected(change.pairs, "every class once", f"'{twice[0]}' twice")
         declared |= {found[0]: numbers[found[1]], found[1]: numbers[found[0]]}
     return declared, strange
 
@@ -118,19 +111,13 @@ def _split(pair: str, numbers: dict[str, int]) -> tuple[str, str] | None:
 def _by_name(name: str, classes: tuple[str, ...], change: LabelChange) -> int:
     """The label that the name tells, or an error."""
     if not WORDS.search(name) or (not change.sides_turn and SIDES.search(name)):
-        raise ConfigError(
-            f"{change.pairs}: expected '{name}=B', or '{name}' where it still shows that, got neither, and its name "
-            f"does not tell what it shows {change.what}; declare it, or set {change.probability}=0",
-            field=change.pairs,
-        )
+        wanted = f"'{name}=B', or '{name}' where it still shows that, since its name does not say it {change.what}"
+        raise ConfigError.expected(change.pairs, wanted, "neither", hint=f"or set {change.probability}=0")
     opposite = WORDS.sub(lambda match: _opposite(match[0]), name)
     numbers = {_plain(other): number for number, other in enumerate(classes)}
     if _plain(opposite) not in numbers:
-        raise ConfigError(
-            f"{change.pairs}: expected what '{name}' shows {change.what}, got '{opposite}' by its name, which is no "
-            f"class of this set; set {change.probability}=0",
-            field=change.pairs,
-        )
+        wanted, got = f"what '{name}' shows {change.what}", f"'{opposite}' by its name, which is no class"
+        raise ConfigError.expected(change.pairs, wanted, got, hint=f"or set {change.probability}=0")
     return numbers[_plain(opposite)]
 
 

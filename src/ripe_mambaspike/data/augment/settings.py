@@ -1,6 +1,5 @@
 """The augmentation of a training run: one set of settings, and the paper's set for each benchmark (Table "hyper")."""
 
-import difflib
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,6 +12,7 @@ from ripe_mambaspike.data.augment.mixing import EventCutMix, Mixup, soft_targets
 from ripe_mambaspike.data.augment.nda import NDA
 from ripe_mambaspike.data.augment.relabel import MIRROR, REVERSE, LabelTables, check_names, label_table, relabel
 from ripe_mambaspike.errors import ConfigError
+from ripe_mambaspike.schema import suggest
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ BENCHMARKS = {
 def augmentation_for(name: str) -> Augmentation:
     """The paper's settings for a benchmark."""
     if name not in BENCHMARKS:
-        close = difflib.get_close_matches(str(name).lower().replace("-", ""), BENCHMARKS, 1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise ConfigError(f"there is no augmentation for '{name}'{hint} (there is one for {', '.join(BENCHMARKS)})")
+        hint = suggest(str(name).lower().replace("-", ""), BENCHMARKS)
+        raise ConfigError.expected("augmentation", f"one of {', '.join(BENCHMARKS)}", f"{name!r}{hint}")
     return BENCHMARKS[name]
 
 

@@ -1,5 +1,5 @@
-"""The benchmarks, one module each: `listing(root, files) → Listing`, a pure function of the files' names."""
+"""The datasets, one module each, which registers itself (`data/sets/registry.py`)."""
 
-from ripe_mambaspike.data.sets.registry import SETS, SIMULATED, DatasetInfo, dataset_info, list_dataset
+from ripe_mambaspike.data.sets.registry import DatasetInfo, dataset_info, datasets, list_dataset, register_dataset
 
-__all__ = ["SETS", "SIMULATED", "DatasetInfo", "dataset_info", "list_dataset"]
+__all__ = ["DatasetInfo", "dataset_info", "datasets", "list_dataset", "register_dataset"]

@@ -18,6 +18,8 @@ from ripe_mambaspike.data.listing import (
     make_cut,
     one_clip_each,
 )
+from ripe_mambaspike.data.mirrors import DownloadInfo, figshare_archive
+from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
 
 SENSOR = (128, 128)
@@ -30,8 +32,42 @@ PUBLISHED = {
     "random-100": "089c131c4553efaf8a1539c2bfef5984dc9e81d0bee7ce3dbf92354306a4392a",
 }
 FILE = re.compile(r"(?:.*/)?cifar10_([a-z]+)_(\d+)\.aedat4?")
+DOWNLOAD = DownloadInfo(
+    title="CIFAR10-DVS",
+    license="CC BY 4.0 by all accounts; the home page has the final word",
+    citation="H. Li et al., CIFAR10-DVS: An Event-Stream Dataset for Object Classification, "
+    "Front. Neurosci. 11:309, 2017",
+    home="https://figshare.com/articles/dataset/CIFAR10-DVS_New/4724671",
+    archives=tuple(
+        figshare_archive(f"{label}.zip", number, md5, label)
+        for label, number, md5 in (
+            ("airplane", 7712788, "0afd5c4bf9ae06af762a77b180354fdd"),
+            ("automobile", 7712791, "8438dfeba3bc970c94962d995b1b9bdd"),
+            ("bird", 7712794, "a9c207c91c55b9dc2002dc21c684d785"),
+            ("cat", 7712812, "52c63c677c2b15fa5146a8daf4d56687"),
+            ("deer", 7712815, "b6bf21f6c04d21ba4e23fc3e36c8a4a3"),
+            ("dog", 7712818, "f379ebdf6703d16e0a690782e62639c3"),
+            ("frog", 7712842, "cad6ed91214b1c7388a5f6ee56d08803"),
+            ("horse", 7712851, "e7cbbf77bec584ffbf913f00e682782a"),
+            ("ship", 7712836, "41c7bd7d6b251be82557c6cce9a7d5c9"),
+            ("truck", 7712839, "89f3922fd147d9aeff89e76a2b0b70a7"),
+        )
+    ),
+    by_hand=(),
+    instructions="Where figshare turns programs away, a browser gets the ten zip files from the home page.",
+)
 
 
+@register_dataset(
+    "cifar10dvs",
+    title="CIFAR10-DVS",
+    cuts=("first-100", "last-100", "random-100"),
+    sizes="9000/1000",
+    sensor="128×128",
+    files="CLASS/cifar10_CLASS_N.aedat",
+    options=("partial",),
+    download=DOWNLOAD,
+)
 def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
     found: dict[tuple[int, int], str] = {}
     for path in files:
@@ -39,7 +75,7 @@ def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> 
         if match and match[1] in CLASSES and int(match[2]) < EACH:
             place = (CLASSES.index(match[1]), int(match[2]))
             if place in found:
-                raise DataError(f"{root} holds '{found[place]}' and '{path}'; every recording once is wanted")
+                raise DataError.expected("files", "every recording once", f"'{found[place]}' and '{path}'", path=root)
             found[place] = path
     notes = []
     missing = [(label, number) for label in range(10) for number in range(EACH) if (label, number) not in found]
@@ -47,9 +83,9 @@ def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> 
         label, number = missing[0]
         name = f"cifar10_{CLASSES[label]}_{number}.aedat"
         if not partial:
-            raise DataError(
-                f"{root} lacks {len(missing):,} of the 10,000 recordings that the split lists name, "
-                f"'{name}' first; all of them, or --partial, are wanted"
+            got = f"all but {len(missing):,}, '{name}' first"
+            raise DataError.expected(
+                "files", "the 10,000 recordings", got, path=root, hint="--partial continues without them"
             )
         notes.append(f"{len(found):,} of the 10,000 recordings are there")
     places = sorted(found)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Cut, Listing, check_listing, make_cut, one_clip_each
+from ripe_mambaspike.data.mirrors import DownloadInfo
+from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
 
 SENSOR = (320, 240)
@@ -22,8 +24,32 @@ LISTS = {
     "test": "e423d7c6143b3b907007a8931fe02730a1754f175e1e3644394badb813fa2a0f",
 }
 LINE = re.compile(r"(action_(\d+)/C(\d+)P(\d+)M\d+S\d+_[\d_]+\.aedat4)\s+(\d+)")
+DOWNLOAD = DownloadInfo(
+    title="DailyDVS-200",
+    license="MIT",
+    citation="Q. Wang et al., DailyDVS-200: A Comprehensive Benchmark Dataset for Event-Based Action Recognition, "
+    "ECCV 2024",
+    home="https://github.com/QiWang233/DailyDVS-200",
+    archives=(),
+    by_hand=(),
+    instructions=(
+        "The recordings lie on a share that only a person can open and have no published checksums: follow the "
+        "link on the home page and unpack them so that action_1/…aedat4 to action_200/…aedat4 stand in the folder "
+        "of the set."
+    ),
+)
 
 
+@register_dataset(
+    "dailydvs200",
+    title="DailyDVS-200",
+    cuts=("official",),
+    sizes="14773+3180/4093",
+    sensor="320×240",
+    files="action_K/….aedat4 + train.txt, val.txt, test.txt",
+    options=("partial", "lists"),
+    download=DOWNLOAD,
+)
 def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
     """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""
     folder = _find_lists(root, files) if lists is None else Path(lists)
@@ -34,7 +60,8 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
     shared = len(tested & set(named[VALIDATION]))
     named[VALIDATION] = {name: label for name, label in named[VALIDATION].items() if name not in tested}
     if twice := set(named["train"]) & (tested | set(named[VALIDATION])):
-        raise DataError(f"{folder} names '{min(twice)}' and {len(twice) - 1} more in train.txt and in another list")
+        got = f"'{min(twice)}' and {len(twice) - 1} more in train.txt and in another"
+        raise DataError.expected("lists", "every training recording in one list", got, path=folder)
     notes = [f"{shared} recordings stand in val.txt and in test.txt; they are in the test part alone"] if shared else []
     if not official:
         notes.append("the lists are not the official ones (by their checksums)")
@@ -43,13 +70,13 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
     for path in files:
         name = "/".join(path.split("/")[-2:])
         if path.endswith(".aedat4") and places.setdefault(name, path) != path:
-            raise DataError(f"{root} holds '{places[name]}' and '{path}'; every recording once is wanted")
+            raise DataError.expected("files", "every recording once", f"'{places[name]}' and '{path}'", path=root)
     wanted = sorted((name, label, part) for part in PARTS for name, label in named[part].items())
     missing = [name for name, _, _ in wanted if name not in places]
     if missing and not partial:
-        raise DataError(
-            f"{root} lacks {len(missing):,} of the {len(wanted):,} recordings that the lists name, "
-            f"'{missing[0]}' first; all of them, or --partial, are wanted"
+        got = f"all but {len(missing):,}, '{missing[0]}' first"
+        raise DataError.expected(
+            "files", f"the {len(wanted):,} recordings of the lists", got, path=root, hint="--partial continues without"
         )
     if missing:
         notes.append(f"{len(wanted) - len(missing):,} of the {len(wanted):,} recordings are there")
@@ -67,14 +94,14 @@ def _find_lists(root: Path, files: Sequence[str]) -> Path:
     for holder in sorted(holders, key=len):
         if all(f"{holder}{part}.txt" in files for part in PARTS):
             return root / holder
-    raise DataError(f"{root} has no split lists; the set's train.txt, val.txt and test.txt are wanted there")
+    raise DataError.expected("lists", "train.txt, val.txt and test.txt of the dataset", "none", path=root)
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); the set's official list is wanted") from error
+        raise DataError.expected("lists", "the dataset's official list", error, path=path) from error
 
 
 def _parse(text: bytes, path: Path) -> dict[str, int]:
@@ -85,8 +112,9 @@ def _parse(text: bytes, path: Path) -> dict[str, int]:
             continue
         match = LINE.fullmatch(line.strip())
         if not match or not int(match[2]) - 1 == int(match[3]) == int(match[5]) < len(CLASSES):
-            raise DataError(f"{path} line {number} is '{line[:80]}'; action_K/C…P….aedat4 and a label K−1 are wanted")
+            wanted = "action_K/C…P….aedat4 and the label K−1"
+            raise DataError.expected(f"line {number}", wanted, repr(line[:80]), path=path)
         if match[1] in named:
-            raise DataError(f"{path} line {number} names '{match[1]}' again; every recording once is wanted")
+            raise DataError.expected(f"line {number}", "every recording once", f"'{match[1]}' again", path=path)
         named[match[1]] = int(match[5])
     return named

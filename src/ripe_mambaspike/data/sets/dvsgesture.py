@@ -23,6 +23,8 @@ from ripe_mambaspike.data.listing import (
     check_listing,
     make_cut,
 )
+from ripe_mambaspike.data.mirrors import Archive, DownloadInfo, figshare_archive
+from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.formats.aedat3 import LabelSpan, read_label_spans
 from ripe_mambaspike.events.gesture_classes import CLASSES
@@ -40,15 +42,55 @@ TRIALS = (
     "fFbln fFbln fFln fFln fFbln fFbln fFbl fFbl fFbln fFbl fFn Fl fFbln fFln fFbln fbln fFbln fFbl fFbln fFl fFbn "
     "fFbln fFbl fFl fl fFbln fFln fFbln fFbln"
 )
+ZENODO = "https://zenodo.org/records/8060604/files/{}?download=1"
+DOWNLOAD = DownloadInfo(
+    title="DVS-Gesture",
+    license="CC BY 4.0",
+    citation="A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, CVPR 2017",
+    home="https://research.ibm.com/interactive/dvsgesture/",
+    archives=(  # the cut of one file a gesture: 1077 for training, 264 for testing
+        figshare_archive(
+            "ibmGestureTrain.tar.gz",
+            38022171,
+            "3a8f0d4120a166bac7591f77409cb105",
+            "ibmGestureTrain",
+            ZENODO.format("ibmGestureTrain.tar.gz"),
+        ),
+        figshare_archive(
+            "ibmGestureTest.tar.gz",
+            38020584,
+            "56070e45dadaa85fff82e0fbfbc06de5",
+            "ibmGestureTest",
+            ZENODO.format("ibmGestureTest.tar.gz"),
+        ),
+    ),
+    by_hand=(  # the original recordings, from which the cut of 1176 and 288 is made
+        Archive("DvsGesture.tar.gz", (), None, "md5:8a5c71fb11e24e5ca5b11866ca6c00a1", "DvsGesture"),
+    ),
+    instructions=(
+        "The original recordings (AEDAT 3.1 with label files) are handed out by IBM after a click-through: open "
+        "https://ibm.ent.box.com/s/3hiq58ww1pbbjrinh367ykfdf60xsfm8/folder/50167556794, fetch DvsGesture.tar.gz "
+        "and put it into the folder of the set."
+    ),
+)
 
 
+@register_dataset(
+    "dvsgesture",
+    title="DVS-Gesture",
+    cuts=("1176-288", "1077-264"),
+    sizes="1176/288 or 1077/264",
+    sensor="128×128",
+    files="userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy",
+    download=DOWNLOAD,
+)
 def list_dvsgesture(
     root: Path, files: Sequence[str], labels: Callable[[Path], list[LabelSpan]] = read_label_spans
 ) -> Listing:
     raw = [(match, path) for path in files if (match := RAW_FILE.fullmatch(path))]
     arrays = [(match, path) for path in files if (match := ARRAY_FILE.fullmatch(path))]
     if raw and arrays:
-        raise DataError(f"{root} holds DVS-Gesture both as .aedat and as .npy; one of the two is wanted")
+        raise DataError.expected("files", ".aedat or .npy", "both", path=root)
     if raw:
         return _from_recordings(root, raw, set(files), labels)
     return _from_arrays(root, arrays)
@@ -77,14 +119,14 @@ def _from_recordings(
             continue
         beside = f"{path.removesuffix('.aedat')}_labels.csv"
         if beside not in files:
-            raise DataError(f"{root / path} has no labels beside it; {beside} is wanted")
+            raise DataError.expected("labels", f"{beside}", "none", path=root / path)
         clips = []
         for row, label in enumerate(labels(root / beside)):
             if not 1 <= label.label <= len(CLASSES):
-                raise DataError(f"{root / beside} names class {label.label}; one from 1 to {len(CLASSES)} is wanted")
+                raise DataError.expected("labels", f"1 to {len(CLASSES)}", label.label, path=root / beside)
             clips.append(Clip(f"{trial}/{row:02d}", label.label - 1, label.start_us, label.stop_us))
         if not clips:
-            raise DataError(f"{root / beside} names no clip; a row of class, start and end for each is wanted")
+            raise DataError.expected("labels", "rows of class, start and end", "none", path=root / beside)
         sources.append(SourceFile(path, tuple(clips)))
         users += [int(match[1])] * len(clips)
     whole = all({clip.label for clip in source.clips} == set(range(len(CLASSES))) for source in sources)
@@ -99,7 +141,7 @@ def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
             unlisted += 1
             continue
         if int(match[3]) >= len(CLASSES):
-            raise DataError(f"{root / path} is of class {match[3]}; one from 0 to {len(CLASSES) - 1} is wanted")
+            raise DataError.expected("class", f"0 to {len(CLASSES) - 1}", match[3], path=root / path)
         name = f"user{int(match[1]):02d}_{match[2]}/{match[3]}"
         sources.append(SourceFile(path, (Clip(name, int(match[3])),)))
         users.append(int(match[1]))

@@ -16,6 +16,7 @@ from ripe_mambaspike.data.listing import (
     make_cut,
     one_clip_each,
 )
+from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.region import check_crop
 
@@ -32,6 +33,15 @@ NO_RECORDING = (
 ABOUT = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
 
 
+@register_dataset(
+    "folder",
+    title="your own",
+    cuts=("folders", "share-…"),
+    sizes="any",
+    sensor="any",
+    files="CLASS/RECORDING, or train/CLASS/RECORDING …",
+    options=("test_share", "sensor_size", "time_unit", "crop", "folders"),
+)
 def list_folder(
     root: Path,
     files: Sequence[str],
@@ -56,25 +66,25 @@ def list_folder(
     for path in recordings:
         if path.count("/") != depth - 1:
             wanted = "part/class/recording" if split else "class/recording"
-            raise DataError(f"{root / path} is not where a recording is wanted ({wanted})")
+            raise DataError.expected("files", wanted, path, path=root / path)
     filled = {path.rsplit("/", 1)[0] for path in recordings}
     for folder in sorted(folders):
         if folder.count("/") == depth - 2 and folder not in filled:
-            raise DataError(f"{root / folder} is a class without a recording; at least one is wanted")
+            raise DataError.expected("files", "at least one recording a class", "none", path=root / folder)
     classes = tuple(sorted({path.split("/")[-2] for path in recordings}))
     recordings.sort()
     sources = one_clip_each((path, path, classes.index(path.split("/")[-2])) for path in recordings)
     clips = [source.clips[0] for source in sources]
     if split:
         if test_share is not None:
-            raise DataError(f"{root} has its own train and test folders; it takes no --test-share")
+            raise DataError.expected("test_share", "none with train and test folders", test_share, path=root)
         parts = [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
         if VALIDATION not in parts:
             parts = hold_out_validation("folder", clips, parts)
         cut = make_cut("folders", clips, parts)
     elif test_share is not None:
         if not 0 < test_share < 1:
-            raise DataError(f"--test-share is {test_share}; a number between 0 and 1 is wanted")
+            raise DataError.expected("test_share", "a number between 0 and 1", test_share)
         # Drawn like the validation part, by names alone.
         held_out = hold_out_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
         parts = [TEST if part == VALIDATION else TRAIN for part in held_out]

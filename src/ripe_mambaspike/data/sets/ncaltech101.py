@@ -16,13 +16,37 @@ from ripe_mambaspike.data.listing import (
     make_cut,
     one_clip_each,
 )
+from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
+from ripe_mambaspike.data.sets.registry import register_dataset
 
 SENSOR = (240, 180)
 TOTAL = 8_709
 PUBLISHED = "5364659b9087ff012baa38d4aba072a817596e9fb2d6cc9c002715460908bde4"
 FILE = re.compile(r"(?:.*/)?([^/]+)/image_(\d+)\.bin")
+DOWNLOAD = DownloadInfo(
+    title="N-Caltech101",
+    license="not confirmed; the home page has the final word",
+    citation="G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
+    "Front. Neurosci. 9:437, 2015",
+    home="https://www.garrickorchard.com/datasets/n-caltech101",
+    archives=(),  # until its licence is known to allow it
+    by_hand=(Archive("Caltech101.zip", (), None, "md5:66201824eabb0239c7ab992480b50ba3", "Caltech101"),),
+    instructions=(
+        "A browser gets Caltech101.zip from https://data.mendeley.com/datasets/cy6cvx3ryv/1; "
+        "put it into the folder of the set."
+    ),
+)
 
 
+@register_dataset(
+    "ncaltech101",
+    title="N-Caltech101",
+    cuts=("first-90",),
+    sizes="7886/823",
+    sensor="240×180",
+    files="CLASS/image_NNNN.bin",
+    download=DOWNLOAD,
+)
 def list_ncaltech101(root: Path, files: Sequence[str]) -> Listing:
     by_class: dict[str, list[tuple[int, str]]] = {}
     for path in files:

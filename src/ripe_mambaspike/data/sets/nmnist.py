@@ -14,6 +14,8 @@ from ripe_mambaspike.data.listing import (
     make_cut,
     one_clip_each,
 )
+from ripe_mambaspike.data.mirrors import DownloadInfo, mendeley_archive
+from ripe_mambaspike.data.sets.registry import register_dataset
 
 SENSOR = (34, 34)
 CLASSES = tuple("0123456789")
@@ -22,8 +24,42 @@ SIZES = {"train": 60_000, "test": 10_000}
 PUBLISHED = "7755032b17097c5adaf18cd6c331808a7c91ed130b960968080b0702120d9dba"
 PUBLISHED_600 = "611ac9dd772161abc384e8f78bf775bf0a547b7f6e4cab2d3229da28691a747a"
 FILE = re.compile(r"(?:.*/)?(Train|Test)/([0-9])/(\d{5})\.bin")
+DOWNLOAD = DownloadInfo(
+    title="N-MNIST",
+    license="CC BY-SA 4.0",
+    citation="G. Orchard et al., Converting Static Image Datasets to Spiking Neuromorphic Datasets Using Saccades, "
+    "Front. Neurosci. 9:437, 2015",
+    home="https://www.garrickorchard.com/datasets/n-mnist",
+    archives=(
+        mendeley_archive(
+            "Train.zip",
+            "468j46mzdv",
+            "39c25547-014b-4137-a934-9d29fa53c7a0",
+            "md5:20959b8e626244a1b502305a9e6e2031",
+            "Train",
+        ),
+        mendeley_archive(
+            "Test.zip",
+            "468j46mzdv",
+            "05a4d654-7e03-4c15-bdfa-9bb2bcbea494",
+            "md5:69ca8762b2fe404d9b9bad1103e97832",
+            "Test",
+        ),
+    ),
+    by_hand=(),
+    instructions="Both archives are also to be had with a browser from the home page.",
+)
 
 
+@register_dataset(
+    "nmnist",
+    title="N-MNIST",
+    cuts=("folders",),
+    sizes="60000/10000",
+    sensor="34×34",
+    files="Train/D/NNNNN.bin, Test/D/NNNNN.bin",
+    download=DOWNLOAD,
+)
 def list_nmnist(root: Path, files: Sequence[str]) -> Listing:
     found = sorted((match, path) for path in files if (match := _parts(path)))
     sources = one_clip_each((path, "/".join(match), int(match[1])) for match, path in found)
@@ -37,6 +73,14 @@ def list_nmnist(root: Path, files: Sequence[str]) -> Listing:
     return check_listing(Listing("nmnist", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
 
 
+@register_dataset(
+    "nmnist-600",
+    title="N-MNIST, its first 600",
+    cuts=("thirds",),
+    sizes="400/200",
+    sensor="34×34",
+    files="Train/D/NNNNN.bin",
+)
 def list_nmnist_600(root: Path, files: Sequence[str]) -> Listing:
     """Recordings 1 to 600 of N-MNIST's training part; those whose number three divides are the test part."""
     found = sorted((int(match[2]), int(match[1]), path) for path in files if (match := _parts(path)) and _first(match))

@@ -1,108 +1,116 @@
-"""Sets by name: what a person should know about each, and how its files are listed."""
+"""Datasets by name. A dataset is one module in `data/sets/`, found by itself.
+
+    @register_dataset("toy", title="Toy", cuts=("folders",), sizes="2/2", sensor="34×34", files="CLASS/N.bin")
+    def list_toy(root: Path, files: Sequence[str]) -> Listing: ...
+
+The function lists what is there, by the names of the files alone: clips, their labels, every way they are split.
+"""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from ripe_mambaspike.data.listing import Listing
-from ripe_mambaspike.data.sets import cifar10dvs, dailydvs200, dvsgesture, folder, ncaltech101, nmnist
+from ripe_mambaspike.data.mirrors import DownloadInfo
 from ripe_mambaspike.errors import ConfigError, DataError
+from ripe_mambaspike.schema import suggest
 
-STORE = ".ripe"  # the folder in a set's root that holds what is prepared from it
+STORE = ".ripe"  # the folder in a dataset's root that holds what is prepared from it
+Lister = Callable[..., Listing]
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
+    """What a person should know about a dataset, and how its files are listed."""
+
+    name: str
     title: str
-    cuts: tuple[str, ...]  # the first is the default
+    cuts: tuple[str, ...]  # ways it is split; the first is the default
     sizes: str  # train + validation / test
     sensor: str
-    files: str  # or, of a simulated set, the pictures that it shows
-    listing: Callable[..., Listing] | None  # None: simulated, made by `ripe sim make`
+    files: str  # or, of a simulated dataset, the pictures that it shows
+    list_files: Lister | None = None  # None: simulated, made by `ripe sim make`
     options: tuple[str, ...] = ()  # those of `list_dataset` that it takes
+    download: DownloadInfo | None = None
 
     @property
     def simulated(self) -> bool:
-        return self.listing is None
+        return self.list_files is None
 
 
-SETS = {
-    "dvsgesture": DatasetInfo(
-        "DVS-Gesture", ("1176-288", "1077-264"), "1176/288 or 1077/264", "128×128",
-        "userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", dvsgesture.list_dvsgesture,
-    ),
-    "cifar10dvs": DatasetInfo(
-        "CIFAR10-DVS", ("first-100", "last-100", "random-100"), "9000/1000", "128×128",
-        "CLASS/cifar10_CLASS_N.aedat", cifar10dvs.list_cifar10dvs, ("partial",),
-    ),
-    "ncaltech101": DatasetInfo(
-        "N-Caltech101", ("first-90",), "7886/823", "240×180", "CLASS/image_NNNN.bin", ncaltech101.list_ncaltech101,
-    ),
-    "nmnist": DatasetInfo(
-        "N-MNIST", ("folders",), "60000/10000", "34×34", "Train/D/NNNNN.bin, Test/D/NNNNN.bin", nmnist.list_nmnist,
-    ),
-    "nmnist-600": DatasetInfo(
-        "N-MNIST, its first 600", ("thirds",), "400/200", "34×34", "Train/D/NNNNN.bin", nmnist.list_nmnist_600,
-    ),
-    "dailydvs200": DatasetInfo(
-        "DailyDVS-200", ("official",), "14773+3180/4093", "320×240",
-        "action_K/….aedat4 + train.txt, val.txt, test.txt", dailydvs200.list_dailydvs200, ("partial", "lists"),
-    ),
-    "folder": DatasetInfo(
-        "your own", ("folders", "share-…"), "any", "any", "CLASS/RECORDING, or train/CLASS/RECORDING …",
-        folder.list_folder, ("test_share", "sensor_size", "time_unit", "crop", "folders"),
-    ),
-}  # fmt: skip
+_DATASETS: dict[str, DatasetInfo] = {}
 
 
-SIMULATED = {
-    "synthgesture": DatasetInfo("simulated gestures (default)", ("people",), "1320/440", "64×64", "no pictures", None),
-    "sim-nmnist": DatasetInfo(
-        "simulated stand-in of N-MNIST", ("folders",), "60000/10000", "34×34", "MNIST's IDX files", None,
-    ),
-    "sim-cifar10": DatasetInfo(
-        "simulated stand-in of CIFAR10-DVS", ("first-100",), "9000/1000", "128×128",
-        "train/CLASS/N.jpg, test/CLASS/N.jpg", None,
-    ),
-    "sim-caltech101": DatasetInfo(
-        "simulated stand-in of N-Caltech101", ("first-90",), "7857/820", "128×128", "CLASS/image_NNNN.jpg", None,
-    ),
-}  # fmt: skip
+def register_dataset(
+    name: str,
+    *,
+    title: str,
+    cuts: tuple[str, ...],
+    sizes: str,
+    sensor: str,
+    files: str,
+    options: tuple[str, ...] = (),
+    download: DownloadInfo | None = None,
+) -> Callable[[Lister], Lister]:
+    """Register the function that lists a dataset's files; the arguments are the fields of `DatasetInfo`."""
+
+    def register(list_files: Lister) -> Lister:
+        _DATASETS[name] = DatasetInfo(name, title, cuts, sizes, sensor, files, list_files, options, download)
+        return list_files
+
+    return register
+
+
+def register_simulated(name: str, *, title: str, cuts: tuple[str, ...], sizes: str, sensor: str, files: str) -> None:
+    """Register a dataset that `simulate_dataset` makes."""
+    _DATASETS[name] = DatasetInfo(name, title, cuts, sizes, sensor, files)
+
+
+def datasets() -> dict[str, DatasetInfo]:
+    """All datasets by name, the recorded ones first."""
+    package = __name__.rpartition(".")[0]
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+    return dict(sorted(_DATASETS.items(), key=lambda item: item[1].simulated))
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    known = SETS | SIMULATED
+    """The dataset of that name."""
+    known = datasets()
     if name not in known:
-        raise ConfigError(f"there is no set '{name}'; one of {', '.join(known)} is wanted")
+        raise ConfigError.expected("dataset", f"one of {', '.join(known)}", f"{name!r}{suggest(str(name), known)}")
     return known[name]
 
 
 def list_dataset(name: str, root: str | Path, **options: Any) -> Listing:
-    """The files and splits of a set. Options that are None or False are as if not given."""
+    """The files and splits of a dataset. Options that are None or False count as not given."""
     facts = dataset_info(name)
-    if facts.listing is None:
-        raise ConfigError(f"{name} is simulated: it is made by `ripe sim make {name}`, not prepared from recordings")
+    if facts.list_files is None:
+        hint = f"`ripe sim make {name}` makes it"
+        raise ConfigError.expected("dataset", "a recorded dataset", f"the simulated {name}", hint=hint)
     given = {option: value for option, value in options.items() if value is not None and value is not False}
     if strange := sorted(set(given) - set(facts.options)):
-        raise ConfigError(f"{strange[0]} was given for {name}, which does not take it")
+        raise ConfigError.expected(strange[0], f"no such option for {name}", given[strange[0]])
     root = Path(os.fspath(root))
     files, folders = _walk(root)
     tree = {"folders": folders} if "folders" in facts.options else {}
-    return replace(facts.listing(root, files, **given, **tree), options=given)
+    return replace(facts.list_files(root, files, **given, **tree), options=given)
 
 
 def _walk(root: Path) -> tuple[list[str], list[str]]:
     """Every file and folder below the root, relative to it; what starts with a dot is passed over."""
 
     def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
+        raise DataError.expected("root", "a folder that can be read", error, path=error.filename) from error
 
     try:
         if not root.is_dir():
-            what = "no folder" if root.exists() else "not there"
-            raise DataError(f"{root} is {what}; the folder of the set is wanted")
+            what = "a file" if root.exists() else "nothing"
+            raise DataError.expected("root", "the folder of the dataset", what, path=root)
     except OSError as error:
         refuse(error)
     files, folders = [], []
@@ -110,7 +118,7 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
     for place, below, names in os.walk(root, onerror=refuse, followlinks=True):
         status = Path(place).stat()
         if (status.st_dev, status.st_ino) in seen:
-            raise DataError(f"{place} leads to a folder that was listed before; every folder once is wanted")
+            raise DataError.expected("root", "every folder once", "a link to one that was listed before", path=place)
         seen.add((status.st_dev, status.st_ino))
         below[:] = sorted(name for name in below if not name.startswith("."))
         relative = Path(place).relative_to(root)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ripe_mambaspike.data.building import key_of
 from ripe_mambaspike.data.listing import (
     PARTS,
     TEST,
@@ -21,8 +20,26 @@ from ripe_mambaspike.data.listing import (
 )
 from ripe_mambaspike.data.pictures import Picture, Pictures
 from ripe_mambaspike.data.sets import cifar10dvs, nmnist
+from ripe_mambaspike.data.sets.registry import register_simulated
+from ripe_mambaspike.data.store_index import key_of
 from ripe_mambaspike.errors import ConfigError, DataError
 
+register_simulated(
+    "synthgesture", title="simulated gestures (default)", cuts=("people",), sizes="1320/440", sensor="64×64",
+    files="no pictures",
+)  # fmt: skip
+register_simulated(
+    "sim-nmnist", title="simulated stand-in of N-MNIST", cuts=("folders",), sizes="60000/10000", sensor="34×34",
+    files="MNIST's IDX files",
+)  # fmt: skip
+register_simulated(
+    "sim-cifar10", title="simulated stand-in of CIFAR10-DVS", cuts=("first-100",), sizes="9000/1000", sensor="128×128",
+    files="train/CLASS/N.jpg, test/CLASS/N.jpg",
+)  # fmt: skip
+register_simulated(
+    "sim-caltech101", title="simulated stand-in of N-Caltech101", cuts=("first-90",), sizes="7857/820",
+    sensor="128×128", files="CLASS/image_NNNN.jpg",
+)  # fmt: skip
 VERSION = 1  # goes up when the same recipe gives other recordings
 DIGITS = nmnist.CLASSES
 FOLDERS = {TRAIN: "Train", TEST: "Test"}
@@ -45,9 +62,9 @@ Rows = list[tuple[Clip, str, Picture]]  # clip, part, what it shows
 def plan_digits(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
     """N-MNIST's: recording NNNNN is picture NNNNN − 1, and MNIST's own test part stays the test part."""
     if not set(found.classes) <= set(DIGITS):
-        raise DataError(f"{found.source} has the class '{found.classes[-1]}'; digits from 0 to 9 are wanted")
+        raise DataError.expected("images", "classes 0 to 9", repr(found.classes[-1]), path=found.source)
     if {picture.part for picture in found.listed} != {TRAIN, TEST}:
-        raise DataError(f"{found.source} has no train and test parts; MNIST's own are wanted")
+        raise DataError.expected("images", "MNIST's train and test parts", "others", path=found.source)
     clips, parts, seen = [], [], {TRAIN: 0, TEST: 0}
     for picture in found.listed:
         seen[picture.part] += 1
@@ -64,7 +81,8 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
         lacking = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
             set(found.classes) - set(cifar10dvs.CLASSES)
         )
-        raise DataError(f"{found.source} has {len(found.classes)} classes; CIFAR-10's ten are wanted ({lacking[0]})")
+        got = f"{len(found.classes)} classes ({lacking[0]} is different)"
+        raise DataError.expected("images", "CIFAR-10's ten classes", got, path=found.source)
     split = any(picture.part for picture in found.listed)
     tested, trained = cifar10dvs.TESTED, cifar10dvs.EACH - cifar10dvs.TESTED
     clips, parts, shown = [], [], []
@@ -90,7 +108,7 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
 def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
     """N-Caltech101's: the first ⌈0.9 n⌉ of each class by number are the training part."""
     if any(picture.part for picture in found.listed):
-        raise DataError(f"{found.source} is split already; a tree of class/picture, which the set splits, is wanted")
+        raise DataError.expected("images", "class/picture without a split", "train and test folders", path=found.source)
     clips, parts = [], []
     for label, name in enumerate(found.classes):
         own = [picture for picture in found.listed if picture.label == label]
@@ -162,7 +180,7 @@ def _listing(
 ) -> Listing:
     clips, parts = [clip for clip, _ in rows], [part for _, part in rows]
     if lacking := [part for part in PARTS if part not in parts]:
-        raise DataError(f"{name} would have no {lacking[0]} clips; more pictures are wanted")
+        raise DataError.expected("images", f"pictures for {lacking[0]} clips of {name}", "too few")
     sources = one_clip_each((clip.name, clip.name, clip.label) for clip in clips)
     said = ("every recording of this set is simulated", *notes)
     return Listing(name, classes, sources, {cut_name: make_cut(cut_name, clips, parts)}, notes=said)
@@ -172,13 +190,13 @@ def _check_names(listing: Listing, source: str) -> None:
     seen: set[str] = set()
     for clip in listing.clips:
         if clip.name in seen:
-            raise DataError(f"{source} has two pictures for '{clip.name}'; a number once in a class is wanted")
+            raise DataError.expected("images", "a number once in a class", f"'{clip.name}' twice", path=source)
         seen.add(clip.name)
 
 
 def _check_count(part: str, wanted: int, there: int) -> None:
     if not 1 <= wanted <= there:
-        raise ConfigError(f"--{part} is {wanted}; a whole number from 1 to {there} is wanted")
+        raise ConfigError.expected(part, f"an int from 1 to {there}", wanted)
 
 
 def recipe_key(
