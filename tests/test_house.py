@@ -64,7 +64,8 @@ def test_a_room_uses_the_rooms_before_it(path):
     room = path.relative_to(PACKAGE).parts[0]
     if room not in ROOMS:
         return
-    shared = {"errors", "files", "schema", "templating", "yaml_text", "callable_package"}  # modules beside the rooms
+    # Modules beside the rooms.
+    shared = {"errors", "files", "folders", "schema", "templating", "yaml_text", "callable_package"}
     allowed = {*ROOMS[: ROOMS.index(room) + 1], *shared}
     rooms = imported_rooms(path)
     if room == "cli":  # which calls the public functions of the package

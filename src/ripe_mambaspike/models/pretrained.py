@@ -25,7 +25,7 @@ from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.files import earlier_versions, make_folder, read_regular, write_together
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
-from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
+from ripe_mambaspike.models.config_check import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
 from ripe_mambaspike.models.registry import build

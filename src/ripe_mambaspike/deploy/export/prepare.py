@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.described import sync_num_classes
+from ripe_mambaspike.models.config_check import sync_num_classes
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.nn.neurons import ConstantsNeuron
