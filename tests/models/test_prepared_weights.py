@@ -17,13 +17,13 @@ FORMS = pytest.mark.parametrize("form", ["training", "deployed"])
 def count(monkeypatch):
     """How many plans were made."""
     made = []
-    real = fused.plan
+    real = fused.plan_network
 
     def plan(model, x):
         made.append(model)
         return real(model, x)
 
-    monkeypatch.setattr(fused, "plan", plan)
+    monkeypatch.setattr(fused, "plan_network", plan)
     return made
 
 

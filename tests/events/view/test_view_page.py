@@ -109,12 +109,6 @@ def test_a_name_that_is_no_text(make):
     assert Reader(page(make(), None, None, "bad \udcff\x00\u2028name")).text["h1"] == ["bad ? name"]
 
 
-def test_json_cannot_close_the_script():
-    text = module._json({"a": "</script><!--&"})
-    assert not set(text) & set("<>&")
-    assert json.loads(text) == {"a": "</script><!--&"}
-
-
 def test_it_needs_nothing_from_outside(make):
     data = page(make(), None, None, "name")
     reader = Reader(data)

@@ -17,7 +17,6 @@ from ripe_mambaspike.errors import InputError
 if TYPE_CHECKING:
     pass
 
-File = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 SensorSize = Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="W H")]
 CropArea = Annotated[tuple[int, int, int, int] | None, tyro.conf.arg(metavar="X Y W H")]
 TimeUnit = Literal["s", "ms", "us", "ns"] | None
@@ -35,11 +34,11 @@ def print_warnings() -> Iterator[None]:
                 print(f"ripe: warning: {warning.message}", file=sys.stderr)
 
 
-@dataclass
-class InfoCommand:
-    """Describe a recording: format, sensor, events, duration, polarities."""
+@dataclass(kw_only=True)
+class RecordingOptions:
+    """A recording, and what its file may not say."""
 
-    file: File
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """A recording of any format."""
     sensor_size: SensorSize = None
     """Width and height of the sensor, if the file does not say."""
@@ -47,6 +46,15 @@ class InfoCommand:
     """Unit of the times, if the format does not fix it."""
     strict: bool = False
     """Refuse a recording with events outside the sensor or times that run backwards."""
+
+    def read_options(self) -> dict[str, Any]:
+        return {"sensor_size": self.sensor_size, "time_unit": self.time_unit, "strict": self.strict}
+
+
+@dataclass(kw_only=True)
+class InfoCommand(RecordingOptions):
+    """Describe a recording: format, sensor, events, duration, polarities."""
+
     json: bool = False
     """Print one JSON document."""
 
@@ -54,32 +62,22 @@ class InfoCommand:
         from ripe_mambaspike import describe_recording
 
         with print_warnings():
-            facts = describe_recording(
-                self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict
-            )
+            facts = describe_recording(self.file, **self.read_options())
         document = {"file": printable(self.file), **facts}
         print_json(document) if self.json else _show(document)
         return 0
 
 
-@dataclass
-class ViewCommand:
+@dataclass(kw_only=True)
+class ViewCommand(RecordingOptions):
     """Draw a recording: event frames and the rate over time."""
 
-    file: File
-    """A recording of any format."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """What to write: a picture (.png), an animation (.gif) or a page with a player (.html)."""
     frames: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Number of frames."""
     window_ms: Annotated[float | None, tyro.conf.arg(metavar="MS")] = None
     """Length of a frame; with --frames, so many of that length, spread evenly."""
-    sensor_size: SensorSize = None
-    """Width and height of the sensor, if the file does not say."""
-    time_unit: TimeUnit = None
-    """Unit of the times, if the format does not fix it."""
-    strict: bool = False
-    """Refuse a recording with events outside the sensor or times that run backwards."""
     turn: bool = False
     """Turn it by 180° (AEDAT 2.0 does not say which way is up)."""
 
@@ -89,7 +87,7 @@ class ViewCommand:
         if self.window_ms is not None and not 0.001 <= self.window_ms <= 1e9:
             raise InputError(f"--window-ms: expected 0.001 or more, got {self.window_ms}", field="--window-ms")
         with print_warnings():
-            recording = read(self.file, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict)
+            recording = read(self.file, **self.read_options())
         if self.turn:
             recording = recording.turned()
         window = None if self.window_ms is None else round(self.window_ms * 1000)
@@ -98,20 +96,12 @@ class ViewCommand:
         return 0
 
 
-@dataclass
-class ConvertCommand:
+@dataclass(kw_only=True)
+class ConvertCommand(RecordingOptions):
     """Write a recording in another format, and check that it reads back the same."""
 
-    file: File
-    """A recording of any format."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """.bin (40-bit ATIS), .npz, .npy, .raw (EVT 3.0), .aedat (AEDAT 2.0), .csv or .txt."""
-    sensor_size: SensorSize = None
-    """Width and height of the sensor, if the file does not say."""
-    time_unit: TimeUnit = None
-    """Unit of the times, if the format does not fix it."""
-    strict: bool = False
-    """Refuse a recording with events outside the sensor or times that run backwards."""
     turn: bool = False
     """Turn it by 180° (AEDAT 2.0 does not say which way is up)."""
     force: bool = False
@@ -121,10 +111,7 @@ class ConvertCommand:
         from ripe_mambaspike import convert_recording
 
         with print_warnings():
-            done = convert_recording(
-                self.file, self.out, sensor_size=self.sensor_size, time_unit=self.time_unit, strict=self.strict,
-                turn=self.turn, force=self.force,
-            )  # fmt: skip
+            done = convert_recording(self.file, self.out, turn=self.turn, force=self.force, **self.read_options())
         count = len(done.recording)
         print(f"{printable(self.out)}: {count:,} events, {done.size_bytes:,} bytes, reads back the same")
         if not done.keeps_sensor_size:

@@ -21,14 +21,14 @@ def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
-def draw_uniform(*shape: int, generator: torch.Generator) -> Tensor:
+def uniform_draws(*shape: int, generator: torch.Generator) -> Tensor:
     """Numbers in [0, 1), float64."""
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def draw_mask(samples: int, probability: float, generator: torch.Generator) -> Tensor:
     """Which samples are hit: bool [samples], never any at 0 and all at 1."""
-    return draw_uniform(samples, generator=generator) < probability
+    return uniform_draws(samples, generator=generator) < probability
 
 
 def draw_integer(chance: Tensor, most: Tensor | int) -> Tensor:

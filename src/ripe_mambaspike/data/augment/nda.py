@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number, check_whole
-from ripe_mambaspike.data.augment.draws import draw_integer, draw_uniform
+from ripe_mambaspike.data.augment.draws import draw_integer, uniform_draws
 from ripe_mambaspike.data.augment.edit import edit
 from ripe_mambaspike.data.augment.geometry import affine_transform, cutout, roll, rotations, shears, temporal_cutout
 
@@ -80,7 +80,7 @@ class NDA:
     def draw(self, samples: int, steps: int, height: int, width: int, generator: torch.Generator) -> NDADraw:
         """One operation and its parameters for each sample. What it takes from the generator depends on B alone."""
         operation = torch.randint(len(OPERATIONS), (samples,), generator=generator)
-        strength, first, second = draw_uniform(3, samples, generator=generator)
+        strength, first, second = uniform_draws(3, samples, generator=generator)
         signed = (2 * strength - 1) * self.magnitude  # [−m, m)
 
         def only(name: str, value: Tensor) -> Tensor:

@@ -1,10 +1,6 @@
 """A recording as one page with a player: no other file, no connection, nothing run that a file's name could bring."""
 
 import base64
-import hashlib
-import html
-import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +17,8 @@ from ripe_mambaspike.events.view.frames import (
     robust_scale,
     window_spans,
 )
-from ripe_mambaspike.events.view.player import SCRIPT, STYLE, TEMPLATE
 from ripe_mambaspike.events.view.words import caption, clean, heading, play_factor, round_up, speed_text
+from ripe_mambaspike.templating import render_page
 
 MAX_EVENTS = 1_000_000
 MAX_SIDE = 2048  # pixels a side of the frames by which the colours are scaled
@@ -44,19 +40,18 @@ def page(recording: Recording, frames: int | None, window_us: int | None, title:
             f"showing 1 in {every} events: {len(shown):,} of {len(recording):,}, evenly thinned; the rate is of all"
         )
     notes += [clean(warning, 300) for warning in recording.warnings]
-    parts = {
-        "policy": f"default-src 'none'; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'",
-        "title": html.escape(heading(recording, title)),
-        "caption": html.escape(caption(recording)).replace(" ", UNBROKEN).replace(f"{UNBROKEN}·{UNBROKEN}", " · "),
-        "notes": "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in notes),
-        "speeds": _speeds(play_factor(recording.duration_us)),
-        "details": _details(recording),
-        "style": STYLE,
-        "script": SCRIPT,
-        "data": _json(data),
-    }
-    # One pass, so that what is filled in is never searched for places to fill.
-    return re.sub(r"\{(\w+)\}", lambda place: parts[place[1]], TEMPLATE).encode()
+    return render_page(
+        "ripe_mambaspike.events.view",
+        "player.html",
+        style="player.css",
+        script="player.js",
+        title=heading(recording, title),
+        caption=caption(recording).replace(" ", UNBROKEN).replace(f"{UNBROKEN}·{UNBROKEN}", " · "),
+        notes=notes,
+        speeds=_speeds(play_factor(recording.duration_us)),
+        facts=_facts(recording),
+        data=data,
+    )
 
 
 def encode_events(events: Events) -> dict[str, Any]:
@@ -109,37 +104,19 @@ def _column(values: NDArray[Any]) -> list[str]:
     return [kind, base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()]
 
 
-def _speeds(usual: float) -> str:
+def _speeds(usual: float) -> list[dict[str, Any]]:
     """Choices from fifty times slower than usual to fifty times faster, real speed among them; the slowest first."""
     slower = {usual, 1.0}
     for times in (1, 2, 5, 10, 20, 50):
         slower |= {round_up(usual * times), round_up(usual / times)}
-    choices = [
-        f'<option value="{value:g}"{" selected" if value == usual else ""}>{speed_text(value)}</option>'
-        for value in sorted({float(f"{value:.6g}") for value in slower}, reverse=True)
+    values = sorted({float(f"{value:.6g}") for value in slower}, reverse=True)
+    return [{"value": f"{value:g}", "text": speed_text(value), "usual": value == usual} for value in values]
+
+
+def _facts(recording: Recording) -> list[tuple[str, str]]:
+    facts = [
+        (clean(str(name)).replace("_", " "), clean(str(value), 300))
+        for name, value in list(recording.metadata.items())[:MAX_FACTS]
     ]
-    return "".join(choices)
-
-
-def _details(recording: Recording) -> str:
-    facts = list(recording.metadata.items())
-    if not facts:
-        return ""
-    rows = [
-        f"<dt>{html.escape(clean(str(name)).replace('_', ' '))}</dt><dd>{html.escape(clean(str(value), 300))}</dd>"
-        for name, value in facts[:MAX_FACTS]
-    ]
-    if len(facts) > MAX_FACTS:
-        rows.append(f"<dt>and</dt><dd>{len(facts) - MAX_FACTS} more</dd>")
-    return f"<details><summary>what the file says</summary><dl>{''.join(rows)}</dl></details>"
-
-
-def _json(data: dict[str, Any]) -> str:
-    """JSON that no closing tag or comment can end."""
-    text = json.dumps(data, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _digest(text: str) -> str:
-    """The one text that a browser runs here."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    left_out = len(recording.metadata) - MAX_FACTS
+    return [*facts, ("and", f"{left_out} more")] if left_out > 0 else facts
