@@ -30,8 +30,7 @@ part stream 40 "$python" -m benchmarks.stream --device cuda --minutes 0.2
 part tests $((limit - (SECONDS - begin) - 60)) "$python" -m pytest -m gpu -n "${WORKERS:-4}" --dist worksteal -v -rf --tb=short
 table operators $((limit - (SECONDS - begin))) --only ops --onto "$out/h200.json"
 
-sed -n '/## Compared/,/^$/p' "$out/operators.log" || true
-cat "$out/table.log" "$out/stream.log"
+cat "$out/table.log" "$out/operators.log" "$out/stream.log"
 grep -E "^(FAILED|ERROR)|passed|failed" "$out/tests.log" | tail -60
 cat "$out/summary.log"
 rm -f "$out/table.log" "$out/operators.log"

@@ -11,22 +11,22 @@ import sys
 
 import pytest
 
-from ripe_mambaspike import files
+from ripe_mambaspike import files, folders
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import (
-    atomic_folder,
     atomic_write,
     earlier_versions,
     locked,
     remove_leftovers,
     write_together,
 )
+from ripe_mambaspike.folders import atomic_folder
 
 # Kills itself before its n-th change of the disk: a rename, a second name, a removal, a sync.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from ripe_mambaspike import files
+from ripe_mambaspike import files, folders
 
 what, folder, last, exchange = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "True"
 count = 0
@@ -42,9 +42,9 @@ def armed(real):
 
 for name in ("replace", "rename", "link", "unlink", "rmdir", "fsync"):
     setattr(os, name, armed(getattr(os, name)))
-files._exchange = armed(files._exchange) if exchange else lambda *_: False
+folders._exchange = armed(folders._exchange) if exchange else lambda *_: False
 if what == "folder":
-    with files.atomic_folder(folder / "made") as made:
+    with folders.atomic_folder(folder / "made") as made:
         (made / "a").write_text("new")
         (made / "b").write_text("new")
 else:
@@ -216,7 +216,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 def test_a_folder_that_cannot_be_moved_in_gives_the_place_back(tmp_path, monkeypatch):
     path = tmp_path / "made"
     fill(path, "old")
-    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
     real = files.Path.replace
 
     def fail(self, target):
@@ -246,7 +246,7 @@ def test_a_folder_killed_anywhere_is_whole(tmp_path, exchange):
         code = killed("folder", home, change, exchange)
         assert code in (0, -signal.SIGKILL)
         if not exchange and not (home / "made").exists():
-            files._recover(home / "made")
+            folders._recover(home / "made")
         assert {(home / "made" / name).read_text() for name in "ab"} in ({"old"}, {"new"})
         fill(home / "made", "later")
         assert names(home) == ["made"]  # and nothing is left of the killed one

@@ -17,7 +17,6 @@ ROOMS = [
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-STILL_DOUBLE = (ROOT / "tests" / "still_double.txt").read_text().split()  # to be renamed; nothing is added there
 # Words of British spelling: identifiers have PyTorch's.
 BRITISH = re.compile(
     "colour|centre|grey|neighbour|behaviour|labelled|modelling|cancelled|favour|licence|"
@@ -65,12 +64,18 @@ def test_a_room_uses_the_rooms_before_it(path):
     room = path.relative_to(PACKAGE).parts[0]
     if room not in ROOMS:
         return
-    shared = {"errors", "files", "schema", "templating", "yaml_text", "callable_package"}  # modules beside the rooms
+    # Modules beside the rooms.
+    shared = {"errors", "files", "folders", "schema", "templating", "yaml_text", "callable_package"}
     allowed = {*ROOMS[: ROOMS.index(room) + 1], *shared}
     rooms = imported_rooms(path)
     if room == "cli":  # which calls the public functions of the package
         rooms = {name for name in rooms if not name.startswith("the root's")}
     assert rooms <= allowed
+
+
+@pytest.mark.parametrize("room", ["inference", "deploy"])
+def test_a_network_is_used_without_training_code(room):
+    assert not [path for path in SOURCES if path.is_relative_to(PACKAGE / room) and "train" in imported_rooms(path)]
 
 
 def test_every_room_is_in_the_list():
@@ -94,7 +99,7 @@ def test_help_does_not_wait_for_torch():
 
 def test_a_name_is_defined_once():
     doubles = {name: sorted(places) for name, places in definitions().items() if len(places) > 1}
-    assert {name: places for name, places in doubles.items() if name not in STILL_DOUBLE} == {}
+    assert doubles == {}
 
 
 def test_identifiers_have_the_spelling_of_pytorch():

@@ -1,6 +1,5 @@
 """Reading files within bounds; writing them so that a reader sees the old or the new one; which commit this is."""
 
-import ctypes
 import errno
 import logging
 import os
@@ -21,7 +20,6 @@ if sys.platform != "win32":
     import fcntl
 
 LOG = logging.getLogger("ripe_mambaspike")
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
 NOT_OFFERED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)  # by this system or file system
 MAX_JSON = 64 << 20  # bytes of a config, manifest or result; real ones have some thousand
 
@@ -38,7 +36,7 @@ def read_regular(path: Path, most: int) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"{facts.st_size:,} bytes, at most {most:,} are read", str(path))
-        data = file.read(min(most, facts.st_size) + 1)  # as much memory is taken as is asked for
+        data = file.read(min(most, facts.st_size) + 1)  # read allocates the whole size
     if len(data) > facts.st_size:
         raise OSError(errno.EBUSY, "it grew while it was read", str(path))
     return data
@@ -103,45 +101,6 @@ def earlier_versions(path: Path) -> list[Path]:
     return [found for found in _temporaries(path.parent, re.escape(path.name)) if found.name.endswith(".old")]
 
 
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that takes the path's place when the block ends well, and leaves no trace when it does not.
-
-    What stood in its place stays until the new one is whole and on the disk; then the two change places in one step
-    of the file system. Where it has no such step (other systems than Linux, some network drives) there is a moment
-    between two renames without a folder; one that was killed in it is put right by the next call. The folder it is put
-    into is made when missing.
-    """
-    path = path.resolve()
-    above = [folder for folder in path.parents if not folder.exists()]  # the nearest first
-    make_folder(path.parent)
-    _recover(path)
-    remove_leftovers(path.parent, re.escape(path.name))
-    made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    old = made.with_name(f"{made.name}.old")
-    try:
-        with _writer_alive(os.open(made, os.O_RDONLY)):
-            made.chmod(0o777 & ~_mask())
-            yield made
-            _sync_tree(made)
-            if not path.exists():
-                made.replace(path)
-            elif not _exchange(made, path):
-                path.replace(old)
-                made.replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        if old.exists() and not path.exists():
-            old.replace(path)
-        _remove(made)
-        for folder in above:
-            with suppress(OSError):  # someone else put something there
-                folder.rmdir()
-        raise
-    _remove(made)  # which holds the old one, after an exchange
-    _remove(old)
-
-
 def remove_leftovers(folder: Path, names: str) -> list[Path]:
     """Remove what killed writers left in a folder beside the files and folders whose names fit the pattern `names`.
 
@@ -151,9 +110,9 @@ def remove_leftovers(folder: Path, names: str) -> list[Path]:
     removed = []
     for path in _temporaries(folder, names):
         writing = path.with_name(path.name.removesuffix(".old"))
-        with _writer_dead(writing if writing.exists() else path) as dead:
+        with writer_dead(writing if writing.exists() else path) as dead:
             if dead:
-                _remove(path)
+                remove_path(path)
                 removed.append(path)
     return removed
 
@@ -223,7 +182,7 @@ def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     while True:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file, _writer_alive(os.dup(descriptor)):
+        with os.fdopen(descriptor, "wb") as file, writer_alive(os.dup(descriptor)):
             if not temporary.exists():  # taken for a leftover before it was locked
                 continue
             try:
@@ -236,12 +195,12 @@ def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 def _finish(file: IO[bytes], temporary: Path) -> None:
     file.flush()
     os.fsync(file.fileno())
-    temporary.chmod(0o666 & ~_mask())
+    temporary.chmod(0o666 & ~file_mask())
     file.close()
 
 
 @contextmanager
-def _writer_alive(descriptor: int) -> Iterator[None]:
+def writer_alive(descriptor: int) -> Iterator[None]:
     """Tell `remove_leftovers` so, by a lock that ends with the process; the descriptor is closed at the end."""
     try:
         with suppress(OSError):  # a file system without locks: nothing is removed there either
@@ -253,7 +212,7 @@ def _writer_alive(descriptor: int) -> Iterator[None]:
 
 
 @contextmanager
-def _writer_dead(path: Path) -> Iterator[bool]:
+def writer_dead(path: Path) -> Iterator[bool]:
     """Whether what was written at the path has no living writer; while inside, none can begin."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -287,40 +246,7 @@ def _second_name(path: Path, second: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _recover(path: Path) -> None:
-    """Put the old folder back where a killed `atomic_folder` had moved it away and the new one was not in its place."""
-    if path.exists():
-        return
-    for old in earlier_versions(path):
-        with _writer_dead(old.with_name(old.name.removesuffix(".old"))) as dead:
-            if dead and not path.exists():
-                old.replace(path)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False where the system has no such step."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-    if rename is None:
-        return False
-    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in NOT_OFFERED:
-        return False
-    raise OSError(number, os.strerror(number), str(other))
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_dir():
-            sync_folder(path)
-        elif path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    sync_folder(folder)
-
-
-def _remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -328,7 +254,7 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-def _mask() -> int:
+def file_mask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

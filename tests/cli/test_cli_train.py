@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from ripe_mambaspike.cli.main import main
-from ripe_mambaspike.cli.train import ProgressCallback
+from ripe_mambaspike.cli.train import ProgressCallback, gather_settings
 from ripe_mambaspike.data.simulated import simulate_dataset
 
 FIELDS = {
@@ -255,3 +255,17 @@ def test_a_cache_that_is_not_there(ripe, words, tmp_path):
 @pytest.mark.parametrize("fields", [{"data__fold": 1}, {"data__folds": 1}, {"data__extra": "[synthgesture]"}])
 def test_data_it_cannot_use(refused, words, tmp_path, fields):
     refused(words(tmp_path / "run", **fields), next(iter(fields)).replace("__", "."))
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ("train x --set a.b=1 c.d=2 --json --set e.f=3", ["a.b=1", "c.d=2", "e.f=3"]),
+        ("train x --schedule.epochs 3 --data.grid 34 48 --json", ["schedule.epochs=3", "data.grid=[34, 48]"]),
+        ("train x --run.ema-decay=0.5 --set a.b=1 --json", ["run.ema_decay=0.5", "a.b=1"]),
+        ("train x --optimizer.min-learning-rate -1 --json", ["optimizer.min_learning_rate=-1"]),
+    ],
+)
+def test_fields_of_a_recipe_as_options(given, settings):
+    assert gather_settings(given.split()) == ["train", "x", "--json", "--set", *settings]
+    assert gather_settings(["train", "x"]) == ["train", "x"]

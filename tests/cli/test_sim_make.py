@@ -69,7 +69,7 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     said = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out")
     assert said.code == 2
-    assert "checksum" in said.err
+    assert "sha256" in said.err
 
 
 def test_the_default_set(ripe, tmp_path):

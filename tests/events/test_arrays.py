@@ -209,6 +209,7 @@ def with_member(name, data, method=zipfile.ZIP_STORED):
         (b"PK\x03\x04nothing", "archive"),
         (b"PK\x05\x06" + bytes(18), "arrays"),
     ],
+    ids=range(13),  # an archive holds the time it was made
 )
 def test_an_archive_that_is_none(saved, data, field):
     with raises(ReadError, field=field):

@@ -79,8 +79,8 @@ def _exact_float32(monkeypatch):
 
 
 def tolerance_of(name, run):
-    """The first convolution's product is rounded to bfloat16 before the neuron integrates it."""
-    return {"enter_fire": 5e-2, "joined_tokens": 2e-2}.get(name) if run == BFLOAT16 else None
+    """In bfloat16 the first convolution's product is rounded before the neuron integrates it, and the scan's u."""
+    return {"enter_fire": 6e-2, "mamba_inner": 3e-2}.get(name) if run == BFLOAT16 else None
 
 
 @pytest.mark.parametrize("run", [FLOAT32, BFLOAT16], ids=["f32", "bf16"])

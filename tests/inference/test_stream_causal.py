@@ -71,7 +71,7 @@ def test_a_hop_is_a_number_of_bins(classifier, stream):
         Streamer(replace(classifier, time_steps=3), SENSOR, window_us=1000, hop_us=668)
 
 
-@pytest.mark.parametrize("pause_us", [350, 1100, 1700, 2100, 60_050])
+@pytest.mark.parametrize("pause_us", [350, 2100, 60_050])
 def test_a_silence_is_the_same_however_time_is_cut(classifier, stream, pause_us):
     """Told in one go or bit by bit, it gives the same answers before and after, and is counted the same."""
     later = stream.copy()

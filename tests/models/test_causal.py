@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.raising import raises
 
 from ripe_mambaspike import create_model, from_pretrained
 from ripe_mambaspike.deploy.fuse.randomize import randomize
@@ -75,7 +76,7 @@ def test_every_step_on_its_own_equals_one_call(fields):
     assert torch.equal(model.predict(x), logits.float().mean(1).argmax(-1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     side=st.integers(8, 20),
@@ -261,26 +262,23 @@ def test_the_operators_of_this_machine_train_it():
         assert float((got[name] - reference).abs().max()) <= 2e-3 * scale, name
 
 
-def refused(kind, call, *named):
-    with pytest.raises(kind) as caught:
-        call()
-    said = str(caught.value)
-    assert len(said.splitlines()) == 1
-    assert all(word in said for word in named), said
-
-
 @pytest.mark.parametrize("mixer", ["transformer", "gru", "conv1d", "flat"])
 def test_mixers_that_wait_for_the_clip_are_refused(mixer):
-    refused(ConfigError, lambda: create_model("nmnist", causal=True, mixer=mixer), "causal", mixer, "mamba or none")
+    with raises(ConfigError, "mixer"):
+        create_model("nmnist", causal=True, mixer=mixer)
 
 
 def test_other_refusals():
-    refused(ConfigError, lambda: create_model("nmnist", causal=True, num_tokens=4), "num_tokens", "causal")
-    refused(ConfigError, lambda: create_model("nmnist", causal="yes"), "causal", "yes")
-    whole = create_model("nmnist", **SMALL)
-    refused(ConfigError, lambda: whole.run(clip(1).float(), state={}), "'nmnist'", "causal")
-    refused(InputError, lambda: whole(clip(4).float()), "4 time steps", "at most 3")
-    model = network()
-    refused(InputError, lambda: model.run(clip().float(), state={}), "float32", "float64")
+    for field, fields in (("num_tokens", {"causal": True, "num_tokens": 4}), ("causal", {"causal": "yes"})):
+        with raises(ConfigError, field):
+            create_model("nmnist", **fields)
+    whole, model = create_model("nmnist", **SMALL), network()
+    with raises(ConfigError, "causal"):
+        whole.run(clip(1).float(), state={})
+    with raises(InputError, "x"):
+        whole(clip(4).float())
+    with raises(InputError, "x"):
+        model.run(clip().float(), state={})
     state = model.run(clip(2), state={}).state
-    refused(InputError, lambda: model.run(clip(2, samples=1), state=state), "state", "(1, 4, 10, 8)", "(2, 4, 10, 8)")
+    with raises(InputError, "state"):
+        model.run(clip(2, samples=1), state=state)

@@ -46,8 +46,8 @@ def test_exported(small, louder, events):
         "pooled_rates",
         "row_norm",
         "mamba_inner",
-        "tile_conv",
-        "tile_weights",
+        "winograd_conv",
+        "winograd_weights",
     }
     with kernels("off"):  # a program for elsewhere has PyTorch's own operators alone
         plain = torch.export.export(model, (x,))

@@ -48,9 +48,12 @@ def evaluated(model, x, mode, choice):
     return out, gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-@pytest.mark.parametrize("fields", FIELDS, ids=str)
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("mode", [HARD, RELAXED], ids=["hard", "relaxed"])
+# Every variant in training with the relaxed pass, which reaches all gradients; the other modes with three of them.
+MODES = [(fields, True, RELAXED) for fields in FIELDS]
+MODES += [(fields, False, RELAXED) for fields in FIELDS[:3]] + [(FIELDS[0], mode, HARD) for mode in (True, False)]
+
+
+@pytest.mark.parametrize(("fields", "training", "mode"), MODES, ids=str)
 def test_outputs_gradients_and_statistics_in_float64(small, louder, events, fields, training, mode):
     x = events(19, 15, samples=2, dtype=torch.float64)
     results = []
@@ -148,9 +151,9 @@ def test_several_passes_equal_single_ones(small, louder, events, choice):
 
 def test_per_channel_numbers_of_a_bfloat16_network_are_float32(small, events):
     """Operators read them as float32 wherever the weights are kept in less."""
-    from ripe_mambaspike.models.fused import plan
+    from ripe_mambaspike.models.fused import plan_network
 
-    planned = plan(small(form="deployed").bfloat16().eval(), events(16, dtype=torch.bfloat16))
+    planned = plan_network(small(form="deployed").bfloat16().eval(), events(16, dtype=torch.bfloat16))
     numbers = [*planned.entry, *planned.coefficients, *planned.bridge.norm, *planned.hierarchy.norm]
     for stage in planned.stages:
         numbers += [stage.inner_coefficient, stage.first.scale, stage.first.shift, stage.attention.gain]

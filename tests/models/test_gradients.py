@@ -97,7 +97,7 @@ def test_the_directions_of_every_part(problem, training):
 def test_single_numbers_of_every_part(problem, training):
     case = problem(training)
     gradients = case.gradients()
-    for name in names_of_every_part(case, 9):
+    for name in names_of_every_part(case, 4):
         direction = torch.zeros_like(case.parameters[name])
         index = int(gradients[name].abs().argmax())
         direction.view(-1)[index] = 1

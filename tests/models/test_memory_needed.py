@@ -10,9 +10,9 @@ from ripe_mambaspike.models import memory
 from ripe_mambaspike.models.memory import (
     activation_bytes,
     explain_model_memory,
-    explained,
     free_memory,
     is_memory_error,
+    out_of_memory_error,
 )
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.nn.forward_mode import ForwardMode
@@ -141,7 +141,7 @@ def test_precision_gradients_and_passes_count(small, events, left):
     model, x = small(), events(samples=32)
 
     def said(passes=1, dtype=None):
-        return str(explained(FULL, model, x, passes, dtype))
+        return str(out_of_memory_error(FULL, model, x, passes, dtype))
 
     def needed(itemsize, training, passes=1):
         count = activation_bytes(model.config, x.shape, itemsize, training=training, passes=passes)
@@ -157,17 +157,19 @@ def test_precision_gradients_and_passes_count(small, events, left):
 
 
 def test_a_single_clip_cannot_be_made_fewer(small, events, left):
-    assert str(explained(FULL, small(), events(samples=1), 1)).endswith("reduce the side or the number of steps")
+    assert str(out_of_memory_error(FULL, small(), events(samples=1), 1)).endswith(
+        "reduce the side or the number of steps"
+    )
 
 
 def test_a_baseline_that_ran_out_is_told_without_an_estimate(tiny_baseline, events, left):
-    said = str(explained(FULL, tiny_baseline(), events(13, 18, steps=7)))
+    said = str(out_of_memory_error(FULL, tiny_baseline(), events(13, 18, steps=7)))
     assert said.endswith("of batch 2, 7 steps of 13×18, ran out of memory on cpu with 3.00 GiB left; reduce the batch")
 
 
 def test_nobody_says_what_is_free(small, events, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: None)
-    assert "ran out of memory on cpu; reduce" in str(explained(FULL, small(), events()))
+    assert "ran out of memory on cpu; reduce" in str(out_of_memory_error(FULL, small(), events()))
 
 
 def test_free_memory(monkeypatch):

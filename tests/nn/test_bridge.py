@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, pooled_rates
+from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, rates_on_grid
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 
 B, T, WIDTH = 2, 4, 5
@@ -44,7 +44,7 @@ def slow_pool(x, grid):
 @pytest.mark.parametrize(("size", "grid"), [((8, 12), (4, 3)), ((9, 6), (5, 3)), ((17, 17), (5, 5)), ((5, 3), (5, 3))])
 def test_pooling_commutes_with_rates(same, size, grid):
     x = (torch.rand(B, T, 3, *size) < 0.4).double()
-    rates, _ = pooled_rates(x, grid)
+    rates, _ = rates_on_grid(x, grid)
     same(rates, slow_pool(slow_rates(x), grid))
     same(rates, slow_rates(slow_pool(x, grid)))
 

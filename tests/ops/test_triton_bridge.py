@@ -74,7 +74,7 @@ def assert_near(given, expected):
 @torch.no_grad()
 def test_inference(fields, mode):
     model = made(**fields)
-    x = synthetic_clip(fields.get("steps", 3), 9, 8, samples=1)
+    x = synthetic_clip(fields.get("time_steps", 3), 9, 8, samples=1)
     given, names = ran(model, x, mode)
     assert names >= JOINED
     assert "pooled_rates" not in names

@@ -87,7 +87,7 @@ def test_convolution_gradients_over_segments(chunks_of, monkeypatch):
 def test_large_batches_are_not_cut_going_forwards(length, channels, lanes, tile):
     plan = triton_scan_plan
     sizes = plan.Sizes(64, length, 2, channels, 4, 2, 16)
-    assert plan.cut_of(sizes) == plan.Cut(length, 1)
+    assert plan.cut_of(sizes) == plan.ChunkPlan(length, 1)
     assert plan.forward_lanes(sizes) == lanes
     assert plan.forward_tile(16, lanes, plan.forward_held(sizes, plan.cut_of(sizes))) == tile
 

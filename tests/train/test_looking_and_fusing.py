@@ -62,7 +62,7 @@ def test_fused_network_is_saved_with_its_labels(finished, tmp_path, capsys):
     x = torch.poisson(torch.full((2, 4, 2, 16, 16), 0.3))
     assert torch.equal(small(x), from_pretrained(finished / "best")(x))
     assert main(["fuse", str(out)]) == 2
-    assert "training form" in capsys.readouterr().err
+    assert "form: expected training" in capsys.readouterr().err
 
 
 def test_held_out_recordings_are_predicted(finished, capsys):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raising import raises
 from ripe_mambaspike.data.augment.settings import BENCHMARKS
 from ripe_mambaspike.data.sets.registry import dataset_info
-from ripe_mambaspike.data.settings import DataSettings
+from ripe_mambaspike.data.settings import DataSettings, read_data_settings
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.train.recipe import ModelSettings, Recipe, RunSettings, ScheduleSettings
@@ -301,6 +301,18 @@ def test_saving_and_loading(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
     with raises(ConfigError, path=tmp_path / "no" / "recipe.yaml"):
         save_recipe(Recipe(), tmp_path / "no" / "recipe.yaml")
+
+
+def test_the_data_of_a_run_that_an_earlier_version_saved(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("name: old\ndata: {set: nmnist, steps: 7, grid: [34, 34], workers: 2}\noptimiser: {lr: 1}")
+    expected = DataSettings(dataset="nmnist", time_steps=7, grid=(34, 34), num_workers=2)
+    assert read_data_settings(path) == expected
+    with raises(ConfigError, field="data.set", path=path):  # nothing else is read of it
+        load_recipe(path)
+    path.write_text("data: {time_steps: many}")
+    with raises(ConfigError, field="data.time_steps", path=path):
+        read_data_settings(path)
 
 
 def test_an_unknown_name_names_the_nearest():

@@ -5,12 +5,10 @@ hard pass a potential within rounding of its threshold may fire on one path and 
 spreads to the layers behind it; there, rates and the share of differing spikes are bounded instead.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ripe_mambaspike.bench.network import Network, autocast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -81,10 +79,9 @@ def compare_inference(model: RipeMambaSpike, x: Tensor, precision: str, graph: N
     for choice in ("off", "auto"):
         with kernels(choice), autocast(x.device, precision):
             relaxed[choice] = model.run(x, RELAXED).logits
-            out = model.run(x)
+            out = model.run(x, observe=("spikes",) if precision == "float32" else ())
             rates[choice], hard[choice] = out.rates.float(), out.logits
-            if precision == "float32":
-                spikes[choice] = _spikes(model, x)
+            spikes[choice] = {name: one != 0 for name, one in out.observed.items()}
     checks = [
         Check("relaxed logits differ by", relative(relaxed["auto"], relaxed["off"]), LOGITS[precision]),
         _compare_rates(model, x, rates, precision),
@@ -110,39 +107,12 @@ def _compare_rates(model: RipeMambaSpike, x: Tensor, rates: dict[str, Tensor], p
     return Check("rates differ by", float((rates["auto"] - expected).abs().max()), allowed)
 
 
-class SpikeRecorder(TorchDispatchMode):
-    """Keeps the spikes of every neuron that a fused operator computes, in order [B, T, P, C], as truth values."""
-
-    FIRING = ("ripe::enter_fire", "ripe::norm_fire", "ripe::attend_fire")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spikes: list[Tensor] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func._schema.name in self.FIRING:
-            spikes = out[0]
-            self.spikes.append(spikes.reshape(*spikes.shape[:2], -1, spikes.shape[-1]) != 0)
-        return out
-
-
-def _spikes(model: RipeMambaSpike, x: Tensor) -> list[Tensor]:
-    """Of every layer on the path chosen; where no operator fires it is the reference path."""
-    with SpikeRecorder() as recorder:
-        model.run(x)
-    if recorder.spikes:
-        return recorder.spikes
-    layers = model.run(x, observe=("spikes",)).observed.values()
-    return [spikes.flatten(3).transpose(2, 3) != 0 for spikes in layers]
-
-
-def share_of_flips(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Of all spikes and silences; not a number where the layers are not the same."""
-    if [one.shape for one in given] != [one.shape for one in expected]:
+def share_of_flips(given: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The share of all spikes and silences that differ; not a number where the layers are not the same."""
+    if {name: one.shape for name, one in given.items()} != {name: one.shape for name, one in expected.items()}:
         return float("nan")
-    flipped = sum(int((ours != theirs).sum()) for ours, theirs in zip(given, expected, strict=True))
-    return flipped / sum(one.numel() for one in expected)
+    flipped = sum(int((given[name] != one).sum()) for name, one in expected.items())
+    return flipped / sum(one.numel() for one in expected.values())
 
 
 def compare_training(

@@ -11,7 +11,7 @@ import torch
 
 from ripe_mambaspike.data.clip_cache import free_memory
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.models.memory import is_memory_error, size
+from ripe_mambaspike.models.memory import is_memory_error, readable_bytes
 
 MEBIBYTE = 1 << 20
 
@@ -79,7 +79,8 @@ def expect_memory(needed: int, device: torch.device, what: str) -> None:
     free = free_memory(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{what}: expected at least {size(needed)} of free memory on {device.type}, got {size(free)}; "
+            f"{what}: expected at least {readable_bytes(needed)} of free memory on {device.type}, "
+            f"got {readable_bytes(free)}; "
             "take a smaller batch, side or number of time steps",
             field="memory",
         )
@@ -97,7 +98,7 @@ def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
         if not is_memory_error(error):
             raise
         free = free_memory(device)
-        left = "" if free is None else f" with {size(free)} free"
+        left = "" if free is None else f" with {readable_bytes(free)} free"
         raise InputError(
             f"{what}: out of memory on {device.type}, {_requested(str(error))} more was requested{left}; "
             "take a smaller batch, side or number of time steps",
@@ -109,5 +110,5 @@ def _requested(message: str) -> str:
     if found := re.search(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)", message):
         return found[1]
     if found := re.search(r"tried to allocate (\d+) bytes", message):
-        return size(int(found[1]))
+        return readable_bytes(int(found[1]))
     return "an unknown amount"

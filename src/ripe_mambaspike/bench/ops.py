@@ -19,7 +19,9 @@ from ripe_mambaspike.nn.evaluation import choose_device
 from ripe_mambaspike.ops.backend import backend, implementation, kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 
-NEAR = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
+# Its product is rounded to bfloat16 before a neuron with decays up to 0.95 sums it over the steps.
+ENTER_FIRE_TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2}
 FLIPS = 1e-3  # of the spikes of one operator
 OPERATOR_NAMES = (
     "enter_fire",
@@ -93,14 +95,15 @@ def missing(case: Case, device: torch.device, precision: str) -> str | None:
 
 def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
     """Outputs and gradients of the smooth case against the reference in float32, and the hard case's spikes."""
+    allowed = (ENTER_FIRE_TOLERANCE if hard.operator == "enter_fire" else TOLERANCE)[precision]
     in_float32 = {name: t.float() if t.is_floating_point() else t for name, t in smooth.tensors.items()}
     with kernels("auto"):
         given, given_grads = _run(smooth, smooth.ours, smooth.tensors)
     with kernels("off"):
         expected, expected_grads = _run(smooth, smooth.reference, in_float32)
-    checks = [Check("output differs by", _worst(given, expected), NEAR[precision])]
+    checks = [Check("output differs by", _worst(given, expected), allowed)]
     if smooth.learned:
-        checks.append(Check("gradients differ by", _worst(given_grads, expected_grads), NEAR[precision]))
+        checks.append(Check("gradients differ by", _worst(given_grads, expected_grads), allowed))
     if hard.spikes and precision == "float32":
         with torch.no_grad(), kernels("auto"):
             ours = hard.ours(**hard.tensors)

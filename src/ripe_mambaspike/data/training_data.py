@@ -92,7 +92,7 @@ class TrainingData:
         binning = {name: value for name, value in asdict(self.settings).items() if name in kept}
         extra = [
             {
-                "set": extra.events.name,
+                "dataset": extra.events.name,
                 "root": str(extra.root),
                 "cut": extra.events.cut,
                 "store": extra.events.store.key,

@@ -25,18 +25,18 @@ MAX_SILENCE = 5.0  # seconds, while there is something to say
 MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many more as it has megabytes
 
 
-def main() -> None:
-    """Answer until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked decides
+def run_reader() -> None:
+    """Serve requests until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     out = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)  # what a package prints is no answer
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
-            serve(json.loads(line), out)
+            serve_request(json.loads(line), out)
 
 
-def serve(request: dict[str, Any], out: IO[bytes]) -> None:
+def serve_request(request: dict[str, Any], out: IO[bytes]) -> None:
     path = Path(request["path"])
     size = request["sensor_size"]
     try:
@@ -125,4 +125,4 @@ def bound_seconds(until: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_reader()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ripe_mambaspike.data.clips import EvalBatches
 from ripe_mambaspike.errors import WeightsError
+from ripe_mambaspike.inference.capture import CapturedShapes
 from ripe_mambaspike.inference.checkpoint_data import (
     data_settings_of,
     open_data_for,
@@ -77,7 +78,8 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]] = EvalBatches(split_of(data, split), EVAL_BATCH, target)
     if shuffle:
         batches = shuffled_steps(batches)
-    scores = evaluate_batches(model.to(target), batches, len(data.classes))
+    model = model.to(target)
+    scores = evaluate_batches(model, batches, len(data.classes), CapturedShapes(model).run)
     if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
         raise WeightsError(f"{folder}: logits: expected finite numbers, got others", field="logits", path=folder)
     return CheckpointEvaluation(

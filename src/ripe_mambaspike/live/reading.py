@@ -112,7 +112,7 @@ def read_bounded(
     return recording
 
 
-def main(arguments: list[str]) -> int:
+def run_reading_process(arguments: list[str]) -> int:
     """The reading process."""
     path, out = Path(arguments[0]), Path(arguments[1])
     warnings.simplefilter("ignore")  # they are part of the reply
@@ -134,4 +134,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(run_reading_process(sys.argv[1:]))

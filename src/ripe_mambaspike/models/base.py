@@ -12,7 +12,7 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.config import ModelConfig
 from ripe_mambaspike.models.cuda_graphs import RecordedPasses
 from ripe_mambaspike.models.labels import Labels
-from ripe_mambaspike.nn.hierarchy import make_classifier
+from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.modified import Modification, module_modification
 from ripe_mambaspike.nn.state import State
 
@@ -43,8 +43,8 @@ class PreparedWeights:
     """What was made from the weights for the fused operators, by device, precision and kind of kernels.
 
     An entry is used as long as every parameter and buffer is the same tensor, in the same version, at the same address
-    (see `models.fused.prepared`). Changes made through `tensor.data` have no version: after them call `model.eval()`,
-    which drops all entries, as `model.train()` and `model.to()` do.
+    (see `models.fused.prepared_plan`). Changes made through `tensor.data` have no version: after them call
+    `model.eval()`, which drops all entries, as `model.train()` and `model.to()` do.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Model(nn.Module):
             raise ConfigError(f"head: expected one that ends in a Linear, got a {type(last).__name__}", field="head")
         like = next(self.parameters())
         width = last.in_features if isinstance(last, nn.Linear) else self.num_features
-        fresh = make_classifier(width, num_classes).to(like.device, self.dtype)
+        fresh = linear_head(width, num_classes).to(like.device, self.dtype)
         if last is self.head:
             self.head = fresh
         else:

@@ -3,7 +3,7 @@
 `result.json`, which a training run leaves in its folder, holds the evaluation of its network on the test clips.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -74,17 +74,25 @@ def has_trivial_top5(num_classes: int) -> bool:
 
 
 @torch.no_grad()
-def evaluate_batches(model: Model, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> Evaluation:
-    """Batches of clips [B, T, 2, H, W] and labels [B], on the network's device."""
+def evaluate_batches(
+    model: Model,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    num_classes: int,
+    run: Callable[[Tensor], Output] | None = None,
+) -> Evaluation:
+    """Batches of clips [B, T, 2, H, W] and labels [B], on the network's device.
+
+    `run` is how the network is run, such as its captured form; by default `model.run`.
+    """
     confusion = np.zeros((num_classes, num_classes), np.int64)
     among_five, loss = 0, 0.0
     rates: Tensor | None = None
-    run: Any = model.run
+    run = run or model.run  # type: ignore[assignment]
     with evaluation(model), torch.autocast(next(model.parameters()).device.type, enabled=False):
         for x, y in batches:
             if not len(y):
                 continue
-            out: Output = run(x)
+            out = run(x)
             logits = clip_logits(out.logits)
             np.add.at(confusion, (y.cpu().numpy(), logits.argmax(-1).cpu().numpy()), 1)
             five = logits.topk(min(TOP_K, num_classes), -1).indices

@@ -1,8 +1,8 @@
 """RIPE-MambaSpike over the fused operators: the network of `models.ripe`, with the same results, states and names.
 
-`plan` puts the weights into the operators' form: folded, cast, transformed. In evaluation without gradients the model
-keeps its plans (`prepared`) until a weight changes. A network in training is planned anew for each pass, and gradients
-flow through the plan.
+`plan_network` puts the weights into the operators' form: folded, cast, transformed. In evaluation without gradients
+the model keeps its plans (`prepared_plan`) until a weight changes. A network in training is planned anew for each pass,
+and gradients flow through the plan.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from ripe_mambaspike.ops.tdm import tdm
 OBSERVABLE = frozenset({"spikes", "spike_counts", "attention"})  # what the operators keep; the rest is the reference's
 
 
-class Plan(NamedTuple):
+class NetworkPlan(NamedTuple):
     entry: tuple[Tensor, Tensor]  # scale and shift of the entry norm [T, 2], [1, 2] where all steps share them
     track_entry: Callable[[ForwardMode], None] | None  # with batch statistics: lets its running ones follow
     coefficients: tuple[Tensor | None, ...]  # of the filters before the stages' first convolutions
@@ -88,14 +88,14 @@ def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Names = ())
     return evaluating and OBSERVABLE.issuperset(observe) and kernels_cover(model, x, mode)
 
 
-def plan(model: Any, x: Tensor) -> Plan:
+def plan_network(model: Any, x: Tensor) -> NetworkPlan:
     """The plan for inputs like x: its device and precision decide. With batch statistics it is for x alone."""
     dtype = precision(x)
     entry = model.entry
     tracked = entry.training and isinstance(entry, TimeBatchNorm)
     read = len(model.stages) if model.config.bridge == "mr-s3a" else 1
     affine, track = _entry_of_batch(entry, x) if tracked else (affine_of(entry), None)
-    return Plan(
+    return NetworkPlan(
         affine,
         track,
         tuple(coefficient_of(stage.first_conv) for stage in model.stages),
@@ -118,7 +118,7 @@ class _Front(NamedTuple):
 
 
 def _run_stages(
-    planned: Plan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Names = ()
+    planned: NetworkPlan, x: Tensor, mode: ForwardMode, carried: Carried, keep_rates: bool, observe: Names = ()
 ) -> _Front:
     kept: list[Spikes] = []
     rates = []
@@ -157,7 +157,7 @@ def _run_stages(
 
 
 def run_fused(
-    planned: Plan,
+    planned: NetworkPlan,
     x: Tensor,
     mode: ForwardMode = HARD,
     token_indices: Tensor | None = None,
@@ -182,7 +182,7 @@ def run_fused(
 
 
 def run_front_end(
-    planned: Plan,
+    planned: NetworkPlan,
     x: Tensor,
     mode: ForwardMode = HARD,
     state: State | None = None,
@@ -201,7 +201,7 @@ def run_front_end(
     return FrontEnd(features, attention, rates, front.scores, compact(carried.final), front.observed)
 
 
-def run_tail(planned: Plan, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
+def run_tail(planned: NetworkPlan, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
     """Features and attention of `front_end` for a whole recording → tokens behind the hierarchy [B, T, k, d]."""
     with torch.autocast(features.device.type, enabled=False):
         rows = attention.permute(0, 1, 3, 4, 2)
@@ -209,29 +209,29 @@ def run_tail(planned: Plan, features: Tensor, attention: Tensor, token_indices: 
         return mix_tokens(planned.hierarchy, tokens)
 
 
-def run_head(planned: Plan, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+def run_head(planned: NetworkPlan, tokens: Tensor, pre_logits: bool = False) -> Tensor:
     """The head over the tokens of `run_tail`."""
     with torch.autocast(tokens.device.type, enabled=False):
         return apply_head(planned.hierarchy, tokens, pre_logits)
 
 
-def prepared(model: Any, x: Tensor) -> Plan:
+def prepared_plan(model: Any, x: Tensor) -> NetworkPlan:
     """The plan for inputs like x, made anew only where a weight has changed since the last one."""
     keeps = not torch.is_grad_enabled() and not model.entry.training
     if not keeps or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
-        return plan(model, x)
+        return plan_network(model, x)
     tensors = _tensors(model)
     try:
         versions = [*map(id, tensors), *(one._version for one in tensors), *(one.data_ptr() for one in tensors)]
     except RuntimeError:  # made in inference mode, or no memory of their own
-        return plan(model, x)
+        return plan_network(model, x)
     kept: PreparedWeights = model.prepared_weights
     key = (x.device, precision(x), backend(x, precision(x)))
     found = kept.entries.get(key)
     if found is not None and found[1] == versions:
         return found[2]
     with torch.inference_mode(False), torch.no_grad():
-        made = plan(model, x)
+        made = plan_network(model, x)
     kept.entries[key] = (tensors, versions, made)
     return made
 
@@ -270,7 +270,9 @@ def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tenso
     return (scale, shift), lambda mode: norm.track(mean, variance, count, mode)
 
 
-def _first_neuron(planned: Plan, level: int, x: Tensor, mode: ForwardMode, carried: Carried) -> FirstNeuronOutput:
+def _first_neuron(
+    planned: NetworkPlan, level: int, x: Tensor, mode: ForwardMode, carried: Carried
+) -> FirstNeuronOutput:
     """A stage's first neuron; in the first stage from events, through the entry norm and the temporal filter."""
     stage, coefficient = planned.stages[level], planned.coefficients[level]
     if level:

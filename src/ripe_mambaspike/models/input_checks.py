@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +75,7 @@ def check_state(state: State | None, x: Tensor, config: RipeConfig) -> None:
     if not state:
         return
     start = "stages.0.first_neuron."
-    kept = {name: tuple(value.shape) for name, value in state.items() if name.startswith(start)}
+    kept: dict[str, Any] = {name: tuple(value.shape) for name, value in state.items() if name.startswith(start)}
     expected = (x.shape[0], config.stage_channels[0], *config.grids(x.shape[3], x.shape[4])[0])
     for name, shape in (kept or {start + "membrane": None}).items():
         if shape != expected:

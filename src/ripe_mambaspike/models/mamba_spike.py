@@ -12,7 +12,7 @@ from ripe_mambaspike.models.config import MambaSpikeConfig
 from ripe_mambaspike.models.input_checks import check_input, nan_where_not_finite
 from ripe_mambaspike.nn.fused.coverage import layer_norm
 from ripe_mambaspike.nn.fused.hierarchy import run_block
-from ripe_mambaspike.nn.hierarchy import make_classifier
+from ripe_mambaspike.nn.hierarchy import linear_head
 from ripe_mambaspike.nn.mamba import BlockPlan, CausalConv1d, Mamba, inner_weights
 from ripe_mambaspike.nn.modified import Modification, find_modification, known
 from ripe_mambaspike.ops.backend import backend, log_once, precision
@@ -89,7 +89,7 @@ class MambaSpike(Model):
         self.input_proj = nn.Linear(config.channels[-1] * height * width, config.embed_dim)
         self.blocks = nn.ModuleList(PreNormMamba(config.embed_dim, config.conv_bias) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.embed_dim)
-        self.head = make_classifier(config.embed_dim, config.num_classes)
+        self.head = linear_head(config.embed_dim, config.num_classes)
 
     @property
     def num_features(self) -> int:

@@ -14,7 +14,12 @@ from ripe_mambaspike.models.fused import kernels_cover
 from ripe_mambaspike.nn.hierarchy import plan_levels
 from ripe_mambaspike.ops.backend import precision
 
-SAYINGS = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # PyTorch, CUDA and its libraries
+OUT_OF_MEMORY_PHRASES = (
+    "allocate memory",
+    "not enough memory",
+    "out of memory",
+    "ALLOC_FAILED",
+)  # PyTorch, CUDA and its libraries
 FLOAT32 = 4
 
 
@@ -81,10 +86,10 @@ def explain_model_memory(model: Any, x: Tensor, passes: int = 1, dtype: torch.dt
     except (RuntimeError, MemoryError) as error:
         if not is_memory_error(error):
             raise
-        raise explained(error, model, x, passes, dtype) from error
+        raise out_of_memory_error(error, model, x, passes, dtype) from error
 
 
-def explained(
+def out_of_memory_error(
     error: Exception, model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None
 ) -> MemoryNeededError:
     """What was asked for, about how much it needs and how much was left. Gradients count where they are on."""
@@ -96,9 +101,9 @@ def explained(
         itemsize = (dtype or precision(x)).itemsize
         needed = activation_bytes(model.config, x.shape, itemsize, training=training, passes=passes)
         about = "about" if kernels_cover(model, x) else "more than"  # the reference path keeps more
-        needs = f" needs {about} {size(needed)} beyond the weights and"
+        needs = f" needs {about} {readable_bytes(needed)} beyond the weights and"
     free = free_memory(x.device)
-    left = "" if free is None else f" with {size(free)} left"
+    left = "" if free is None else f" with {readable_bytes(free)} left"
     hint = "reduce the batch" if samples > 1 else "reduce the side or the number of steps"
     return MemoryNeededError(f"{asked}{needs} ran out of memory on {x.device.type}{left}; {hint}")
 
@@ -106,9 +111,9 @@ def explained(
 def is_memory_error(error: BaseException) -> bool:
     """Whether this says that memory ran out, in any of the words in use."""
     kinds = torch.OutOfMemoryError | MemoryError | MemoryNeededError
-    return isinstance(error, kinds) or any(words in str(error) for words in SAYINGS)
+    return isinstance(error, kinds) or any(words in str(error) for words in OUT_OF_MEMORY_PHRASES)
 
 
-def size(count: int) -> str:
+def readable_bytes(count: int) -> str:
     """Bytes for a reader."""
     return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 28 else f"{count / (1 << 20):.1f} MiB"

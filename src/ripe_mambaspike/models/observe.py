@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from torch import Tensor
 
-from ripe_mambaspike.models.ripe import FrontEnd, RipeMambaSpike
+from ripe_mambaspike.models.base import FrontEnd
+from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.state import State
 
-FLAT = 0.01  # of the step's mean |attention|; a place that differs by less counts as background
+MIN_CONTRAST = 0.01  # of the step's mean |attention|; a place that differs by less counts as background
 
 
 def by_layer(observed: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
@@ -48,4 +49,4 @@ def attention_contrast(attention: Tensor) -> Tensor:
     flat = attention.float().flatten(-2)
     contrast = (flat - flat.median(-1, keepdim=True).values).abs().mean(-2)
     level = flat.abs().mean((-2, -1)).unsqueeze(-1)
-    return contrast.where(contrast > FLAT * level, contrast * 0).unflatten(-1, attention.shape[-2:])
+    return contrast.where(contrast > MIN_CONTRAST * level, contrast * 0).unflatten(-1, attention.shape[-2:])

@@ -25,7 +25,7 @@ from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.files import earlier_versions, make_folder, read_regular, write_together
 from ripe_mambaspike.models.base import ARCHITECTURES, Model
 from ripe_mambaspike.models.config import Form, ModelConfig
-from ripe_mambaspike.models.described import difference_from_config, meta_copy, sync_num_classes
+from ripe_mambaspike.models.config_check import difference_from_config, meta_copy, sync_num_classes
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels, read_labels
 from ripe_mambaspike.models.old_names import CONFIG_FIELDS, rename_tensors
 from ripe_mambaspike.models.registry import build
@@ -39,7 +39,7 @@ VERSION = 2
 OLD_VERSION = 1  # fields and tensors have their earlier names (`models.old_names`)
 MAX_NAME = 1000  # characters of a network's name
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
-LARGEST_ITEM = 8  # bytes a number
+MAX_ITEM_BYTES = 8  # bytes a number
 HEADER_BYTES = 1024  # of a safetensors file for each tensor: its name, shape and place
 
 
@@ -186,8 +186,8 @@ def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> N
         raise WeightsError.expected("weights", "tensors of one floating-point precision", got, path=origin)
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
-            got = float(tensor[~tensor.isfinite()].flatten()[0])
-            raise WeightsError.expected(name, "finite numbers", str(got), path=origin)
+            bad = float(tensor[~tensor.isfinite()].flatten()[0])
+            raise WeightsError.expected(name, "finite numbers", str(bad), path=origin)
         if name.endswith("running_var") and bool((tensor < 0).any()):
             raise WeightsError.expected(name, "variances of at least 0", f"{float(tensor.min()):.3g}", path=origin)
 
@@ -208,7 +208,7 @@ def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | N
 
 def _most_bytes(model: Model, dtype: Any) -> int:
     """Of the weights of this network in the precision that its config says, and what describes them."""
-    width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else LARGEST_ITEM
+    width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else MAX_ITEM_BYTES
     tensors = model.state_dict().values()
     return sum(tensor.numel() for tensor in tensors) * width + (len(tensors) + 1) * HEADER_BYTES
 

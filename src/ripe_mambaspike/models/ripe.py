@@ -14,8 +14,9 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error, register_architecture
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fused import (
+    NetworkPlan,
     kernels_cover,
-    prepared,
+    prepared_plan,
     run_front_end,
     run_fused,
     run_head,
@@ -25,7 +26,7 @@ from ripe_mambaspike.models.fused import (
 from ripe_mambaspike.models.input_checks import check_input, check_observe, check_state, nan_where_not_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.attention import ATTENTIONS
-from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, Mixture, ProjectedMixture
+from ripe_mambaspike.nn.bridge import Bridge, FoldedMixture, ProjectedMixture, ScaleMixture
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.fused.coverage import PARTS, TABLE, WITH_DUAL_KERNELS
 from ripe_mambaspike.nn.hierarchy import Hierarchy, make_head
@@ -63,8 +64,15 @@ class RipeMambaSpike(Model):
         if not kernels_cover(self, x):
             return self.run(x).logits
         with explain_model_memory(self, x):
-            plan = prepared(self, x)
-            return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
+            plan = prepared_plan(self, x)
+            if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
+                return self._logits(plan, x)
+            with torch.inference_mode():  # whose operators cost less; the copy is a tensor like any other
+                logits = self._logits(plan, x)
+            return logits.clone()
+
+    def _logits(self, plan: NetworkPlan, x: Tensor) -> Tensor:
+        return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
@@ -75,7 +83,7 @@ class RipeMambaSpike(Model):
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Mean over the tokens of a step, then the head: [B, T, k, d] → [B, T, num_classes]."""
         if steps_covered(self, tokens, HARD):
-            return run_head(prepared(self, tokens), tokens, pre_logits)
+            return run_head(prepared_plan(self, tokens), tokens, pre_logits)
         pooled = tokens.mean(2)
         if not pre_logits:
             return self.head(pooled)
@@ -109,7 +117,7 @@ class RipeMambaSpike(Model):
         observe: Names = (),
     ) -> Output:
         if steps_covered(self, x, mode, observe) or (state is None and not observe and kernels_cover(self, x, mode)):
-            return run_fused(prepared(self, x), x, mode, token_indices, state=state, observe=observe)
+            return run_fused(prepared_plan(self, x), x, mode, token_indices, state=state, observe=observe)
         front = self.front_end(x, mode, state, observe=observe)
         if token_indices is None:
             token_indices = self.select(front.token_scores)
@@ -127,7 +135,7 @@ class RipeMambaSpike(Model):
         """Several passes over the same clips, all with the first one's tokens; weights are prepared once for all."""
         self._check_pass(x, None)
         with explain_model_memory(self, x, len(modes)):
-            planned = prepared(self, x) if kernels_cover(self, x, modes[0]) else None
+            planned = prepared_plan(self, x) if kernels_cover(self, x, modes[0]) else None
             outputs: list[Output] = []
             for mode in modes:
                 indices = outputs[0].token_indices if outputs else None
@@ -147,7 +155,7 @@ class RipeMambaSpike(Model):
         check_state(state, x, self.config)
         check_observe(observe)
         if steps_covered(self, x, mode, observe):
-            return run_front_end(prepared(self, x), x, mode, state, first_step, observe)
+            return run_front_end(prepared_plan(self, x), x, mode, state, first_step, observe)
         return self.reference_front_end(x, mode, state, first_step, observe)
 
     def reference_front_end(
@@ -182,7 +190,7 @@ class RipeMambaSpike(Model):
 
     def _tail(self, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
         if steps_covered(self, attention, HARD):
-            return run_tail(prepared(self, attention), features, attention, token_indices)
+            return run_tail(prepared_plan(self, attention), features, attention, token_indices)
         return self.hierarchy(self.bridge(features, attention, token_indices))
 
     def select(self, token_scores: Tensor | None) -> Tensor | None:
@@ -280,7 +288,7 @@ def _stage(config: RipeConfig, level: int) -> SpikingStage:
     )
 
 
-def _mixture(config: RipeConfig) -> Mixture:
+def _mixture(config: RipeConfig) -> ScaleMixture:
     scales = config.stage_channels if config.bridge == "mr-s3a" else config.stage_channels[-1:]
     kind = ProjectedMixture if config.form == "training" else FoldedMixture
     return kind(scales, config.embed_dims[0])

@@ -22,7 +22,7 @@ from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates, leaky_r
 from ripe_mambaspike.ops.shapes import packed
 
 
-def pooled_rates(
+def rates_on_grid(
     spikes: Tensor,
     grid: tuple[int, int],
     initial_state: State | None = None,
@@ -48,7 +48,7 @@ def _rows(x: Tensor) -> Tensor:
     return packed(x) if torch.compiler.is_exporting() else x
 
 
-class Mixture(nn.Module):
+class ScaleMixture(nn.Module):
     """The scales and the weights they are mixed with; a single scale needs no weight."""
 
     def __init__(self, scales: Iterable[nn.Module]) -> None:
@@ -109,7 +109,7 @@ PROJECTIONS = known(
 )
 
 
-class ProjectedMixture(Mixture):
+class ProjectedMixture(ScaleMixture):
     """The training form: one projection a scale. Rates [B·T, 2C_i, h, w] → [B·T, d, h, w]."""
 
     def __init__(self, channels: tuple[int, ...], width: int) -> None:
@@ -145,7 +145,7 @@ class FoldedProjection(nn.Module):
         return self.weight, self.scale, self.shift
 
 
-class FoldedMixture(Mixture):
+class FoldedMixture(ScaleMixture):
     """The deployed form: norms and mixing weights are folded into the kernels, all scales are one convolution."""
 
     def __init__(self, channels: tuple[int, ...], width: int) -> None:
@@ -161,7 +161,7 @@ class FoldedMixture(Mixture):
 class Bridge(nn.Module):
     """Pool to rates, mix the scales, normalize; then, for the positions kept, add the projected attention map."""
 
-    def __init__(self, mixture: Mixture, attention_channels: int, width: int, decay: float | None = None) -> None:
+    def __init__(self, mixture: ScaleMixture, attention_channels: int, width: int, decay: float | None = None) -> None:
         super().__init__()
         self.mixture = mixture
         self.decay = decay  # of the leaky rates of a causal network; None for cumulative ones
@@ -177,10 +177,11 @@ class Bridge(nn.Module):
         first_step: Step = 0,
     ) -> tuple[Tensor, State]:
         """The normalized mixture on the last grid, [B, T, N, d] in raster order."""
-        rates, final = [], {}
+        rates: list[Tensor] = []
+        final: State = {}
         for scale, fired in enumerate(spikes):
             name = f"rates.{scale}"
-            rate, left = pooled_rates(fired, grid, below(initial_state, name), self.decay, first_step)
+            rate, left = rates_on_grid(fired, grid, below(initial_state, name), self.decay, first_step)
             rates.append(rate.flatten(0, 1))
             final |= prefixed(name, left)
         features = self.norm(_rows(self.mixture(rates, mode).flatten(2).transpose(1, 2)))

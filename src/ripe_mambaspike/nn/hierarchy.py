@@ -131,7 +131,7 @@ class Hierarchy(nn.Module):
         return tokens
 
 
-def make_classifier(width: int, num_classes: int) -> nn.Module:
+def linear_head(width: int, num_classes: int) -> nn.Module:
     """The last layer: a Linear, or an Identity for embeddings."""
     return nn.Linear(width, num_classes) if num_classes else nn.Identity()
 
@@ -139,7 +139,5 @@ def make_classifier(width: int, num_classes: int) -> nn.Module:
 def make_head(width: int, num_classes: int, hidden: int | None) -> nn.Module:
     """A Linear, or with `hidden` Linear → LayerNorm → GELU → Linear."""
     if hidden is None:
-        return make_classifier(width, num_classes)
-    return nn.Sequential(
-        nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), make_classifier(hidden, num_classes)
-    )
+        return linear_head(width, num_classes)
+    return nn.Sequential(nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), linear_head(hidden, num_classes))

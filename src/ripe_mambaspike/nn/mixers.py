@@ -23,7 +23,12 @@ TAPS = 7
 MIXERS = Registry("mixer")
 register_mixer = MIXERS.register
 register_mixer("mamba")(BidirectionalMamba)
-register_mixer("flat")(BidirectionalMamba)  # one width, no pooling: see `nn.hierarchy.plan_levels`
+
+
+@register_mixer("flat")
+def flat_mamba(width: int) -> nn.Module:
+    """Mamba at one width without pooling; see `nn.hierarchy.plan_levels`."""
+    return BidirectionalMamba(width)
 
 
 @register_mixer("none")

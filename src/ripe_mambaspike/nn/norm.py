@@ -151,7 +151,7 @@ class TimeBatchNorm(_Statistics):
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
         if not self.training and not mode.literal:
-            rows = (select_steps(value, first_step, x.shape[1]) for value in self.scale_and_shift())
+            rows: Any = (select_steps(value, first_step, x.shape[1]) for value in self.scale_and_shift())
             return affine_over_time(x, *(value.to(self.weight.dtype) for value in rows))
         if not isinstance(first_step, int):
             raise InputError(
@@ -198,8 +198,8 @@ class TimeAffine(nn.Module):
         self.shift = nn.Parameter(torch.zeros(steps, channels))
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, first_step: Step = 0) -> Tensor:
-        scale, shift = (select_steps(value, first_step, x.shape[1]) for value in (self.scale, self.shift))
-        return affine_over_time(x, scale, shift)
+        rows: Any = (select_steps(value, first_step, x.shape[1]) for value in (self.scale, self.shift))
+        return affine_over_time(x, *rows)
 
 
 class SharedAffine(TimeAffine):

@@ -4,7 +4,6 @@ Glossary (symbol in the paper: word here): T steps, C channels, N = H·W positio
 `spikes`, λ `coefficient`, A `attention`, γ `gain`; Δ `delta`, A `decay`, B `input_weight`, C `output_weight`.
 """
 
-from ripe_mambaspike.ops.mamba_inner.reference import mamba
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention, ds_mpa, positive_feature
 from ripe_mambaspike.ops.neurons import csilif, lif, silif
@@ -17,7 +16,6 @@ __all__ = [
     "cumulative_rates",
     "ds_mpa",
     "lif",
-    "mamba",
     "positive_feature",
     "selective_scan",
     "shift",

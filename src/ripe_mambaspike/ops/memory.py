@@ -4,7 +4,7 @@ import ctypes
 import platform
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of the C library's options
-LARGEST_KEPT = 32 * 2**20  # the most it accepts as MMAP_THRESHOLD
+MAX_MMAP_THRESHOLD = 32 * 2**20  # the most it accepts as MMAP_THRESHOLD
 
 
 def keep_freed_memory(kept: int = 2**30) -> bool:
@@ -16,4 +16,4 @@ def keep_freed_memory(kept: int = 2**30) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(TRIM_THRESHOLD, kept))
+    return bool(mallopt(MMAP_THRESHOLD, MAX_MMAP_THRESHOLD) and mallopt(TRIM_THRESHOLD, kept))

@@ -23,7 +23,8 @@ from ripe_mambaspike.data.clips import Clips, TrainBatches
 from ripe_mambaspike.data.settings import resolved_grid
 from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
-from ripe_mambaspike.files import atomic_folder, commit
+from ripe_mambaspike.files import commit
+from ripe_mambaspike.folders import atomic_folder
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.labels import BEST, LAST, Labels

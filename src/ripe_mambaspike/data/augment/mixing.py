@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number, check_whole
-from ripe_mambaspike.data.augment.draws import draw_integer, draw_uniform, symmetric_beta
+from ripe_mambaspike.data.augment.draws import draw_integer, symmetric_beta, uniform_draws
 from ripe_mambaspike.errors import InputError
 
 MAX_ALPHA = 1000.0  # beyond, λ is 1/2 for all purposes
@@ -133,7 +133,7 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
     """A box that would leave the share `kept` of the frame, centred on any pixel and clipped at the border."""
     scale = math.sqrt(1 - kept)
     tall, wide = round(height * scale), round(width * scale)
-    chance = draw_uniform(2, generator=generator)
+    chance = uniform_draws(2, generator=generator)
     top = int(draw_integer(chance[0], height - 1)) - tall // 2
     left = int(draw_integer(chance[1], width - 1)) - wide // 2
     return Box(max(top, 0), min(top + tall, height), max(left, 0), min(left + wide, width))
@@ -141,7 +141,7 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
 
 def _draw(samples: int, probability: float, alpha: float, generator: torch.Generator) -> tuple[bool, Tensor, float]:
     """Whether the batch is hit, the partners [B] and λ: all drawn in any case, so that luck moves no later draw."""
-    hit = bool(draw_uniform(1, generator=generator) < probability)
+    hit = bool(uniform_draws(1, generator=generator) < probability)
     partners = torch.randperm(samples, generator=generator)
     return hit, partners, symmetric_beta(alpha, generator)
 

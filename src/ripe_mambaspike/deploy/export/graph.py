@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ripe_mambaspike.deploy.export.prepare import prepare
+from ripe_mambaspike.deploy.export.prepare import prepare_for_export
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
 from ripe_mambaspike.models.registry import build
@@ -65,7 +65,7 @@ def make_graph(
     """
     if min(height, width) < MIN_SIDE:
         raise ConfigError(f"in_size: expected at least {MIN_SIDE}×{MIN_SIDE}, got {height}×{width}", field="in_size")
-    prepared = prepare(model, stored)
+    prepared = prepare_for_export(model, stored)
     config = prepared.config
     graph_kinds(config, (kind,))
     most = config.max_time_steps

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.models.described import sync_num_classes
+from ripe_mambaspike.models.config_check import sync_num_classes
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.nn.neurons import ConstantsNeuron
@@ -51,7 +51,7 @@ class _Expanded(nn.Module):
         return (wide if self.scale is None else wide * self.scale).to(self.dtype)
 
 
-def prepare(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
+def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
     """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
     model = require_form(model, "export", "deployed")
     _require_exportable(model)

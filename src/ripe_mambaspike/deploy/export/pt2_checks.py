@@ -64,7 +64,7 @@ def map_of(key: Check, inner: Check) -> Check:
     return check
 
 
-def record(fields: Mapping[str, Check], defaults: Mapping[str, Any] | None = None) -> Check:
+def object_of(fields: Mapping[str, Check], defaults: Mapping[str, Any] | None = None) -> Check:
     """Exactly these fields; those with a default may be missing, and others may be there only if they are empty."""
 
     def check(value: Any, field: str) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from ripe_mambaspike.deploy.export.pt2_checks import (
     map_of,
     matching,
     natural,
+    object_of,
     one_of,
     optional,
     real,
-    record,
 )
 
 # The operators that a file may call without `--trust`: those that the graphs of this package are made of. Each computes
@@ -111,17 +111,17 @@ def first_call(value: Any, field: str) -> list[Any]:
 
 
 EMPTY_LIST, EMPTY_MAP = list_of(any_of()), map_of(any_of(), any_of())
-DEVICE = record({"type": any_of("cpu"), "index": any_of(None)})
+DEVICE = object_of({"type": any_of("cpu"), "index": any_of(None)})
 FIXED_SIZE = one_of({"as_int": natural})
 HINT = optional(one_of({"as_int": int64}))
-SIZE = one_of({"as_int": int64, "as_expr": record({"expr_str": expression, "hint": HINT}, {"hint": None})})
-NAMED = record({"name": name})
+SIZE = one_of({"as_int": int64, "as_expr": object_of({"expr_str": expression, "hint": HINT}, {"hint": None})})
+NAMED = object_of({"name": name})
 SIZE_ARGUMENT = one_of({"as_name": name, "as_int": int64})
 
 
 def _tensor(side: Check) -> Check:
     fields = {"dtype": any_of(*SCALARS), "sizes": list_of(side), "requires_grad": flag, "device": DEVICE}
-    return record({**fields, "strides": list_of(side), "storage_offset": side, "layout": any_of(7)})
+    return object_of({**fields, "strides": list_of(side), "storage_offset": side, "layout": any_of(7)})
 
 
 TENSOR, FIXED_TENSOR = _tensor(SIZE), _tensor(FIXED_SIZE)
@@ -147,11 +147,11 @@ ARGUMENT = one_of(
     }
 )
 ARGUMENT_NAME = matching(re.compile(r"[A-Za-z0-9_]{0,80}", re.ASCII), "a name")  # looked up among the operator's own
-NODE = record(
+NODE = object_of(
     {
         "target": any_of(*OPERATORS),
         "inputs": list_of(
-            record({"name": ARGUMENT_NAME, "arg": ARGUMENT, "kind": any_of(None, 0, 1, 2)}, {"kind": None})
+            object_of({"name": ARGUMENT_NAME, "arg": ARGUMENT, "kind": any_of(None, 0, 1, 2)}, {"kind": None})
         ),
         "outputs": list_of(ARGUMENT),
         "metadata": left_out({}),
@@ -160,7 +160,7 @@ NODE = record(
     },
     {"metadata": {}, "is_hop_single_tensor_return": None, "name": None},
 )
-GRAPH = record(
+GRAPH = object_of(
     {
         "inputs": list_of(one_of({"as_tensor": NAMED})),
         "outputs": list_of(one_of({"as_tensor": NAMED})),
@@ -175,26 +175,26 @@ GRAPH = record(
     {"is_single_tensor_return": False, "custom_obj_values": {}, "sym_float_values": {}},
 )
 FULL_NAME = matching(DOTTED, "names joined by dots")
-ONE_TENSOR = record({"arg": one_of({"as_tensor": NAMED})})
-SIGNATURE = record(
+ONE_TENSOR = object_of({"arg": one_of({"as_tensor": NAMED})})
+SIGNATURE = object_of(
     {
         "input_specs": list_of(
             one_of(
                 {
                     "user_input": ONE_TENSOR,
-                    "parameter": record({"arg": NAMED, "parameter_name": FULL_NAME}),
-                    "buffer": record({"arg": NAMED, "buffer_name": FULL_NAME, "persistent": flag}),
-                    "tensor_constant": record({"arg": NAMED, "tensor_constant_name": FULL_NAME}),
+                    "parameter": object_of({"arg": NAMED, "parameter_name": FULL_NAME}),
+                    "buffer": object_of({"arg": NAMED, "buffer_name": FULL_NAME, "persistent": flag}),
+                    "tensor_constant": object_of({"arg": NAMED, "tensor_constant_name": FULL_NAME}),
                 }
             )
         ),
         "output_specs": list_of(one_of({"user_output": ONE_TENSOR})),
     }
 )
-CALL = record(
+CALL = object_of(
     {
         "fqn": any_of(""),
-        "signature": record(
+        "signature": object_of(
             {
                 "inputs": EMPTY_LIST,
                 "outputs": EMPTY_LIST,
@@ -206,9 +206,9 @@ CALL = record(
         ),
     }
 )
-PROGRAM = record(
+PROGRAM = object_of(
     {
-        "graph_module": record(
+        "graph_module": object_of(
             {
                 "graph": GRAPH,
                 "signature": SIGNATURE,
@@ -219,8 +219,8 @@ PROGRAM = record(
             {"metadata": {}, "treespec_namedtuple_fields": {}},
         ),
         "opset_version": map_of(any_of("aten"), natural),
-        "range_constraints": map_of(looked_up, record({"min_val": optional(int64), "max_val": optional(int64)})),
-        "schema_version": record({"major": natural, "minor": natural}),
+        "range_constraints": map_of(looked_up, object_of({"min_val": optional(int64), "max_val": optional(int64)})),
+        "schema_version": object_of({"major": natural, "minor": natural}),
         "verifiers": list_of(any_of("TRAINING", "ATEN")),
         "torch_version": matching(re.compile(r"[0-9A-Za-z.+<=_-]{1,80}", re.ASCII), "a version"),
         "guards_code": left_out([]),  # source that PyTorch executes; it compares sizes, which the operators do too
@@ -237,4 +237,4 @@ def payload(file: str) -> Check:
         "use_pickle": any_of(False),
         "tensor_meta": FIXED_TENSOR,
     }
-    return record({"config": map_of(FULL_NAME, record(entry))})
+    return object_of({"config": map_of(FULL_NAME, object_of(entry))})

@@ -3,8 +3,8 @@
     @register_export("onnx")
     class OnnxFormat(GraphFormat):
         suffix = ".onnx"
-        def save(self, graph, path, *, dynamic=True, opset=None): ...
-        def load(self, path, *, data=None, trust=False): ...
+        def encode(self, graph, *, dynamic, opset) -> bytes: ...
+        def decode(self, data, path, *, trust) -> Runner: ...
 
 Files in `deploy/export/formats/` are found by themselves; any other module registers its format when it is imported.
 """
@@ -19,7 +19,8 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph
+from ripe_mambaspike.deploy.export.common import read_file, require_trust, write_whole
+from ripe_mambaspike.deploy.export.graph import GRAPH_KINDS, Graph, graph_kinds, make_graph, refuse_dynamic
 from ripe_mambaspike.deploy.export.manifest import GraphFile, describe_file
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -87,6 +88,9 @@ class ExportFormat:
             raise _refused("weights", f"{', '.join(self.weight_formats)} with --to {self.name}", options.weights)
         if options.opset is not None:
             self.check_opset(options.opset)
+        self._require_available()
+
+    def _require_available(self) -> None:
         if reason := self.unavailable_reason():
             raise ConfigError(f"to: {reason}", field="to")
 
@@ -118,13 +122,28 @@ class GraphFormat(ExportFormat):
     suffix: str
     has_graphs = True
 
-    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
-        """Write a graph; with `dynamic` the batch and the size stay free."""
+    def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
+        """The graph as a file; with `dynamic` the batch and the size stay free."""
         raise NotImplementedError
+
+    def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
+        """The graph of a file's content, ready to run; `path` is for errors."""
+        raise NotImplementedError
+
+    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
+        """Write a graph; the file appears whole or not at all."""
+        if opset is not None:
+            self.check_opset(opset)
+        self._require_available()
+        if dynamic and self.static_only:
+            refuse_dynamic(graph, self.name)
+        write_whole(path, self.encode(graph, dynamic=dynamic, opset=opset))
 
     def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
         """Load a graph; `data` is the file's content where it was read before."""
-        raise NotImplementedError
+        require_trust(path, self.carries_code, trust)
+        self._require_available()
+        return self.decode(read_file(path) if data is None else data, path, trust=trust)
 
     def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
         options, files = request.options, []

@@ -8,7 +8,7 @@ from ripe_mambaspike.deploy.export.manifest import MANIFEST, Manifest, read_mani
 from ripe_mambaspike.deploy.export.registry import ExportOptions, ExportRequest, export_format
 from ripe_mambaspike.deploy.fuse import fuse
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError, WeightsError
-from ripe_mambaspike.files import atomic_folder
+from ripe_mambaspike.folders import atomic_folder
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels, save_labels
 from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE

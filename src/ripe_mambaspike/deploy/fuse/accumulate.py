@@ -30,7 +30,7 @@ from ripe_mambaspike.models.stored import MAX_INT8
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.repconv import DualKernelConv
 from ripe_mambaspike.nn.state import State
-from ripe_mambaspike.ops.sparse_conv import accumulate_conv, prepared
+from ripe_mambaspike.ops.sparse_conv import accumulate_conv, arranged_weights
 
 Sums = Literal["float64", "float32", "int8"]
 SUM_BITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
@@ -66,7 +66,7 @@ class AccumulatingConv(nn.Module):
             bias, step = _in_steps(bias, step).to(torch.int32), step.to(bias.dtype)
         for name, value in {"now": now, "before": before, "bias": bias, "step": step}.items():
             self.register_buffer(name, value, persistent=False)
-        self.table = prepared(now, before)
+        self.table = arranged_weights(now, before)
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, initial_state: State | None = None) -> tuple[Tensor, State]:
         """Spikes [B, T, C_in, H, W] → [B, T, C, H', W'], in the input's precision.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.models.base import FrontEnd
-from ripe_mambaspike.models.fused import kernels_cover, prepared, run_front_end, run_head, run_tail
+from ripe_mambaspike.models.fused import kernels_cover, prepared_plan, run_front_end, run_head, run_tail
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.state import State
 
@@ -57,7 +57,7 @@ class WindowBatch:
         ]
         self.device = next(model.parameters()).device
         with torch.no_grad():
-            self._plan = prepared(model, torch.empty((1, 1, 2, *grid), dtype=model.dtype, device=self.device))
+            self._plan = prepared_plan(model, torch.empty((1, 1, 2, *grid), dtype=model.dtype, device=self.device))
         self._states: list[tuple[State, int] | None] = [None] * rows  # the state of a batch, and the window's row in it
         self._kept: State = {}  # what `output` needs: features and attention [rows, T, ...], and spikes so far
 

@@ -199,7 +199,9 @@ def run_stage(
         (fired, out, attention), left = attend_fire(
             potential,
             spikes,
-            *current,
+            current.values,
+            current.scale,
+            current.shift,
             plan.attention,
             plan.second_neuron,
             next_coefficient,

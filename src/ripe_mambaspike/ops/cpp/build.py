@@ -38,7 +38,7 @@ class _BuildError(Exception):
 
 
 def library() -> ctypes.CDLL:
-    """The loaded operators. Raises RuntimeError where `why_not` has a reason."""
+    """The loaded operators. Raises RuntimeError where `unavailable_reason` has a reason."""
     found = _loaded()
     if isinstance(found, str):
         raise RuntimeError(f"the CPU operators cannot be used: {found}")

@@ -86,7 +86,7 @@ def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, x.to(shift.dtype), scale)
 
 
-def empty_outputs(i: EnterFireInputs) -> tuple[Tensor, ...]:
+def empty_enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     """All outputs, to be filled."""
     samples, steps, _, height, width = i.x.shape
     shape = (samples, steps, -(-height // 2), -(-width // 2), i.kernel.shape[0])
@@ -95,4 +95,4 @@ def empty_outputs(i: EnterFireInputs) -> tuple[Tensor, ...]:
     return spikes, potential, operand, *empty_finals(i, operand)
 
 
-Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_outputs)
+Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_enter_fire)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_outputs
+from ripe_mambaspike.ops.enter_fire import EnterFireInputs, empty_enter_fire
 from ripe_mambaspike.ops.norm_fire import PARAMETERS
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous, neuron_state, next_power_of_2
@@ -179,7 +179,7 @@ def _enter_fire_kernel(
     store_final(final_spikes, owned, last_spike, written)
 
 
-def block_for(positions: int, dtype: torch.dtype) -> tuple[int, int]:
+def entry_block(positions: int, dtype: torch.dtype) -> tuple[int, int]:
     """(positions, warps) of a program: one warp where there is work for all, and tensor cores for its products."""
     if dtype.itemsize == 2:
         return (16, 1) if positions >= BUSY_POSITIONS else (16, 4)
@@ -188,12 +188,12 @@ def block_for(positions: int, dtype: torch.dtype) -> tuple[int, int]:
 
 def enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     x, kernel = i.x.contiguous(), i.kernel
-    outputs = empty_outputs(i)
+    outputs = empty_enter_fire(i)
     spikes, potential, operand, *finals = outputs
     samples, steps, _, height, width = x.shape
     rows, columns = -(-height // 2), -(-width // 2)
     channels = kernel.shape[0]
-    block, warps = block_for(samples * rows * columns, kernel.dtype)
+    block, warps = entry_block(samples * rows * columns, kernel.dtype)
     wide = min(32, max(16, next_power_of_2(channels)))
     grid = (samples * ceil_div(rows * columns, block), ceil_div(channels, wide))
     taps = kernel.permute(0, 2, 3, 1).contiguous()  # [C, tap, polarity]

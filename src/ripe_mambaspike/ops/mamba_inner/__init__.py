@@ -71,7 +71,7 @@ def mamba_inner(
     return out, MambaState(torch.cat((before.to(recent.dtype), recent), 1)[:, recent.shape[1] :], ssm)
 
 
-def empty_outputs(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
+def empty_mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
     """Both outputs, to be filled."""
     batch, length, directions, width = i.inputs.shape
     dtype = torch.float64 if i.inputs.dtype == torch.float64 else torch.float32
@@ -83,7 +83,7 @@ Operator(
     "mamba_inner",
     MambaInnerInputs,
     ("out", "final_ssm"),
-    empty_outputs,
+    empty_mamba_inner,
     gradients=("inputs", *InnerWeights._fields),
     state=("conv_state", "ssm_state", "output_final_state"),
 )

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.cpp.build import library
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
-from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs, empty_outputs
+from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs, empty_mamba_inner
 from ripe_mambaspike.ops.operator import nothing_like
 
 
 def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
     kernel = _Call(i)
     u, proj = kernel.projected()
-    out, ssm = empty_outputs(i)
+    out, ssm = empty_mamba_inner(i)
     kernel("mamba_scan", kernel.inputs, u, proj, *kernel.scan_weights, *_plain(i.ssm_state), out, or_null(ssm))
     return out, ssm
 

@@ -1,6 +1,6 @@
-"""Mamba-1 over a token sequence in one direction, and the fused operator in plain PyTorch."""
+"""The inside of a Mamba block in plain PyTorch."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -8,21 +8,6 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, MambaInnerInputs, MambaState
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
-from ripe_mambaspike.ops.shapes import at_least_float32
-
-
-class MambaWeights(NamedTuple):
-    """The parameters of mamba_ssm's `Mamba`: E inner channels, R rank of the step projection, N states, K taps."""
-
-    in_proj: Tensor  # [2E, d]
-    conv1d_weight: Tensor  # [E, K]
-    conv1d_bias: Tensor | None  # [E]
-    x_proj: Tensor  # [R + 2N, E]
-    dt_proj: Tensor  # [E, R]
-    dt_bias: Tensor  # [E]
-    A_log: Tensor  # [E, N]
-    D: Tensor  # [E]
-    out_proj: Tensor  # [d, E]
 
 
 def causal_conv(
@@ -39,14 +24,6 @@ def causal_conv(
     for tap in range(1, taps):
         out = torch.addcmul(out, padded[:, tap : tap + length], weight[:, tap])
     return (out if bias is None else out + bias), padded[:, length:]
-
-
-def mamba(x: Tensor, weights: MambaWeights, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
-    """x [B, L, d] → (y [B, L, d], final state)."""
-    decay = -torch.exp(at_least_float32(weights.A_log))
-    inner = InnerWeights(*weights[1:6], decay, weights.D)
-    y, state = _inner(F.linear(x, weights.in_proj), inner, initial_state)
-    return F.linear(y, weights.out_proj), state
 
 
 def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor | None]:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs, empty_outputs
-from ripe_mambaspike.ops.mamba_inner.triton_conv import convolve, convolve_backward
+from ripe_mambaspike.ops.mamba_inner import MambaInnerInputs, empty_mamba_inner
+from ripe_mambaspike.ops.mamba_inner.triton_conv import convolve_backward, convolve_tokens
 from ripe_mambaspike.ops.mamba_inner.triton_scan import ScanInputs, groups_of, scan, scan_backward
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import Sizes, cut_of, sizes_of
 
@@ -17,7 +17,7 @@ def mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
         out, ssm = mamba_inner(i._replace(inputs=i.inputs.float(), x_proj=i.x_proj.float()))
         return out.to(i.inputs.dtype), ssm
     sizes = sizes_of(i.inputs, i.conv1d_weight, i.dt_proj, i.A)
-    ssm = empty_outputs(i)[1]
+    ssm = empty_mamba_inner(i)[1]
     states = (None if i.ssm_state is None else i.ssm_state.contiguous(), ssm if i.output_final_state else None)
     return scan(_given(i, sizes), sizes, cut_of(sizes), *states), ssm
 
@@ -66,6 +66,6 @@ def _given(i: MambaInnerInputs, sizes: Sizes) -> ScanInputs:
     """What the scan reads: the convolution and its projection come first."""
     inputs = i.inputs.contiguous()
     before = None if i.conv_state is None else i.conv_state.to(inputs.dtype).contiguous()
-    u = convolve(inputs, i.conv1d_weight, i.conv1d_bias, sizes, before)
+    u = convolve_tokens(inputs, i.conv1d_weight, i.conv1d_bias, sizes, before)
     proj = torch.bmm(u.view(sizes.directions, -1, sizes.channels), i.x_proj.transpose(1, 2))
     return ScanInputs(u, proj, inputs, i.dt_proj, i.dt_bias, i.A, i.D)

@@ -11,7 +11,7 @@ ELEMENTS = 2048  # of a tile
 SEGMENT = 256  # tokens whose gradients a program sums
 
 
-def convolve(
+def convolve_tokens(
     inputs: Tensor, conv: Tensor, conv_bias: Tensor | None, sizes: Sizes, before: Tensor | None = None
 ) -> Tensor:
     """u = silu(convolution of the inner half) [D, B, L, E]; before: the K − 1 inputs before the first [B, K − 1, E]."""

@@ -9,7 +9,7 @@ from ripe_mambaspike.ops.mamba_inner.triton_scan_backward import costates_kernel
 from ripe_mambaspike.ops.mamba_inner.triton_scan_forward import hand_over_kernel, outputs_kernel, walk_kernel
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import (
     LANES,
-    Cut,
+    ChunkPlan,
     Sizes,
     backward_tile,
     forward_held,
@@ -50,7 +50,11 @@ def groups_of(sizes: Sizes) -> int:
 
 
 def scan(
-    given: ScanInputs, sizes: Sizes, cut: Cut, initial_state: Tensor | None = None, final_state: Tensor | None = None
+    given: ScanInputs,
+    sizes: Sizes,
+    cut: ChunkPlan,
+    initial_state: Tensor | None = None,
+    final_state: Tensor | None = None,
 ) -> Tensor:
     """y·silu(gate) [B, L, D, E]. States [D·B, E, N] float32: the initial one is read, the final one filled."""
     lanes = forward_lanes(sizes)
@@ -80,7 +84,7 @@ def scan(
     return out
 
 
-def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: Sizes, cut: Cut) -> ScanGradients:
+def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: Sizes, cut: ChunkPlan) -> ScanGradients:
     """Fill the gate half of grad_inputs; all other gradients. grad [B, L, D, E]."""
     groups = groups_of(sizes)
     blocks, many = sizes.blocks(groups), cut.chunks > 1
@@ -141,7 +145,7 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
 
 
 def _starts(
-    given: ScanInputs, sizes: Sizes, cut: Cut, lanes: int, tile: int, initial_state: Tensor | None = None
+    given: ScanInputs, sizes: Sizes, cut: ChunkPlan, lanes: int, tile: int, initial_state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """What every chunk starts from [D·B, M, N, E], and the sum of its steps [D·B, M, E]."""
     leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
@@ -150,7 +154,7 @@ def _starts(
     return _handed_over(leaves, sums, given.decay, sizes, cut, initial_state), sums
 
 
-def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: Cut) -> Tensor:
+def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: ChunkPlan) -> Tensor:
     """The gradient that reaches every chunk's last state from the chunks after it [D·B, M, N, E]."""
     leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
     costates_kernel[(sizes.blocks() * cut.chunks, sizes.sequences)](
@@ -180,7 +184,7 @@ def _walk(
     states: Tensor,
     sums: Tensor,
     sizes: Sizes,
-    cut: Cut,
+    cut: ChunkPlan,
     tile: int,
     samples: tuple[int, int],
     tiles: int = 0,
@@ -216,7 +220,7 @@ def _handed_over(
     sums: Tensor,
     decay: Tensor,
     sizes: Sizes,
-    cut: Cut,
+    cut: ChunkPlan,
     initial_state: Tensor | None = None,
     *,
     reverse: bool = False,

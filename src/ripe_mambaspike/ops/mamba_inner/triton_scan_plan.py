@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
         return ceil_div(self.channels, lanes * groups)
 
 
-class Cut(NamedTuple):
+class ChunkPlan(NamedTuple):
     chunk: int  # tokens, a multiple of every tile
     chunks: int
 
@@ -70,7 +70,7 @@ def forward_lanes(sizes: Sizes) -> int:
     return lanes
 
 
-def forward_held(sizes: Sizes, cut: Cut) -> int:
+def forward_held(sizes: Sizes, cut: ChunkPlan) -> int:
     """States a thread of the forward pass holds: many where few programs must hide what they wait for."""
     programs = sizes.sequences * sizes.blocks(lanes=forward_lanes(sizes)) * cut.chunks
     return 2 * STATES_PER_THREAD if programs <= RESIDENT_PROGRAMS else STATES_PER_THREAD
@@ -85,7 +85,7 @@ def backward_tile(states: int) -> int:
     return max(2, min(8, 32 // states))
 
 
-def cut_of(sizes: Sizes, groups: int | None = None) -> Cut:
+def cut_of(sizes: Sizes, groups: int | None = None) -> ChunkPlan:
     """One chunk where the programs of all sequences are enough, else as many as make CUT_PROGRAMS programs.
 
     groups: channels a thread has in the backward pass; None for the forward pass.
@@ -100,10 +100,10 @@ def cut_of(sizes: Sizes, groups: int | None = None) -> Cut:
     return cut_in(sizes, max(MIN_CHUNK, ceil_div(sizes.length, ceil_div(CUT_PROGRAMS, programs))))
 
 
-def cut_in(sizes: Sizes, chunk: int) -> Cut:
+def cut_in(sizes: Sizes, chunk: int) -> ChunkPlan:
     """Chunks of about this many tokens."""
     chunk = TILE * ceil_div(min(chunk, sizes.length), TILE)
-    return Cut(chunk, ceil_div(sizes.length, chunk))
+    return ChunkPlan(chunk, ceil_div(sizes.length, chunk))
 
 
 def samples_at_once(sizes: Sizes) -> int:

@@ -131,7 +131,7 @@ def attend_fire(
     return out, AttendFireState(spikes[:, -1], final_state(found[3:], out.spikes, neuron))
 
 
-def empty_outputs(i: AttendFireInputs) -> tuple[Tensor, ...]:
+def empty_attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     """All outputs of `attend_fire`, to be filled."""
     x = i.features
     spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
@@ -154,4 +154,4 @@ Operator(
     gradients=ATTEND_GRADIENTS,
     state=("input_spikes",),
 )
-Operator("attend_fire", AttendFireInputs, ("spikes", "operand", "attention", *FINALS), empty_outputs)
+Operator("attend_fire", AttendFireInputs, ("spikes", "operand", "attention", *FINALS), empty_attend_fire)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
-from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_outputs
+from ripe_mambaspike.ops.membrane_attention import AttendFireInputs, AttendInputs, empty_attend_fire
 from ripe_mambaspike.ops.norm_fire.cpu import initial, norm, parameters
 from ripe_mambaspike.ops.operator import empty_if, gradient_like
 
@@ -24,7 +24,7 @@ def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
 
 
 def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
-    outputs = empty_outputs(i)
+    outputs = empty_attend_fire(i)
     spikes, operand, attention, *finals = outputs
     rows, scale, shift, *neuron = parameters(i)
     weights = (*_weights(i, i.potential.dtype), dense(i.attention_gain, torch.float32))

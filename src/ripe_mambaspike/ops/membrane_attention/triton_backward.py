@@ -5,7 +5,12 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.membrane_attention.triton_gradient import key_side, query_side
 from ripe_mambaspike.ops.membrane_attention.triton_mix import mixture
-from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, MAX_PARTIALS, AttentionInputs, plan
+from ripe_mambaspike.ops.membrane_attention.triton_plan import (
+    FLOAT32_PRODUCTS,
+    MAX_PARTIALS,
+    AttentionInputs,
+    plan_tiles,
+)
 
 
 def backward(given: AttentionInputs, grad_out: Tensor | None, grad_attention: Tensor | None) -> tuple[Tensor, ...]:
@@ -13,7 +18,7 @@ def backward(given: AttentionInputs, grad_out: Tensor | None, grad_attention: Te
     potential, spikes, features, scale, shift, query, key, value, gain, _ = given
     batch, steps, positions, channels = potential.shape
     pairs, later = given.pairs, given.mixtures
-    cut = plan(pairs, potential, most=MAX_PARTIALS)
+    cut = plan_tiles(pairs, potential, most=MAX_PARTIALS)
     chunks = cut.chunks
     mixed, sums, gathered = mixture(given, keep=True)
     grad_potential, grad_spikes, grad_features = (torch.empty_like(t) for t in (potential, potential, features))

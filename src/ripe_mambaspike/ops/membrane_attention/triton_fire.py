@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.membrane_attention.triton_mix import Mixture
+from ripe_mambaspike.ops.membrane_attention.triton_mix import KeyMixture
 from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, padded
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_affine,
@@ -47,11 +47,11 @@ class Firing(NamedTuple):
 
 def fills_gpu(x: Tensor) -> bool:
     """Whether x [B, T, P, C] is narrow enough, and its samples and blocks of positions alone fill the GPU."""
-    programs = x.shape[0] * ceil_div(x.shape[2], block_for(x))
+    programs = x.shape[0] * ceil_div(x.shape[2], attention_block(x))
     return x.shape[3] <= MAX_CHANNELS and programs >= MIN_PROGRAMS
 
 
-def block_for(x: Tensor) -> int:
+def attention_block(x: Tensor) -> int:
     """Positions of a program."""
     return 32 if x.dtype == torch.bfloat16 or x.shape[3] <= 32 else 16
 
@@ -62,7 +62,7 @@ def warps_for(x: Tensor) -> int:
 
 
 def modulate_fire(
-    given: AttentionInputs, mixture: Mixture, firing: Firing, keep_attention: bool
+    given: AttentionInputs, mixture: KeyMixture, firing: Firing, keep_attention: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(spikes, operand, A or an empty tensor) [B, T, P, C] and the final state, see `empty_finals`."""
     features = given.features
@@ -72,7 +72,7 @@ def modulate_fire(
     operand = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
     final = empty_finals(firing, features)
-    block = block_for(features)
+    block = attention_block(features)
     _modulate_fire[batch, ceil_div(positions, block)](
         *(given.potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums),
         *(decay, decay if rotation is None else rotation, drive, threshold),

@@ -24,8 +24,8 @@ from ripe_mambaspike.ops.membrane_attention.triton_plan import (
     FLOAT32_PRODUCTS,
     MAX_PARTIALS,
     AttentionInputs,
-    Plan,
-    plan,
+    TilePlan,
+    plan_tiles,
 )
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     load_matrix,
@@ -42,7 +42,7 @@ MANY_STEPS = 64  # from so many on, small programs fill the GPU
 MANY_PROGRAMS = 1920
 
 
-class Mixture(NamedTuple):
+class KeyMixture(NamedTuple):
     """Of every later step."""
 
     mixed: Tensor  # M [pairs, C, C], the activations' precision
@@ -50,7 +50,7 @@ class Mixture(NamedTuple):
     gathered: Tensor  # G [pairs, C, C] float32; empty unless kept
 
 
-def mixture(given: AttentionInputs, keep: bool = False) -> Mixture:
+def mixture(given: AttentionInputs, keep: bool = False) -> KeyMixture:
     """G (if kept), and M with its sums, of every step that has spikes before it."""
     potential, spikes, key, value, later = given.potential, given.spikes, given.key, given.value, given.mixtures
     _, steps, positions, channels = potential.shape
@@ -59,7 +59,7 @@ def mixture(given: AttentionInputs, keep: bool = False) -> Mixture:
     sums = potential.new_empty(later, 3, channels, dtype=torch.float32)
     gathered = sums.new_empty((later, channels, channels) if keep else 0)
     if later == 0:
-        return Mixture(mixed, sums, gathered)
+        return KeyMixture(mixed, sums, gathered)
     single = cut.chunks == 1
     partial = gathered if single else sums.new_empty(later, cut.chunks, channels, channels)
     partial_sums = sums if single else sums.new_empty(later, cut.chunks, 2, channels)
@@ -73,18 +73,18 @@ def mixture(given: AttentionInputs, keep: bool = False) -> Mixture:
         arguments = (spikes, partial, partial_sums, value, mixed, sums, gathered, steps, positions)
         sizes = {"C": channels, "WIDTH": cut.width, "CHUNKS": cut.chunks, "ROWS": rows, "num_warps": cut.warps}
         _mix[later, ceil_div(channels, rows)](*arguments, **sizes, **modes)
-    return Mixture(mixed, sums, gathered)
+    return KeyMixture(mixed, sums, gathered)
 
 
-def gathering(later: int, x: Tensor) -> Plan:
+def gathering(later: int, x: Tensor) -> TilePlan:
     """How _gather cuts `later` steps of x, as measured: with many steps, a warp for 32 channels in small programs."""
-    cut = plan(later, x, least=32, most=MAX_PARTIALS, tile=8192)
+    cut = plan_tiles(later, x, least=32, most=MAX_PARTIALS, tile=8192)
     if x.dtype == torch.float32 or cut.width > 64 or later < MANY_STEPS:
         return cut._replace(stages=1 if cut.width <= 32 else cut.stages)
     blocks = ceil_div(x.shape[2], 64)
     span = ceil_div(blocks, min(blocks, ceil_div(MANY_PROGRAMS, later)))
     narrow = cut.width <= 32
-    return Plan(64, ceil_div(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
+    return TilePlan(64, ceil_div(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
 
 
 @triton.jit

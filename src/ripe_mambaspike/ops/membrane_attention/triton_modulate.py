@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ripe_mambaspike.ops.membrane_attention.triton_mix import Mixture
-from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, plan
+from ripe_mambaspike.ops.membrane_attention.triton_mix import KeyMixture
+from ripe_mambaspike.ops.membrane_attention.triton_plan import FLOAT32_PRODUCTS, AttentionInputs, plan_tiles
 from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
     is_first,
     load_affine,
@@ -22,13 +22,13 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
 from ripe_mambaspike.ops.triton_launch import Synchronous
 
 
-def modulate(given: AttentionInputs, mixture: Mixture, keep_attention: bool) -> tuple[Tensor, Tensor]:
+def modulate(given: AttentionInputs, mixture: KeyMixture, keep_attention: bool) -> tuple[Tensor, Tensor]:
     """(modulated features, A or an empty tensor) [B, T, P, C]."""
     potential, features = given.potential, given.features
     _, steps, positions, channels = potential.shape
     out = features.new_empty(features.shape)
     attention = features.new_empty(features.shape if keep_attention else 0)
-    cut = plan(given.pairs, potential, tile=8192)
+    cut = plan_tiles(given.pairs, potential, tile=8192)
     arguments = (potential, features, *given.affine(), given.query, given.gain, mixture.mixed, mixture.sums)
     modes = {"KEEP": keep_attention, "PRECISION": FLOAT32_PRODUCTS, "num_stages": cut.stages, **given.modes()}
     _modulate[given.pairs, cut.chunks](*arguments, out, attention, steps, positions, **cut.sizes(channels), **modes)

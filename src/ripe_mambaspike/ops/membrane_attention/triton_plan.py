@@ -64,7 +64,7 @@ class AttentionInputs(NamedTuple):
         return {"AFFINE": affine, "PER_SAMPLE": per_sample, "SHIFTED": self.shifted}
 
 
-class Plan(NamedTuple):
+class TilePlan(NamedTuple):
     """A step's positions in `chunks` programs, each of `span` blocks of `block` positions."""
 
     block: int
@@ -89,7 +89,7 @@ def fused_gradient(x: Tensor) -> bool:
     return x.shape[-1] <= GRADIENT_CHANNELS[x.dtype]
 
 
-def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int = 4096) -> Plan:
+def plan_tiles(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int = 4096) -> TilePlan:
     """For `pairs` steps of x [B, T, P, C]: at most `most` chunks, blocks of `least` positions or more.
 
     `tile` bounds what a block of bfloat16 holds, C·positions; float32 products take more registers.
@@ -107,17 +107,17 @@ def plan(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int 
         warps, stages = (8, 3) if width > 64 else (4, 3 if width > 32 else 2)
     else:
         warps, stages = 8 if width * block >= 1024 else 4, 1 if width > 64 else 2
-    return Plan(block, ceil_div(blocks, span), span, width, warps, stages)
+    return TilePlan(block, ceil_div(blocks, span), span, width, warps, stages)
 
 
-def plan_rows(pairs: int, x: Tensor) -> Plan:
+def plan_rows(pairs: int, x: Tensor) -> TilePlan:
     """The same for kernels without a matrix product: few whole rows at a time."""
     positions, channels = x.shape[-2:]
     width = padded(channels)
     block = max(1, 4096 // width)
     blocks = ceil_div(positions, block)
     span = ceil_div(blocks, min(blocks, ceil_div(4 * PROGRAMS, max(pairs, 1))))
-    return Plan(block, ceil_div(blocks, span), span, width, 4, 2)
+    return TilePlan(block, ceil_div(blocks, span), span, width, 4, 2)
 
 
 def padded(size: int) -> int:

@@ -97,7 +97,7 @@ def empty_finals(i: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return membrane, membrane_imag, last_spikes
 
 
-def empty_outputs(i: NormFireInputs) -> tuple[Tensor, ...]:
+def empty_norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     """All outputs, to be filled."""
     x = i.x
     spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
@@ -112,7 +112,7 @@ Operator(
     "norm_fire",
     NormFireInputs,
     ("spikes", "grad_proxy", "potential", "operand", *FINALS),
-    empty_outputs,
+    empty_norm_fire,
     gradients=("x", *PARAMETERS),
     state=STATE,
 )

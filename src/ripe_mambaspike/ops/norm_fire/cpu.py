@@ -7,13 +7,13 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16, or_null
-from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_outputs
+from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_norm_fire
 from ripe_mambaspike.ops.operator import gradient_like
 
 
 def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     x = i.x.contiguous()
-    outputs = empty_outputs(i._replace(x=x))
+    outputs = empty_norm_fire(i._replace(x=x))
     spikes, _, potential, operand, *finals = outputs
     written = (spikes, or_null(potential), operand, *map(or_null, finals))
     call("norm_fire", is_bfloat16(x), i.relaxed, *x.shape, x, *parameters(i), float(i.sharpness), *initial(i), *written)

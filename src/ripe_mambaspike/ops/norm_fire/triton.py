@@ -6,7 +6,7 @@ Arguments and results are those of the operators in `ops/norm_fire/__init__.py`.
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_outputs
+from ripe_mambaspike.ops.norm_fire import PARAMETERS, NormFireInputs, empty_norm_fire
 from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_kernel, norm_fire_parameters_kernel
 from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
 from ripe_mambaspike.ops.triton_launch import ceil_div, contiguous, flat_block, neuron_state, next_power_of_2, tile_of
@@ -18,7 +18,7 @@ AHEAD = 4  # steps read before they are computed
 def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     x = i.x.contiguous()
     samples, steps, positions, channels = x.shape
-    outputs = empty_outputs(i)
+    outputs = empty_norm_fire(i)
     spikes, _, potential, operand, *finals = outputs
     size = positions * channels
     block, warps = flat_block(size, samples, x.dtype)

@@ -75,19 +75,21 @@ def unit_stride_gradient(x: Tensor, grad_mean: Tensor, grad_second: Tensor, posi
     _, height, width, channels = x.shape
     form = _quadratic(grad_second, positions)
     bias = grad_mean.view(3, 3, channels) / positions
-    out = convolve(x, _whole_kernel(form), bias.sum((0, 1)), padding=(2, 2))
+    out = convolve_exactly(x, _whole_kernel(form), bias.sum((0, 1)), padding=(2, 2))
     row_kernels, column_kernels = _row_kernels(form), _row_kernels(form.permute(1, 0, 2, 4, 3, 5))
     for tap in SIDES:
         row, column = border(tap, height), border(tap, width)
         lines = x[:, row : row + 1], x[:, :, column : column + 1]
-        out[:, row : row + 1] -= convolve(lines[0], row_kernels[tap][:, :, None], bias[tap].sum(0), padding=(0, 2))
-        out[:, :, column : column + 1] -= convolve(
+        out[:, row : row + 1] -= convolve_exactly(
+            lines[0], row_kernels[tap][:, :, None], bias[tap].sum(0), padding=(0, 2)
+        )
+        out[:, :, column : column + 1] -= convolve_exactly(
             lines[1], column_kernels[tap][..., None], bias[:, tap].sum(0), padding=(2, 0)
         )
         for other in SIDES:
             corner = slice(row, row + 1), slice(border(other, width), border(other, width) + 1)
             kernel = form[tap, other, :, tap, other, :, None, None]
-            out[:, *corner] += convolve(x[:, *corner], kernel, bias[tap, other])
+            out[:, *corner] += convolve_exactly(x[:, *corner], kernel, bias[tap, other])
     return out
 
 
@@ -97,7 +99,9 @@ def patch_gradient(grad_mean: Tensor, grad_second: Tensor, positions: int) -> tu
     return kernel.permute(0, 3, 1, 2), grad_mean / positions
 
 
-def convolve(x: Tensor, kernel: Tensor, bias: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)) -> Tensor:
+def convolve_exactly(
+    x: Tensor, kernel: Tensor, bias: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)
+) -> Tensor:
     """x [N, H, W, C] over a kernel [D, C, h, w] → [N, H', W', D], all in x's precision (no TF32), reproducibly."""
     kernel, bias = kernel.to(x.dtype).contiguous(memory_format=torch.channels_last), bias.to(x.dtype)
     flags = False, True, True, False  # benchmark, deterministic, with cuDNN, with TF32

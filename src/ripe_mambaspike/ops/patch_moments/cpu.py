@@ -9,7 +9,7 @@ from ripe_mambaspike.ops.patch_moments.algebra import (
     SIDES,
     all_displacements,
     border,
-    convolve,
+    convolve_exactly,
     mean_patch,
     outputs,
     patch_gradient,
@@ -18,7 +18,7 @@ from ripe_mambaspike.ops.patch_moments.algebra import (
     unit_stride_gradient,
 )
 
-NARROW = 72  # columns below which a product is not worth halving
+MIN_HALVED_COLUMNS = 72  # columns below which a product is not worth halving
 PIXELS_TOGETHER = 1 << 14  # sums longer than this lose digits in float32
 
 
@@ -49,7 +49,7 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
     padded = images.new_zeros(count, height + 3, width + 3, channels)
     together = max(1, 4 * PIXELS_TOGETHER // (height * width))
     for part, out in zip(images.split(together), padded.split(together), strict=True):
-        by_tap = convolve(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
+        by_tap = convolve_exactly(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
         for tap, place in enumerate(tap_places(rows, columns, stride)):
             out[:, *place] += by_tap[..., tap, :]
     return (padded[:, 1 : height + 1, 1 : width + 1].to(x.dtype).contiguous().view(x.shape),)
@@ -58,7 +58,7 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
 def _square(patches: Tensor) -> Tensor:
     """patchesᵀ patches, whose lower half is not computed twice."""
     half = patches.shape[1] // 2
-    if half < NARROW:
+    if half < MIN_HALVED_COLUMNS:
         return patches.T @ patches
     left, right = patches[:, :half], patches[:, half:]
     across = left.T @ right

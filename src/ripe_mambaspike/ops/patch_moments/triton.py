@@ -6,7 +6,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.patch_moments import PatchMomentsInputs, arriving
 from ripe_mambaspike.ops.patch_moments.algebra import (
     all_displacements,
-    convolve,
+    convolve_exactly,
     mean_patch,
     outputs,
     patch_gradient,
@@ -48,13 +48,13 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
         parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(together)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
     if stride != 2:
-        raise ValueError(f"patch_moments_backward got stride {stride}; 1 or 2 is wanted")
+        raise ValueError(f"stride: expected 1 or 2, got {stride}")
     positions = outputs(height, stride) * outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * positions)
     together = max(1, LARGEST_TEMPORARY // (9 * channels * positions * x.element_size()))
     out = torch.empty_like(images)
     for part, grads in zip(images.split(together), out.split(together), strict=True):
-        collect(convolve(part, kernel, bias, stride, (1, 1)), grads)
+        collect(convolve_exactly(part, kernel, bias, stride, (1, 1)), grads)
     return out.view(x.shape)
 
 

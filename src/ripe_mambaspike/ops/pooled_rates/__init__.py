@@ -92,7 +92,7 @@ def _leaky(
     return torch.cat(parts, -1).to(pooled.dtype), states if output_final_state else None
 
 
-def empty_outputs(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
+def empty_pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
     """All outputs, to be filled."""
     like = i.grad_proxies[0]
     shape = (*i.spikes[0].shape[:2], i.rows, i.columns)
@@ -113,7 +113,7 @@ def _gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     return [None] * len(grads), grads, None, None, [], None, None
 
 
-_operator = Operator("pooled_rates", PooledRatesInputs, ("rates", "counts[]"), empty_outputs)
+_operator = Operator("pooled_rates", PooledRatesInputs, ("rates", "counts[]"), empty_pooled_rates)
 _operator.registered.register_autograd(_gradient, setup_context=_context)
 Operator(
     "pooled_rates_backward",

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.cpp.call import call, dense, is_bfloat16
-from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_outputs
+from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_pooled_rates
 
 
 def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
-    rates, finals = empty_outputs(i)
+    rates, finals = empty_pooled_rates(i)
     starts = [0, *accumulate(2 * one.shape[-1] for one in i.spikes)]
     steps = dense(i.first_step, torch.int64)
     for index, (one, start) in enumerate(zip(i.spikes, starts, strict=False)):

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
-from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_outputs
+from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_pooled_rates
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
 TILE = 512  # numbers a program holds at once
@@ -132,7 +132,7 @@ def spread_kernel(
 
 def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
     spikes, rows, columns = i.spikes, i.rows, i.columns
-    out, finals = empty_outputs(i)
+    out, finals = empty_pooled_rates(i)
     samples, steps = spikes[0].shape[:2]
     channels = out.shape[-1]
     offset = 0

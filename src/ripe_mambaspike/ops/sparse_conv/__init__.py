@@ -25,7 +25,7 @@ class AccumulateConvInputs(NamedTuple):
     bias: Tensor | None  # [C]
     stride: int = 1  # or 2
     initial_state: Tensor | None = None  # the spikes of the step before the first [B, H, W, Cin]
-    table: Tensor | None = None  # `prepared(weight_now, weight_before)`, for those who call often
+    table: Tensor | None = None  # `arranged_weights(weight_now, weight_before)`, for those who call often
 
 
 def accumulate_conv(
@@ -49,7 +49,7 @@ def accumulate_conv(
     return made
 
 
-def prepared(weight_now: Tensor, weight_before: Tensor | None) -> Tensor | None:
+def arranged_weights(weight_now: Tensor, weight_before: Tensor | None) -> Tensor | None:
     """The weights as the C++ operator reads them; None where it is not used."""
     if backend(weight_now, torch.float32) != "native":
         return None

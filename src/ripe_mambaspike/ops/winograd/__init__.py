@@ -42,10 +42,9 @@ def winograd_conv(x: Tensor, weights: Tensor, channels: int, bias: Tensor | None
     return out
 
 
-Operator(
-    "winograd_weights",
-    WinogradWeightsInputs,
-    ("weights",),
-    lambda i: i.kernel.new_empty(24, i.kernel.shape[0] * i.kernel.shape[1]),
-)
+def _empty_weights(i: WinogradWeightsInputs) -> Tensor:
+    return i.kernel.new_empty(24, i.kernel.shape[0] * i.kernel.shape[1])
+
+
+Operator("winograd_weights", WinogradWeightsInputs, ("weights",), _empty_weights)
 Operator("winograd_conv", WinogradConvInputs, ("out",), lambda i: i.x.new_empty(*i.x.shape[:3], i.channels))

@@ -11,14 +11,14 @@ from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import token_counts
 from ripe_mambaspike.models.registry import create_model, model_config
-from ripe_mambaspike.nn.bridge import pooled_rates
+from ripe_mambaspike.nn.bridge import rates_on_grid
 from ripe_mambaspike.nn.mamba import EXPAND, STATES
 from ripe_mambaspike.ops.pooled_rates.reference import cumulative_rates
 from ripe_mambaspike.studies.claims.random_network import (
-    draw_binary,
-    draw_uniform,
     generator,
+    random_binary,
     random_network,
+    random_uniform,
     relative_error,
 )
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
@@ -64,7 +64,7 @@ def _branches() -> list[Claim]:
 def _start() -> list[Claim]:
     model: Any = create_model("dvsgesture", seed=0)
     ones = all(bool((stage.attention.gain == 1).all()) for stage in model.stages)
-    out = model.stages[0](draw_binary(generator(0), 1, 3, 2, 16, 16).float())
+    out = model.stages[0](random_binary(generator(0), 1, 3, 2, 16, 16).float())
     first = float(out.attention[:, 0].detach().abs().max())
     return [
         ClaimSource("architecture", "§4.3, Dual-Stream Membrane-Potential Attention").fact(
@@ -84,9 +84,9 @@ def _start() -> list[Claim]:
 def _bridge() -> list[Claim]:
     model = random_network(seed=5)
     mixture: Any = model.bridge.mixture
-    mixture.mix.copy_(draw_uniform(generator(5), 3, low=-3, high=3))
+    mixture.mix.copy_(random_uniform(generator(5), 3, low=-3, high=3))
     shares = mixture.shares(mixture.mix)
-    spikes = draw_binary(generator(6), 1, 5, 4, 12, 12)
+    spikes = random_binary(generator(6), 1, 5, 4, 12, 12)
     pooled_last = F.adaptive_avg_pool2d(cumulative_rates(spikes)[0].flatten(0, 1), 3).unflatten(0, (1, 5))
     return [
         ClaimSource("architecture", "Appendix B, MR-S3A in full").exact(
@@ -98,7 +98,7 @@ def _bridge() -> list[Claim]:
         ClaimSource("architecture", "Appendix B, MR-S3A in full").exact(
             "architecture.pool-first",
             "Rates pooled after summing, as printed, are those pooled before, as built",
-            relative_error(pooled_rates(spikes, (3, 3))[0], pooled_last),
+            relative_error(rates_on_grid(spikes, (3, 3))[0], pooled_last),
         ),
     ]
 
@@ -122,7 +122,7 @@ def _tokens() -> list[Claim]:
         for keep, paper in ((32, 512), (64, 1024), (128, 2048), (256, 4096))
     ]
     model: Any = create_model("dvsgesture", seed=0, form="deployed", time_steps=2).eval()
-    features = model.front_end(draw_binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
+    features = model.front_end(random_binary(generator(1), 1, 2, 2, 128, 128, rate=0.1).float()).features
     return [
         *claims,
         BRIDGE.count(
@@ -175,8 +175,8 @@ def _levels() -> list[Claim]:
 @torch.no_grad()
 def _outputs() -> list[Claim]:
     model = random_network(seed=6)
-    logits = model(draw_binary(generator(7), 3, 4, 2, 16, 16))
-    predicted = model.predict(draw_binary(generator(7), 3, 4, 2, 16, 16))
+    logits = model(random_binary(generator(7), 3, 4, 2, 16, 16))
+    predicted = model.predict(random_binary(generator(7), 3, 4, 2, 16, 16))
     same = bool((predicted == logits.mean(1).argmax(-1)).all()) and bool((clip_logits(logits) == logits.mean(1)).all())
     daily: Any = meta_model(model_config("dailydvs200"), "deployed")
     width, hidden = daily.head[0].in_features, daily.head[0].out_features

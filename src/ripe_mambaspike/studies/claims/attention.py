@@ -18,7 +18,7 @@ from ripe_mambaspike.ops.membrane_attention.reference import (
     sigmoid_attention,
 )
 from ripe_mambaspike.ops.tdm import shift
-from ripe_mambaspike.studies.claims.random_network import draw_binary, draw_normal, generator, relative_error
+from ripe_mambaspike.studies.claims.random_network import generator, random_binary, random_normal, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 BOUND = ClaimSource("attention", "Proposition 2 (boundedness)")
@@ -76,7 +76,7 @@ def _one_bound(kind: str, width: int) -> tuple[float, float]:
         module = ATTENTIONS[kind](width).double()
     assert isinstance(module, MembraneAttention)
     rng = generator(width)
-    potential, spikes = 4 * draw_normal(rng, 1, 3, width, 8, 8), draw_binary(rng, 1, 3, width, 8, 8)
+    potential, spikes = 4 * random_normal(rng, 1, 3, width, 8, 8), random_binary(rng, 1, 3, width, 8, 8)
     (_, attention), _ = module(potential, spikes, torch.ones_like(spikes))
     query, key, value = module.projections()
     values = project(shift(spikes.flatten(3))[0], value)
@@ -86,11 +86,11 @@ def _one_bound(kind: str, width: int) -> tuple[float, float]:
 
 def _raw_spikes() -> list[Claim]:
     rng = generator(1)
-    query, key = 5 * draw_normal(rng, 2, 2, 16, 50), 5 * draw_normal(rng, 2, 2, 16, 50)
-    spikes = draw_binary(rng, 2, 2, 16, 50)
+    query, key = 5 * random_normal(rng, 2, 2, 16, 50), 5 * random_normal(rng, 2, 2, 16, 50)
+    spikes = random_binary(rng, 2, 2, 16, 50)
     plain = plain_attention(query, key, spikes)
     low, high = (float(v) for v in plain.aminmax())
-    projected = plain_attention(query, key, draw_normal(rng, 16, 16) @ spikes)
+    projected = plain_attention(query, key, random_normal(rng, 16, 16) @ spikes)
     outside = float(projected.min()) < 0 or float(projected.max()) > 1
     unbounded = excess(sigmoid_attention(query, key, spikes), spikes)
     return [
@@ -121,7 +121,7 @@ def _raw_spikes() -> list[Claim]:
 def _mixing() -> list[Claim]:
     """Which entries of A one entry of V reaches."""
     rng = generator(2)
-    query, key, value = (draw_normal(rng, 1, 1, 6, 9) for _ in range(3))
+    query, key, value = (random_normal(rng, 1, 1, 6, 9) for _ in range(3))
     touched = value.clone()
     touched[..., 2, 4] += 1
     moved = (convex_attention(query, key, touched) - convex_attention(query, key, value))[0, 0].abs() > 1e-12

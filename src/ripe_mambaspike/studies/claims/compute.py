@@ -14,7 +14,7 @@ from ripe_mambaspike.models.flops import count_flops, token_counts
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.mamba import EXPAND, TAPS
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.studies.claims.random_network import draw_binary, generator
+from ripe_mambaspike.studies.claims.random_network import generator, random_binary
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
 
 TABLE = ClaimSource("compute", "Table 20 (compute cost)")
@@ -185,7 +185,7 @@ def _counter() -> list[Claim]:
     here = config(time_steps=4, in_size=32)
     model = create_model("dvsgesture", seed=0, time_steps=4, in_size=32, form="deployed").eval()
     with kernels("off"), FlopCounterMode(display=False) as counter:  # it cannot look into operators of our own
-        model(draw_binary(generator(0), 1, 4, 2, 32, 32).float())
+        model(random_binary(generator(0), 1, 4, 2, 32, 32).float())
     seen, formula = int(counter.get_total_flops()), count_flops(here)
     scan = count_flops(config()).by_part["scan"]
     return [

@@ -13,11 +13,11 @@ from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import DualKernelConv, FusedConv
 from ripe_mambaspike.studies.claims.random_network import (
-    draw_binary,
-    draw_normal,
-    draw_uniform,
     generator,
+    random_binary,
     random_network,
+    random_normal,
+    random_uniform,
     relative_error,
 )
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
@@ -34,12 +34,13 @@ def dual_kernel_claims() -> list[Claim]:
 def _unit() -> list[Claim]:
     rng = generator(0)
     fused, dual = FusedConv(6, 8, 2).double(), DualKernelConv(6, 8, 2).double()
-    weight, bias, coefficient = draw_normal(rng, 8, 6, 3, 3), draw_normal(rng, 8), draw_uniform(rng, 6, low=-2, high=2)
+    weight, bias = random_normal(rng, 8, 6, 3, 3), random_normal(rng, 8)
+    coefficient = random_uniform(rng, 6, low=-2, high=2)
     scale = coefficient[:, None, None]
     fused.load_state_dict({"coefficient": coefficient, "weight": weight, "bias": bias})
     now, before = weight * (1 + scale), weight * scale
     dual.load_state_dict({"coefficient": coefficient, "weight_now": now, "weight_before": before, "bias": bias})
-    x = draw_binary(rng, 2, 5, 6, 9, 9)
+    x = random_binary(rng, 2, 5, 6, 9, 9)
     sequential, split = fused(x)[0], dual(x)[0]
     first = F.conv2d(x[:, 0], now, bias, 2, 1)
     return [

@@ -9,7 +9,7 @@ from ripe_mambaspike.errors import VerificationError
 from ripe_mambaspike.models.registry import model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
-from ripe_mambaspike.studies.claims.random_network import draw_normal, generator, random_network, relative_error
+from ripe_mambaspike.studies.claims.random_network import generator, random_network, random_normal, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 PROPOSITION = ClaimSource("fusion", "Proposition 1 (branch fusion)")
@@ -52,7 +52,7 @@ def _unit_error(before: int, after: int, stride: int, dtype: torch.dtype, seed: 
     kernel, bias = conv.kernel_and_bias()
     assert conv.coefficient is not None
     fused.double().load_state_dict({"coefficient": conv.coefficient, "weight": kernel, "bias": bias})
-    x = draw_normal(generator(seed), 2, 3, before, 9, 11).to(dtype)
+    x = random_normal(generator(seed), 2, 3, before, 9, 11).to(dtype)
     return relative_error(fused.to(dtype)(x)[0], conv.to(dtype)(x, LITERAL)[0])
 
 

@@ -8,7 +8,7 @@ from ripe_mambaspike.nn.neurons import NEURONS, STEP
 from ripe_mambaspike.ops.mamba_inner.scan import selective_scan
 from ripe_mambaspike.ops.neurons import csilif, csilif_pole, fire_over_time, lif
 from ripe_mambaspike.ops.spikes import fire
-from ripe_mambaspike.studies.claims.random_network import draw_normal, draw_uniform, generator, relative_error
+from ripe_mambaspike.studies.claims.random_network import generator, random_normal, random_uniform, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 STABILITY = ClaimSource("neurons", "Proposition 6 (CSiLIF stability)")
@@ -48,8 +48,8 @@ def _stability() -> list[Claim]:
 
 def _pole() -> list[Claim]:
     rng = generator(0)
-    log_damping, log_step = draw_uniform(rng, 200, low=-3, high=4), draw_uniform(rng, 200, low=-8, high=0)
-    frequency = draw_uniform(rng, 200, low=-20, high=20)
+    log_damping, log_step = random_uniform(rng, 200, low=-3, high=4), random_uniform(rng, 200, low=-8, high=0)
+    frequency = random_uniform(rng, 200, low=-20, high=20)
     real, imag = csilif_pole(log_damping, frequency, log_step)
     rho = torch.complex(-log_damping.exp(), frequency)
     error = float((torch.complex(real, imag) - torch.exp(rho * log_step.exp())).abs().max())
@@ -82,7 +82,7 @@ def _peak(log_damping: float, frequency: float) -> float:
 
 def _recurrences() -> list[Claim]:
     rng = generator(1)
-    x = 3 * draw_normal(rng, 1, 12, 1)
+    x = 3 * random_normal(rng, 1, 12, 1)
     (spikes, charged), _ = fire_over_time(x, lif(x.shape[2]))
     assert charged is not None
     u = s = torch.zeros((), dtype=torch.float64)

@@ -12,15 +12,15 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def draw_uniform(rng: torch.Generator, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+def random_uniform(rng: torch.Generator, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
     return torch.rand(shape, generator=rng, dtype=torch.float64) * (high - low) + low
 
 
-def draw_normal(rng: torch.Generator, *shape: int) -> Tensor:
+def random_normal(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 
-def draw_binary(rng: torch.Generator, *shape: int, rate: float = 0.3) -> Tensor:
+def random_binary(rng: torch.Generator, *shape: int, rate: float = 0.3) -> Tensor:
     return torch.rand(shape, generator=rng, dtype=torch.float64).lt(rate).double()
 
 

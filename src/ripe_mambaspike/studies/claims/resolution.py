@@ -6,7 +6,7 @@ from ripe_mambaspike.account.parameters import count_parameters
 from ripe_mambaspike.models.observe import by_layer
 from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.studies.claims.random_network import draw_binary, generator
+from ripe_mambaspike.studies.claims.random_network import generator, random_binary
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 TABLE = ClaimSource("resolution", "Table 6 (resolution sweep)")
@@ -45,7 +45,7 @@ def _ours() -> list[Claim]:
 
 @torch.no_grad()
 def _pass(model: RipeMambaSpike, side: int) -> list[Claim]:
-    front = model.front_end(draw_binary(generator(side), 1, 10, 2, side, side, rate=0.1).float(), observe=("spikes",))
+    front = model.front_end(random_binary(generator(side), 1, 10, 2, side, side, rate=0.1).float(), observe=("spikes",))
     logits = model.classify(front.features, front.attention)
     finite = bool(logits.isfinite().all())
     grids = tuple(spikes.shape[-1] for spikes in by_layer(front.observed, "second_neuron.spikes").values())

@@ -10,7 +10,7 @@ from ripe_mambaspike.models.registry import create_model, model_config
 from ripe_mambaspike.nn.repconv import FusedConv, RepConv
 from ripe_mambaspike.ops.spikes import fire
 from ripe_mambaspike.ops.tdm import tdm
-from ripe_mambaspike.studies.claims.random_network import draw_normal, generator, relative_error
+from ripe_mambaspike.studies.claims.random_network import generator, random_normal, relative_error
 from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource
 
 SPECTRUM = ClaimSource("tdm", "Proposition 4 (TDM spectral shape)")
@@ -65,7 +65,7 @@ def _spectrum() -> list[Claim]:
 
 
 def _identity() -> list[Claim]:
-    x = draw_normal(generator(0), 2, 5, 3, 4, 4)
+    x = random_normal(generator(0), 2, 5, 3, 4, 4)
     same = bool((tdm(x, torch.zeros(3, dtype=torch.float64))[0] == x).all())
     fresh = create_model("dvsgesture", seed=0)
     coefficients = [part.coefficient for part in fresh.modules() if isinstance(part, RepConv)]

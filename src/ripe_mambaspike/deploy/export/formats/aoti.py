@@ -20,12 +20,9 @@ from ripe_mambaspike.deploy.export.common import (
     check_inputs,
     damaged,
     first_line,
-    read_file,
-    require_trust,
     silenced,
-    write_whole,
 )
-from ripe_mambaspike.deploy.export.graph import Graph, refuse_dynamic
+from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError
@@ -50,12 +47,8 @@ class AOTInductorFormat(GraphFormat):
             return "compiling ahead of time needs a C++ compiler; install g++ or clang"
         return None
 
-    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
+    def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
         """Compile the graph into a package."""
-        if reason := self.unavailable_reason():
-            raise ConfigError(reason, field="to")
-        if dynamic:
-            refuse_dynamic(graph, self.name)
         inputs = json.dumps([[str(one.dtype), list(one.shape)] for one in graph.example])
         with tempfile.TemporaryDirectory(prefix="ripe-aoti-") as folder, silenced(), torch.no_grad():
             program = trace_graph(graph, dynamic=False)
@@ -68,13 +61,10 @@ class AOTInductorFormat(GraphFormat):
                 raise ConfigError(
                     f"to: expected a {graph.kind} graph that PyTorch compiles, got {first_line(error)}", field="to"
                 ) from error
-            data = package.read_bytes()
-        write_whole(path, data)
+            return package.read_bytes()
 
-    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
-        """A package is a compiled library: without `trust` it is not even opened."""
-        require_trust(path, self.carries_code, trust)
-        data = read_file(path) if data is None else data
+    def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
+        """A package is a compiled library: without `trust` it is not even read."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 broken = archive.testzip()

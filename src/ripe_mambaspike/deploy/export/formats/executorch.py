@@ -17,12 +17,9 @@ from ripe_mambaspike.deploy.export.common import (
     check_inputs,
     damaged,
     failed_run,
-    read_file,
-    require_trust,
     silenced,
-    write_whole,
 )
-from ripe_mambaspike.deploy.export.graph import Graph, refuse_dynamic
+from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
 from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError
@@ -46,12 +43,8 @@ class ExecuTorchFormat(GraphFormat):
             )
         return None
 
-    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
-        """Write the graph's program for the size of its example."""
-        if reason := self.unavailable_reason():
-            raise ConfigError(reason, field="to")
-        if dynamic:
-            refuse_dynamic(graph, self.name)
+    def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
+        """The graph's program for the size of its example."""
         with silenced(stderr=True):
             program = lower(graph)
             missing = _without_kernel(program)
@@ -60,17 +53,14 @@ class ExecuTorchFormat(GraphFormat):
                 f"to: expected operators that ExecuTorch's runtime has, got {missing[0]} in the {graph.kind} graph",
                 field="to",
             )
-        write_whole(path, program.buffer)
+        buffer: bytes = program.buffer
+        return buffer
 
-    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
+    def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
         """The program through ExecuTorch's runtime: inputs of the sizes it was made for → outputs.
 
         The runtime ends the process over a program that is wrong within, so without `trust` it is not given one.
         """
-        if reason := self.unavailable_reason():
-            raise ConfigError(reason, field="to")
-        require_trust(path, self.carries_code, trust)
-        data = read_file(path) if data is None else data
         if data[4:6] != HEADER:
             raise damaged(path, "an ExecuTorch program", "it has another header")
         try:

@@ -20,9 +20,7 @@ from ripe_mambaspike.deploy.export.common import (
     damaged,
     failed_run,
     first_line,
-    read_file,
     silenced,
-    write_whole,
 )
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register_export
@@ -54,12 +52,8 @@ class OnnxFormat(GraphFormat):
         if isinstance(opset, bool) or not isinstance(opset, int) or not OPSETS[0] <= opset <= OPSETS[1]:
             raise ConfigError(f"opset: expected an int from {OPSETS[0]} to {OPSETS[1]}, got {opset!r}", field="opset")
 
-    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
-        """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
-        opset = OPSET if opset is None else opset
-        self.check_opset(opset)
-        if (reason := self.unavailable_reason()) is not None:
-            raise ConfigError(reason, field="to")
+    def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
+        """With `dynamic` one file serves every batch and every size from 8×8 on."""
         onnx, optimizer = _package("onnx"), _package("onnxscript.optimizer")
         program = trace_graph(graph, dynamic=dynamic)
         with silenced():
@@ -67,7 +61,7 @@ class OnnxFormat(GraphFormat):
                 translated = torch.onnx.export(
                     program,
                     dynamo=True,
-                    opset_version=opset,
+                    opset_version=OPSET if opset is None else opset,
                     input_names=list(graph.input_names),
                     output_names=list(graph.output_names),
                     optimize=False,
@@ -87,17 +81,15 @@ class OnnxFormat(GraphFormat):
         facts |= {name: str(value) for name, value in graph.facts.items()}
         onnx.helper.set_model_props(model, {**facts, "sha256": _checksum(model)})
         onnx.checker.check_model(model)
-        write_whole(path, model.SerializeToString())
+        data: bytes = model.SerializeToString()
+        return data
 
-    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
+    def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
         """The file in an onnxruntime session on the CPU, with as many threads as PyTorch has.
 
         `trust` changes nothing: there is no code in it.
         """
-        if (reason := self.unavailable_reason()) is not None:
-            raise ConfigError(reason, field="to")
         onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
-        data = read_file(path) if data is None else data
         try:
             model = onnx.load_model_from_string(data)
         except Exception as error:  # protobuf's own, whose class is not public

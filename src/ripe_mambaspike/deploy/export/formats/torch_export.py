@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.deploy.export.common import TRUST_HINT, damaged, failed_run, read_file, silenced, write_whole
+from ripe_mambaspike.deploy.export.common import TRUST_HINT, damaged, failed_run, silenced
 from ripe_mambaspike.deploy.export.graph import Graph
 from ripe_mambaspike.deploy.export.pt2_archive import FACTS, SAMPLES, members_of, rebuilt, written
 from ripe_mambaspike.deploy.export.pt2_checks import UnknownPartError
@@ -25,8 +25,8 @@ from ripe_mambaspike.errors import InputError
 class TorchExportFormat(GraphFormat):
     suffix = ".pt2"
 
-    def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
-        """Write the graph; with `dynamic` one file serves every batch and every size from 8×8 on."""
+    def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
+        """With `dynamic` one file serves every batch and every size from 8×8 on."""
         program = trace_graph(graph, dynamic=dynamic)
         facts = {"kind": graph.kind, "dynamic": dynamic, "inputs": graph.input_names, **graph.facts}
         program.example_inputs = None  # zeros of the traced size: nothing reads them
@@ -36,15 +36,14 @@ class TorchExportFormat(GraphFormat):
         held = io.BytesIO()
         torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
         # its sample inputs, of which there are none, are left empty: a reader then unpickles nothing
-        write_whole(path, written({**members_of(held.getvalue()), SAMPLES: b""}))
+        return written({**members_of(held.getvalue()), SAMPLES: b""})
 
-    def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
+    def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
         """The program as a function.
 
         Without `trust` PyTorch sees only what was checked: nothing is unpickled, evaluated, imported or executed, but
         for the operators that `pt2_schema` lists.
         """
-        data = read_file(path) if data is None else data
         try:
             if trust:
                 extra = {FACTS: ""}

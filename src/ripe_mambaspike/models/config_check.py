@@ -12,8 +12,8 @@ from ripe_mambaspike.models.registry import build
 from ripe_mambaspike.nn.modified import Modification
 
 LOG = logging.getLogger("ripe_mambaspike")
-IGNORED = {"training", "momentum", "num_batches_tracked", "drop_rates"}  # of training alone
-PLAIN = (bool, int, float, str, tuple, list, FunctionType, type(None))
+IGNORED_SETTINGS = {"training", "momentum", "num_batches_tracked", "drop_rates"}  # of training alone
+SIMPLE_TYPES = (bool, int, float, str, tuple, list, FunctionType, type(None))
 
 
 def meta_copy(model: Model) -> Model:
@@ -69,5 +69,5 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in module.__dict__.items()
-        if isinstance(value, PLAIN) and name not in IGNORED and not name.startswith("_")
+        if isinstance(value, SIMPLE_TYPES) and name not in IGNORED_SETTINGS and not name.startswith("_")
     }
