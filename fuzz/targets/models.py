@@ -12,7 +12,7 @@ import torch
 from fuzz.mutate import dump, mutate, mutate_document
 from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
-from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_label_spans, save_labels
+from ripe_mambaspike.models.labels import LABELS_FILE, Labels, read_labels, save_labels
 from ripe_mambaspike.models.pretrained import CONFIG_FILE, WEIGHTS_FILE, from_pretrained, save_pretrained
 from ripe_mambaspike.models.registry import create_model
 
@@ -104,7 +104,7 @@ def folder_target(target: Target, checked: dict[str, tuple[str, ...]]) -> Target
 
 def _read_labels(case: bytes, folder: Path) -> None:
     (folder / LABELS_FILE).write_bytes(case)
-    read_label_spans(folder)
+    read_labels(folder)
 
 
 def _load(original: dict[str, bytes]):  # type: ignore[no-untyped-def]
@@ -112,7 +112,7 @@ def _load(original: dict[str, bytes]):  # type: ignore[no-untyped-def]
         files = lay_out(case, folder)
         model = from_pretrained(folder)
         if LABELS_FILE in files:
-            read_label_spans(folder)
+            read_labels(folder)
         weights = model.state_dict().values()
         if not all(bool(tensor.isfinite().all()) for tensor in weights if tensor.is_floating_point()):
             raise WrongAnswer("weights that are not finite were loaded")

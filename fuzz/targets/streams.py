@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from fuzz.target import Target, WrongAnswer
 from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.events.recording import make_events
 from ripe_mambaspike.inference.stream.packets import EventPacket, PacketReader, read_packet, write_packet
-from ripe_mambaspike.live.messages import WORDS as WISHES
-from ripe_mambaspike.live.messages import read_command
+from ripe_mambaspike.live.messages import ViewerCommand, read_command
 
 SENSOR = (16, 12)
+COMMANDS = [kind.__struct_config__.tag for kind in get_args(ViewerCommand)]
 
 
 def make(name: str) -> Target:
@@ -24,7 +25,9 @@ def make(name: str) -> Target:
         return Target(name, "others", [frame, write_packet(events[:0], SENSOR)], _packet, (b"REVT", frame[:12]))
     if name == "pipe":
         return Target(name, "others", [frame * 4, frame * 40], _pipe, (b"REVT", frame[:12], frame))
-    seeds = [json.dumps({"do": do, "value": value}).encode() for do in WISHES for value in (None, 1, 0.5, True, "key")]
+    seeds = [
+        json.dumps({"do": do, "value": value}).encode() for do in COMMANDS for value in (None, 1, 0.5, True, "key")
+    ]
     return Target(name, "others", seeds, _message, allowed=(RipeError,), change=_change)
 
 

@@ -36,7 +36,7 @@ def read_regular(path: Path, most: int) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if facts.st_size > most:
             raise OSError(errno.EFBIG, f"{facts.st_size:,} bytes, at most {most:,} are read", str(path))
-        data = file.read(min(most, facts.st_size) + 1)  # as much memory is taken as is asked for
+        data = file.read(min(most, facts.st_size) + 1)  # read allocates the whole size
     if len(data) > facts.st_size:
         raise OSError(errno.EBUSY, "it grew while it was read", str(path))
     return data

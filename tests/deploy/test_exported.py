@@ -315,3 +315,23 @@ def test_a_disagreement_raises():
     with pytest.raises(VerificationError) as error:
         require_parity(ParityResult(10, 0.5, 2e-3, 10, 9, 0, 0, 0, 0), "the clip graph in onnx")
     assert all(word in str(error.value) for word in ("the clip graph in onnx", "9 of 10", "2.0e-03", "1e-04"))
+
+
+# Causal networks
+
+
+def test_a_causal_network_runs_by_clip_and_by_step(tmp_path):
+    """Its step graph goes on for ever: it has every state and gives the step's logits, and there is no tail."""
+    small = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "in_size": SIDE, "time_steps": 2, "causal": True}
+    network = create_model("nmnist", seed=0, num_classes=3, **small)
+    randomize(network, 0)
+    network = fuse(network.eval(), quiet=True)
+    out = write_export(network, ExportOptions("torch-export", static=True), tmp_path / "out", None)
+    exported, x = load_exported(out), synthetic_clip(2, SIDE, SIDE, 2, seed=3)
+    assert exported.kinds == ("clip", "step")
+    with torch.no_grad():
+        expected = network(x)
+    for logits in (exported(x), exported.by_steps(x)):
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    with raises(ConfigError, field="graphs"):
+        write_export(network, ExportOptions("torch-export", static=True, graphs=("tail",)), tmp_path / "no", None)

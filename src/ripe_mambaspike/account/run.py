@@ -107,7 +107,7 @@ def _merged(fields: Mapping[str, Any] | None, in_size: int | None, time_steps: i
 
 def _account_clip(name: str, fields: dict[str, Any], path: Path | None) -> dict[str, Any]:
     saved = is_saved(name)
-    size = {field: fields.pop(field) for field in ("in_size", "time_steps") if saved and field in fields}
+    size: dict[str, Any] = {name: fields.pop(name) for name in ("in_size", "time_steps") if saved and name in fields}
     model = _saved_model(name, fields) if saved else create_model(name, seed=SEED, **fields)
     if path is None:
         config = model.config.replace(**size)

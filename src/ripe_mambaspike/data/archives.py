@@ -194,9 +194,9 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
             if member.filename.endswith("/"):  # `is_dir` stumbles over a name of nothing
                 place.mkdir(parents=True, exist_ok=True)
                 continue
-            asked = copy.copy(member)
-            asked.file_size += 1  # the reader stops where it is told to; one byte more shows what goes beyond
-            with archive.open(asked) as source:
+            longer = copy.copy(member)
+            longer.file_size += 1  # one byte more than declared shows what goes beyond
+            with archive.open(longer) as source:
                 _write(source, place, member.file_size, member.filename)
 
 

@@ -87,7 +87,7 @@ def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
     try:
         make_folder(home)
         with locked(home / "lock", f"{home} is being prepared by another process") as held:
-            if held:  # nobody else is writing here
+            if held:  # no other process is writing here
                 for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED}/.*")):  # what a killed process was writing
                     with suppress(OSError):  # a folder, or a file that a system keeps for itself
                         stray.unlink()
@@ -99,7 +99,7 @@ def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _remove_left_behind(home: Path) -> None:
-    """Unfinished stores of other keys that nobody went on with; those of the last days may still be wanted."""
+    """Unfinished stores of other keys that were not continued for days."""
     for folder in home.glob(UNFINISHED):
         if folder.is_dir() and time.time() - folder.stat().st_mtime > LEFT_BEHIND_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)

@@ -33,7 +33,7 @@ WAIT_SECONDS = 1.0  # before the second try; longer before every further one
 TIMEOUT_SECONDS = 30.0  # of silence
 CHUNK_BYTES = 1 << 18
 PROGRESS_BYTES = 1 << 20
-MAX_ARCHIVE_BYTES = 256 << 30  # bytes of an archive whose size nobody says
+MAX_ARCHIVE_BYTES = 256 << 30  # of an archive of unknown size
 PROTOCOL_HANDLERS = (web.HTTPHandler, web.HTTPSHandler, web.ProxyHandler, web.UnknownHandler)  # neither ftp nor files
 RESPONSE_HANDLERS = (web.HTTPRedirectHandler, web.HTTPErrorProcessor, web.HTTPDefaultErrorHandler)
 
@@ -147,7 +147,7 @@ class _Fetch:
         """One request, from the first missing byte on."""
         note, offset = self.remembered(), self.have()
         if note is None:
-            offset = 0  # bytes nobody knows the origin of are written over
+            offset = 0  # bytes of unknown origin are overwritten
         elif (whole := self.archive.size if note.total is None else note.total) is not None and offset >= whole:
             self.pieced = True
             return
@@ -270,7 +270,7 @@ def _ask(url: str, headers: dict[str, str], continuing: bool) -> Any:
     except (OSError, http.client.HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError | str | ValueError):  # no second try changes these
-            raise _MirrorError(f"cannot be asked ({_reason(cause)})") from error
+            raise _MirrorError(f"cannot be reached ({_reason(cause)})") from error
         raise _BrokenError(_reason(cause)) from error
 
 

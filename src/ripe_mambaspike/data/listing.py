@@ -57,7 +57,7 @@ class Listing:
     time_unit: str | None = None
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # what it was listed with
-    passed_over: tuple[str, ...] = ()  # files that are no recordings; of no matter to what is stored
+    passed_over: tuple[str, ...] = ()  # files that are not recordings
     crop: tuple[int, int, int, int] | None = None  # (x, y, width, height) of the sensor that is kept; None: all of it
 
     @property

@@ -1,6 +1,6 @@
 """Where a dataset is downloaded from; each module of `data/sets/` says it of its own.
 
-Only what was found in public sources is listed: an address, a checksum or a size that nobody published is left out.
+Only what was found in public sources is listed: an address, a checksum or a size that was not published is left out.
 Every archive is checked against its checksum, so a mirror need not be trusted. What no program may or can fetch is
 listed under `by_hand`: no address, but the checksum that tells whether the right file arrived.
 """

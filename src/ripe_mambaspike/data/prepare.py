@@ -81,7 +81,7 @@ def prepare(
 
 
 def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None:
-    """Refuse to put a set without parts in the place of one that has some, unless that is asked for."""
+    """Refuse to replace a dataset that has splits by one without, unless `unsplit`."""
     if list(listing.cuts) != [UNSPLIT]:
         if unsplit:
             raise ConfigError.expected("unsplit", "a dataset without splits", ", ".join(listing.cuts))

@@ -1,4 +1,4 @@
-"""What may be asked of a simulated set."""
+"""Checks of the options of a simulated dataset."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ class ClosedBin:
 
 
 class Timeline(Protocol):
-    """Where bins end. It is asked again after every bin, so it may depend on what became of the last one."""
+    """Where bins end. It is called after every bin, so it may depend on the bins before."""
 
     def begin(self, first_us: int) -> None:
         """The time of the first event: the first bin begins there."""

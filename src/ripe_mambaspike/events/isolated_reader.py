@@ -26,8 +26,8 @@ MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many m
 
 
 def run_reader() -> None:
-    """Answer until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked decides
+    """Serve requests until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     out = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)  # what a package prints is no answer

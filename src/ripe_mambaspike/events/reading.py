@@ -130,7 +130,7 @@ class OpenRecording:
         if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
             width, height = self.declared_size
             raise ReadError.expected("sensor_size", "sides from 1 to 65536", f"{width}×{height}", path=path)
-        self.corner = (0, 0)  # that the events reach to, where nobody says the sensor's size
+        self.corner = (0, 0)  # that the events reach to, where the sensor's size is not known
 
     def pieces(self) -> Iterator[Events]:
         """The events in the order of the file. Those outside the sensor are left out, and counted."""

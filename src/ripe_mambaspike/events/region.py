@@ -1,7 +1,7 @@
 """The part of a sensor that a network bins, and whether a recording fits it.
 
 A network remembers the sensor of its training recordings and the crop of it that was binned. A recording that does not
-name its sensor is taken for one of that sensor; one that names another is refused unless the caller asked for it.
+name its sensor is taken for one of that sensor; one that names another is refused unless the caller gave that size.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class SensorRegion:
         return self.size if self.crop is None else self.crop[2:]
 
     def check_size(self, size: Size) -> None:
-        """Raise unless a source that names its sensor is of the size that the network was trained on, or asked for."""
+        """Raise unless a source that names its sensor has the size of the training set, or the given one."""
         if self.size not in (None, size) and (self.size_given or not self.crop_given):
             reason = "as given" if self.size_given else "which the network was trained on"
             wanted = f"{format_size(self.size)}, {reason}"

@@ -126,10 +126,10 @@ class WrappingClock:
         return raw + offsets, WrappingClock(self.period, final, int(offsets[-1]))
 
 
-def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], asked_at: NDArray[np.int64]) -> NDArray[Any]:
-    """What holds at each place asked for: `values[0]` before the first change, `values[1 + i]` from change i on."""
-    bounds = np.searchsorted(asked_at, changed_at)
-    counts = np.diff(bounds, prepend=0, append=len(asked_at))
+def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+    """The value that holds at each place: `values[0]` before the first change, `values[1 + i]` from change i on."""
+    bounds = np.searchsorted(places, changed_at)
+    counts = np.diff(bounds, prepend=0, append=len(places))
     return np.repeat(values, counts)
 
 

@@ -60,7 +60,14 @@ def test_the_same_bytes_again_over_what_was_there(tmp_path):
     assert first["other"] == b"kept"
 
 
-def test_a_disk_that_fills_leaves_everything_as_it_was(tmp_path, monkeypatch):
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without the pictures, which take seconds to draw."""
+    for name in ("figure_png", "twins_png"):
+        monkeypatch.setattr(r, name, lambda *_: b"png")
+
+
+def test_a_disk_that_fills_leaves_everything_as_it_was(tmp_path, monkeypatch, undrawn):
     made, calls = some(3), []
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "comparison.json").write_text("old")
@@ -78,7 +85,7 @@ def test_a_disk_that_fills_leaves_everything_as_it_was(tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_in_the_folders_place_is_named(tmp_path):
+def test_a_file_in_the_folders_place_is_named(tmp_path, undrawn):
     (tmp_path / "taken").write_text("")
     with raises(InputError, field="folder"):
         r.write_comparison(*some(2), tmp_path / "taken")
@@ -128,7 +135,7 @@ def test_events_of_twins_are_where_they_should_be():
 def test_sensors_of_every_shape(size):
     comparison, real, simulated, pictures, labels = some(2, size)
     large = np.tile(pictures.numpy(), (1, 40, 12))
-    for shown in (pictures.numpy(), large, pictures.numpy()[:, :1]):
+    for shown in (pictures.numpy(),) if size != (5, 40) else (large, pictures.numpy()[:, :1]):
         pixels = decode(r.twins_png(comparison, real, simulated, shown, labels))
         assert pixels.shape[1] >= 1000
         assert pixels.shape[0] < 1500

@@ -1,12 +1,13 @@
-"""Random draws, all of them on the CPU and from an explicit generator."""
+"""Random draws, all of them on the CPU and from an explicit generator, and changing the samples that were drawn."""
 
 import hashlib
 import random
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.data.augment.checks import check_whole
+from ripe_mambaspike.data.augment.checks import check_clips, check_whole
 
 
 def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
@@ -41,3 +42,21 @@ def symmetric_beta(alpha: float, generator: torch.Generator) -> float:
     """One number from Beta(α, α). torch's own Beta takes no generator; Python's, seeded from ours, does the same."""
     seed = int(torch.randint(2**62, (), generator=generator))
     return random.Random(seed).betavariate(alpha, alpha)
+
+
+def edit_samples(
+    x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *parameters: Tensor, owned: bool = False
+) -> Tensor:
+    """x with `change(part, *parameters of the part)` in place of the chosen samples; the others are not copied.
+
+    x [B, T, 2, H, W], chosen [B] bool and best on the CPU, parameters [B, …] beside it. An `owned` x is written to.
+    """
+    check_clips(x)
+    index = chosen.nonzero().squeeze(1)
+    if len(index) == 0:
+        return x
+    if len(index) == len(x):
+        return change(x, *parameters)
+    place = index.to(x.device, non_blocking=True)
+    changed = change(x.index_select(0, place), *(parameter[index] for parameter in parameters))
+    return x.index_copy_(0, place, changed) if owned else x.index_copy(0, place, changed)

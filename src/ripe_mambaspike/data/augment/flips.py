@@ -7,20 +7,19 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_flag, check_generator, check_number
-from ripe_mambaspike.data.augment.draws import draw_mask
-from ripe_mambaspike.data.augment.edit import edit
+from ripe_mambaspike.data.augment.draws import draw_mask, edit_samples
 
 Chosen = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and which of them were changed [B] bool
 
 
 def flip_polarity(x: Tensor, chosen: Tensor) -> Tensor:
     """ON and OFF exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
-    return edit(x, chosen, lambda part: part.flip(2))
+    return edit_samples(x, chosen, lambda part: part.flip(2))
 
 
 def flip_horizontal(x: Tensor, chosen: Tensor) -> Tensor:
     """Left and right exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
-    return edit(x, chosen, lambda part: part.flip(4))
+    return edit_samples(x, chosen, lambda part: part.flip(4))
 
 
 def reverse_time(x: Tensor, chosen: Tensor, swap_polarity: bool = False) -> Tensor:
@@ -28,7 +27,7 @@ def reverse_time(x: Tensor, chosen: Tensor, swap_polarity: bool = False) -> Tens
 
     A scene played backwards darkens where it brightened: `swap_polarity` exchanges ON and OFF as well.
     """
-    return edit(x, chosen, lambda part: part.flip(1, 2) if swap_polarity else part.flip(1))
+    return edit_samples(x, chosen, lambda part: part.flip(1, 2) if swap_polarity else part.flip(1))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.data.augment.checks import check_clips, check_generator, check_number, check_whole
-from ripe_mambaspike.data.augment.draws import draw_integer, uniform_draws
-from ripe_mambaspike.data.augment.edit import edit
+from ripe_mambaspike.data.augment.draws import draw_integer, edit_samples, uniform_draws
 from ripe_mambaspike.data.augment.geometry import affine_transform, cutout, roll, rotations, shears, temporal_cutout
 
 OPERATIONS = ("identity", "shear_x", "shear_y", "roll_x", "roll_y", "rotate", "cutout", "temporal_cutout")
@@ -42,10 +41,10 @@ def apply_draw(x: Tensor, draw: NDADraw) -> Tensor:
 
 
 def _apply(owned: Tensor, draw: NDADraw) -> Tensor:
-    out = edit(owned, draw.hit("shear_x", "shear_y", "rotate"), affine_transform, draw.matrices, owned=True)
-    out = edit(out, draw.hit("roll_x", "roll_y"), roll, draw.shift_y, draw.shift_x, owned=True)
-    out = edit(out, draw.hit("cutout"), cutout, draw.top, draw.left, draw.side, owned=True)
-    return edit(out, draw.hit("temporal_cutout"), temporal_cutout, draw.start, draw.length, owned=True)
+    out = edit_samples(owned, draw.hit("shear_x", "shear_y", "rotate"), affine_transform, draw.matrices, owned=True)
+    out = edit_samples(out, draw.hit("roll_x", "roll_y"), roll, draw.shift_y, draw.shift_x, owned=True)
+    out = edit_samples(out, draw.hit("cutout"), cutout, draw.top, draw.left, draw.side, owned=True)
+    return edit_samples(out, draw.hit("temporal_cutout"), temporal_cutout, draw.start, draw.length, owned=True)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 * Cut into `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial,
   one of which does not exist: 1077 and 264 clips.
 
-Validation takes whole users out of the training part, so that nobody is in two parts.
+Validation takes whole users out of the training part, so that no person is in two parts.
 """
 
 import re

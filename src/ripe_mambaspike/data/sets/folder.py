@@ -24,7 +24,7 @@ PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VAL
 PART_NAMES |= {"test": TEST, "testing": TEST}
 BESIDE = ("_labels.csv",)  # files that belong to a recording and are none
 LITTER_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
-# Endings that no recording has (.db and .ini: what systems leave in folders), and names of what a set is told about in.
+# Endings that no recording has (.db and .ini are left by systems), and names of files that describe a dataset.
 NO_RECORDING = (
     ".avi", ".cfg", ".db", ".doc", ".docx", ".gif", ".html", ".ini", ".ipynb", ".jpeg", ".jpg", ".json", ".lnk", ".md",
     ".md5", ".mp4", ".pdf", ".png", ".py", ".rst", ".sh", ".sha256", ".svg", ".toml", ".xls", ".xlsx", ".xml", ".yaml",

@@ -126,7 +126,7 @@ def _polarity(words: np.ndarray, overflow: int, source: EventSource) -> Events:
     data, times = words["data"], words["time"].astype(np.int64)
     valid = data & 1 == 1
     if not valid.all():
-        # Filters of the recording software mark events so; they are still in the file, but nobody should see them.
+        # Filters of the recording software mark events as invalid; they are still in the file.
         source.count("invalid_events", int((~valid).sum()))
         data, times = data[valid], times[valid]
     events = np.empty(len(data), EVENT)

@@ -1,7 +1,7 @@
 """Text: one event a line, four numbers between blanks, commas, semicolons or tabs.
 
 A first line may name the columns, or give the sensor's width and height; lines that start with `#` or `%` are comments.
-Without names the order is told by the values (`t x y p` as of the rpg datasets, `x y t p`, `x y p t`). Times with a
+Without names the order is found by the values (`t x y p` as of the rpg datasets, `x y t p`, `x y p t`). Times with a
 decimal point are seconds, whole ones µs.
 """
 

@@ -25,7 +25,7 @@ PENALTY = 1e-3  # on the squares of the weights, beside the mean loss
 # What a calibration should reach.
 EVENTS_TOLERANCE, CLASS_TOLERANCE, ON_SHARE_TOLERANCE = 0.05, 0.10, 0.02
 MIN_IMAGE_CORRELATION, MIN_SEQUENCE_CORRELATION = 0.90, 0.75
-TARGET_SEPARABILITY = 0.75  # below it: aimed at, not asked for
+TARGET_SEPARABILITY = 0.75  # below it is the aim, not a requirement
 
 Array = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class ClassEvents:
 
 @dataclass(frozen=True)
 class Feature:
-    """One of the numbers by which a recording may be told from its twin."""
+    """One of the numbers that may separate a recording from its twin."""
 
     name: str
     mean: RealSimulated

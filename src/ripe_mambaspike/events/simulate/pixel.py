@@ -22,7 +22,7 @@ from ripe_mambaspike.events.recording import EVENT, Events
 
 # Light over time: times in µs [n] → intensity [B, n, H, W], above 0.
 Scene = Callable[[Tensor], Tensor]
-FRAMES = 16  # asked of a scene at a time
+FRAMES = 16  # rendered at a time
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def simulate_events(
     """The events of each recording of a batch, by time; `size` is (width, height).
 
     A recording depends on its scene, its seed and its factors alone, not on the others in the batch. `factors` [B, 2]
-    multiply the thresholds, ON and OFF. So many `frames` are asked of the scene at a time, which changes only the cost.
+    multiply the thresholds, ON and OFF. `frames` frames are rendered at a time, which changes only the cost.
     Pixels watch the scene for `warm_us` before time 0, so that light that flickers or moves is no surprise to them.
     """
     parts = list(_run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device))

@@ -80,7 +80,7 @@ def animation(recording: Recording, frames: int | None, window_us: int | None, t
 
 
 def shown_spans(recording: Recording, frames: int | None, window_us: int | None) -> Counts:
-    """As asked; or else as many frames as play at 30 a second, each long enough to be read. Every event is in one."""
+    """As given; by default as many frames as play at 30 a second, each long enough to be read."""
     if frames is not None or window_us is not None:
         return spans(recording, frames, window_us, MAX_FRAMES)
     whole = recording.duration_us + 1
