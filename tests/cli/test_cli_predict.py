@@ -147,12 +147,12 @@ def test_one_that_cannot_be_used_is_one_sentence(predict, network, clip, tmp_pat
         ((network, bad), (bad,)),
         ((network, empty), (empty,)),
         ((network, small), (small, "10×10", "16×16")),
-        ((network, tmp_path), (tmp_path, "folder")),
+        ((network, tmp_path), (tmp_path,)),
         ((network, clip, "--time-steps", "31"), ("steps", "31", "30")),
         ((network, clip, "--grid", "2"), ("grid", "2", "8")),
-        ((tmp_path / "torch", clip), (tmp_path / "torch", "ripe-mambaspike")),
+        ((tmp_path / "torch", clip), (tmp_path / "torch" / "config.json", "format")),
         ((tmp_path, clip), (tmp_path, "config.json")),
-        ((clip, clip), (clip, "folder")),
+        ((clip, clip), (clip,)),
     ):
         for more in ((), ("--json",)):
             code, out, err = predict(*words, *more)

@@ -146,3 +146,14 @@ def test_inference_mode_and_functional_calls(small, events):
             other = {name: value + 0.2 for name, value in model.state_dict().items()}
             assert not torch.equal(torch.func.functional_call(model, other, (x,)), first)
             assert torch.equal(model(x), first)
+
+
+def test_logits_are_tensors_like_any_other(small, events):
+    """Though they are computed in inference mode: gradients may flow through what is made of them."""
+    model, x = small().eval(), events()
+    with torch.no_grad():
+        logits = model(x)
+    assert not logits.is_inference()
+    scale = torch.ones((), requires_grad=True)
+    (logits * scale).sum().backward()
+    assert scale.grad is not None

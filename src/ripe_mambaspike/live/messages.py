@@ -30,39 +30,39 @@ class Command(Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
     """What a viewer asks for."""
 
 
-class Play(Command, tag="play"):
+class Play(Command, frozen=True, tag="play"):
     value: Annotated[int, Meta(ge=0, lt=2**31)]  # number of a listed recording
 
 
-class PlayUpload(Command, tag="upload"):
+class PlayUpload(Command, frozen=True, tag="upload"):
     value: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH, pattern=r"^[\x20-\x7e]*$")]  # its key
 
 
-class WatchLive(Command, tag="live"):
+class WatchLive(Command, frozen=True, tag="live"):
     value: None = None
 
 
-class Pause(Command, tag="pause"):
+class Pause(Command, frozen=True, tag="pause"):
     value: None = None
 
 
-class Resume(Command, tag="resume"):
+class Resume(Command, frozen=True, tag="resume"):
     value: None = None
 
 
-class Seek(Command, tag="seek"):
+class Seek(Command, frozen=True, tag="seek"):
     value: Annotated[float, Meta(ge=0, le=1)]  # position in the recording
 
 
-class SetSpeed(Command, tag="speed"):
+class SetSpeed(Command, frozen=True, tag="speed"):
     value: Annotated[float, Meta(ge=MIN_SPEED, le=MAX_SPEED)]
 
 
-class SetLoop(Command, tag="loop"):
+class SetLoop(Command, frozen=True, tag="loop"):
     value: bool
 
 
-class ShowAttention(Command, tag="attention"):
+class ShowAttention(Command, frozen=True, tag="attention"):
     value: bool
 
 

@@ -87,12 +87,12 @@ def evaluate_batches(
     confusion = np.zeros((num_classes, num_classes), np.int64)
     among_five, loss = 0, 0.0
     rates: Tensor | None = None
-    run = run or model.run  # type: ignore[assignment]
+    compute: Any = run or model.run
     with evaluation(model), torch.autocast(next(model.parameters()).device.type, enabled=False):
         for x, y in batches:
             if not len(y):
                 continue
-            out = run(x)
+            out: Output = compute(x)
             logits = clip_logits(out.logits)
             np.add.at(confusion, (y.cpu().numpy(), logits.argmax(-1).cpu().numpy()), 1)
             five = logits.topk(min(TOP_K, num_classes), -1).indices

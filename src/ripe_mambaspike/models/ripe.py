@@ -14,6 +14,7 @@ from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.base import FrontEnd, Model, Output, modified_error, register_architecture
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.fused import (
+    NetworkPlan,
     kernels_cover,
     prepared_plan,
     run_front_end,
@@ -64,7 +65,14 @@ class RipeMambaSpike(Model):
             return self.run(x).logits
         with explain_model_memory(self, x):
             plan = prepared_plan(self, x)
-            return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
+            if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
+                return self._logits(plan, x)
+            with torch.inference_mode():  # whose operators cost less; the copy is a tensor like any other
+                logits = self._logits(plan, x)
+            return logits.clone()
+
+    def _logits(self, plan: NetworkPlan, x: Tensor) -> Tensor:
+        return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""

@@ -101,6 +101,7 @@ class CausalStream(RegularBins):
         count = len(self._recent)
         logits = torch.stack([step.logits for step in self._recent], 1)
         mean = tuple(sum(column) / count for column in zip(*(step.rates for step in self._recent), strict=True))
+        assert run.attention is not None
         attention = run.attention[0, -1].float().cpu()
         seconds = perf_counter() - began
         return [WindowResult(self._recent[0].start_us, part.stop_us, count, logits, mean, attention, seconds)]

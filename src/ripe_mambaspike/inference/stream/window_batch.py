@@ -143,4 +143,4 @@ def _join(states: list[tuple[State, int] | None]) -> State | None:
             for state, start, stop in runs
         ]
 
-    return {name: found[0] if len(found := pieces(name)) == 1 else torch.cat(found) for name in known}
+    return {name: pieces(name)[0] if len(runs) == 1 else torch.cat(pieces(name)) for name in known}
