@@ -146,9 +146,9 @@ def simulate_dataset(
         for done, checksums in enumerate(run.map(partial(picture_checksums, source or Path()), groups), 1):
             digest.update("".join(checksums).encode())
             report("reading the pictures", done, len(groups))
-        said = _describe(recipe, digest.hexdigest() if source else None)
+        description = _describe(recipe, digest.hexdigest() if source else None)
         key = recipe_key(
-            said, listing.classes, [(clip.name, clip.label) for clip in listing.clips], describe_splits(listing)
+            description, listing.classes, [(clip.name, clip.label) for clip in listing.clips], describe_splits(listing)
         )
         with locked_dataset_folder(Path(out) / STORE, name) as home:
             build_store(
@@ -156,7 +156,7 @@ def simulate_dataset(
                 run,
                 partial(plan_simulated_shards, recipe, planned, source),
                 simulate_shard,
-                partial(_index, listing, said),
+                partial(_index, listing, description),
                 partial(report, "simulating"),
             )
             return make_current(home / key)

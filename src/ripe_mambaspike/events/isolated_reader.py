@@ -51,31 +51,31 @@ def serve_request(request: dict[str, Any], out: IO[bytes]) -> None:
         _send_reply(out, source, ended=True)
         return
     except RipeError as error:
-        said, field = str(error), error.field
+        message, field = str(error), error.field
     except OSError as error:
-        said, field = f"file: expected a readable one, got {error.strerror or error}", "file"
+        message, field = f"file: expected a readable one, got {error.strerror or error}", "file"
     except MemoryError:
-        said, field = (
+        message, field = (
             f"file: expected one that needs at most {MAX_MEMORY_BYTES >> 20} MiB, got one that needs more",
             "file",
         )
     except Exception as error:  # a decoder that stumbled over damage it did not foresee
-        said, field = f"file: expected a whole one, got damage ({type(error).__name__}: {error})", "file"
-    _write(out, {"error": str(ReadError(said)), "field": field})
+        message, field = f"file: expected a whole one, got damage ({type(error).__name__}: {error})", "file"
+    _write(out, {"error": str(ReadError(message)), "field": field})
 
 
 def _send_events(out: IO[bytes], source: EventSource, until: float) -> None:
     """A block of events at a time; what there is at least every few seconds, and before an error."""
     pending: list[Events] = [empty_events()]
-    said, count = time.monotonic(), 0
+    last_sent, count = time.monotonic(), 0
     try:
         for piece in source.pieces():
             pending.append(piece)
             count += len(piece)
             limit_cpu_time(until)
-            if count >= BLOCK_WORDS or time.monotonic() - said > MAX_SILENT_SECONDS:
+            if count >= BLOCK_WORDS or time.monotonic() - last_sent > MAX_SILENT_SECONDS:
                 _send_pending(out, source, pending)
-                said, count = time.monotonic(), 0
+                last_sent, count = time.monotonic(), 0
     finally:
         _send_pending(out, source, pending)
 

@@ -115,7 +115,7 @@ def _notes(cut: ClipSplit, clips: Sequence[Clip], classes: Sequence[str]) -> tup
     notes = []
     for part, meaning in ((TRAIN, "to learn from"), (VALIDATION, "to choose by"), (TEST, "to report on")):
         there = {clip.label for clip, place in zip(clips, cut.parts, strict=True) if place == part}
-        if lacking := [name for label, name in enumerate(classes) if label not in there]:
-            shown = ", ".join(lacking[:5]) + (" …" if len(lacking) > 5 else "")
+        if missing := [name for label, name in enumerate(classes) if label not in there]:
+            shown = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
             notes.append(f"classes without a recording {meaning} ({part}): {shown}")
     return tuple(notes)

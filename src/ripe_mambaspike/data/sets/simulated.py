@@ -78,10 +78,10 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
     """CIFAR10-DVS's: a thousand a class, the first hundred by number tested. Pictures that come with a test part are
     numbered with it first, so that it is what is tested."""
     if found.classes != cifar10dvs.CLASSES:
-        lacking = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
+        missing = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
             set(found.classes) - set(cifar10dvs.CLASSES)
         )
-        got = f"{len(found.classes)} classes ({lacking[0]} is different)"
+        got = f"{len(found.classes)} classes ({missing[0]} is different)"
         raise DataError.expected("images", "CIFAR-10's ten classes", got, path=found.source)
     split = any(picture.part for picture in found.listed)
     tested, trained = cifar10dvs.TEST_CLIPS_PER_CLASS, cifar10dvs.CLIPS_PER_CLASS - cifar10dvs.TEST_CLIPS_PER_CLASS
@@ -183,11 +183,11 @@ def _listing(
     name: str, classes: tuple[str, ...], cut_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
 ) -> Listing:
     clips, parts = [clip for clip, _ in rows], [part for _, part in rows]
-    if lacking := [part for part in PARTS if part not in parts]:
-        raise DataError.expected("images", f"pictures for {lacking[0]} clips of {name}", "too few")
+    if missing := [part for part in PARTS if part not in parts]:
+        raise DataError.expected("images", f"pictures for {missing[0]} clips of {name}", "too few")
     sources = one_clip_each((clip.name, clip.name, clip.label) for clip in clips)
-    said = ("every recording of this set is simulated", *notes)
-    return Listing(name, classes, sources, {cut_name: make_split(cut_name, clips, parts)}, notes=said)
+    all_notes = ("every recording of this set is simulated", *notes)
+    return Listing(name, classes, sources, {cut_name: make_split(cut_name, clips, parts)}, notes=all_notes)
 
 
 def _check_names(listing: Listing, source: str) -> None:

@@ -36,7 +36,7 @@ def calibrate(
 ) -> CameraCalibration:
     """The camera that made these recordings of these pictures [N, h, w], values 0 to 1."""
     how = how or FitOptions()
-    said = report or (lambda what, done, of: None)
+    progress = report or (lambda what, done, of: None)
     if len(real) != len(pictures) or len(real) < 2:
         got = f"{len(real)} and {len(pictures)}"
         raise InputError.expected("real", "as many recordings as pictures, at least 2", got)
@@ -47,14 +47,14 @@ def calibrate(
     corners = [counts[..., rows, columns] for rows in (_FIRST, _LAST) for columns in (_FIRST, _LAST)]
     noise = torch.cat(corners, -1).mean((0, 1, 3, 4)) / (KNOT_US * 1e-6)
     model = SmoothSaccades(path, duration, size, inverted, noise)
-    fit(model, pictures, counts, how, lambda done, of, loss: said("fitting", done, of))
+    fit(model, pictures, counts, how, lambda done, of, loss: progress("fitting", done, of))
     made = CameraCalibration(model.pixel(), replace(model.saccades(), rests_us=find_rests(counts)), Variation())
     for _ in range(2):
-        made = match_thresholds(made, pictures, counts, size, said)
+        made = match_thresholds(made, pictures, counts, size, progress)
         late = measure_delays(made, pictures, counts, size).mean(0)
         made = replace(made, saccades=retimed(made.saccades, late.tolist()))
     varied = replace(made, variation=measure_variation(made, pictures, counts, size))
-    return _rounded(match_thresholds(varied, pictures, counts, size, said))
+    return _rounded(match_thresholds(varied, pictures, counts, size, progress))
 
 
 _FIRST, _LAST = slice(None, BORDER_PIXELS), slice(-BORDER_PIXELS, None)
@@ -67,7 +67,7 @@ def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int
 
 
 def match_thresholds(
-    made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], said: Report
+    made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], progress: Report
 ) -> CameraCalibration:
     """ON and OFF events as many as in the recordings, on average."""
     wanted = counts.sum((0, 1, 3, 4))
@@ -78,7 +78,7 @@ def match_thresholds(
         # Fewer events than thresholds would say come from a higher one, so a little less than the whole step is taken.
         on, off = pixel.threshold_on * ratio[1] ** 0.9, pixel.threshold_off * ratio[0] ** 0.9
         made = replace(made, pixel=replace(pixel, threshold_on=on, threshold_off=off))
-        said("matching", turn + 1, NUM_MATCH_ROUNDS)
+        progress("matching", turn + 1, NUM_MATCH_ROUNDS)
     return made
 
 
