@@ -208,7 +208,7 @@ def test_many_patches_are_summed_without_losing_digits(monkeypatch, stride):
     expected, _ = evaluate("patch_moments", i)
     for pixels, tolerance in ((None, 1e-5), (33 * 33 * 3, 3e-6)):  # 40 = 13 × 3 + 1
         if pixels is not None:
-            monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.cpu.PIXELS_TOGETHER", pixels)
+            monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.cpu.MAX_PIXELS_PER_SUM", pixels)
         for name, given in evaluate("patch_moments", i, Run("native"))[0].items():
             assert relative(given, expected[name]) < tolerance, name
 
