@@ -153,10 +153,10 @@ def measure_memory(folder: Path) -> dict[str, Any]:
             while file.tell() < GIGABYTE:
                 file.write(data[start:])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
-        said = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", CHILD, str(path)], check=True, capture_output=True, text=True, env=environment
         )
-        count, megabytes = json.loads(said.stdout)
+        count, megabytes = json.loads(done.stdout)
         peaks[name] = {"bytes": path.stat().st_size, "events": count, "peak_megabytes": round(megabytes)}
         path.unlink()
     return {"memory": peaks, "wanted_megabytes": MAX_MEGABYTES}

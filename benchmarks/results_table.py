@@ -19,7 +19,7 @@ from ripe_mambaspike.bench.tables import Table, machine_line, paths_of, tables_o
 from ripe_mambaspike.cli.output import number
 
 Document = dict[str, Any]
-TIMEOUT = 1200  # seconds a command may take
+TIMEOUT_SECONDS = 1200  # seconds a command may take
 
 COMMANDS = {
     "cuda": {
@@ -90,7 +90,7 @@ def fitted(name: str) -> Callable[[Document], Reading]:
 
 SAMPLE = "deployed, T 16, 128²"
 GESTURE, DAILY = ("dvsgesture", "DVS-Gesture, B 32"), ("dailydvs200", "DailyDVS-200, B 32")
-NEVER = "does not run"
+DOES_NOT_RUN = "does not run"
 
 
 def deployed(precision: str, batch: int, what: str, key: str, unit: str, *numbers: Any) -> Target:
@@ -102,7 +102,7 @@ def step(recipe: tuple[str, str], what: str, key: str, unit: str, scale: float, 
     return Target(f"training step, {recipe[1]}{what}", f"train {recipe[0]}", training(key, scale), unit, *numbers)
 
 
-LINES = (
+FIT_ROWS = (
     Target("34² to 224²: linear in pixels·T", "scan", fitted("in_size"), "R²", "–", 0.98, None, True),
     Target("T 4 to 32: linear in pixels·T", "scan", fitted("time_steps"), "R²", "–", 0.98, None, True),
 )
@@ -119,13 +119,13 @@ TABLE = {
         step(("nmnist", "N-MNIST, B 64"), "", "median_ms", "ms", 1, "231", 25, 10),
         step(DAILY, "", "median_ms", "ms", 1, "969", 250, 120),
         step(DAILY, ", beyond weights", "activation_mib", "GiB", 1 / 1024, "96", 32, 20),
-        *LINES,
+        *FIT_ROWS,
     ),
     "cpu": (
-        deployed("float32", 1, ", over its FLOPs at the matrix rate", "times_its_flops", "×", NEVER, 1.5),
-        deployed("bfloat16", 1, ", over its FLOPs at the matrix rate", "times_its_flops", "×", NEVER, 2),
-        Target("training step, 34², B 16, of the reference's time", "train", share_of_reference, "%", NEVER, 40),
-        *LINES,
+        deployed("float32", 1, ", over its FLOPs at the matrix rate", "times_its_flops", "×", DOES_NOT_RUN, 1.5),
+        deployed("bfloat16", 1, ", over its FLOPs at the matrix rate", "times_its_flops", "×", DOES_NOT_RUN, 2),
+        Target("training step, 34², B 16, of the reference's time", "train", share_of_reference, "%", DOES_NOT_RUN, 40),
+        *FIT_ROWS,
     ),
 }
 
@@ -134,9 +134,9 @@ def run(words: str, device: str) -> Document:
     """The document of one command, or {"error": …} with its last line."""
     command = [sys.executable, "-m", "ripe_mambaspike", "bench", *words.split(), "--device", device, "--json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        return {"error": f"took more than {TIMEOUT} s"}
+        return {"error": f"took more than {TIMEOUT_SECONDS} s"}
     try:
         document: Document = json.loads(done.stdout)
     except json.JSONDecodeError:

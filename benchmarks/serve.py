@@ -26,7 +26,7 @@ HEADER = struct.Struct("<HHIddII")
 
 
 @dataclass
-class Seen:
+class ViewerStats:
     """What one viewer got."""
 
     began: float = 0.0
@@ -44,11 +44,11 @@ class Seen:
         return self.frames / (self.ended - self.began)
 
 
-async def watch(address: str, recording: int, seconds: float) -> Seen:
+async def watch(address: str, recording: int, seconds: float) -> ViewerStats:
     """One viewer that plays a recording for so long."""
     from websockets.asyncio.client import connect
 
-    seen = Seen()
+    seen = ViewerStats()
     async with connect(address, max_size=None, compression=None) as socket:
         await socket.recv()
         await socket.send(json.dumps({"do": "play", "value": recording}))
@@ -63,19 +63,19 @@ async def watch(address: str, recording: int, seconds: float) -> Seen:
                 seen.skipped = HEADER.unpack_from(message)[6]
                 seen.longest, last = max(seen.longest, now - last), now
                 continue
-            said = json.loads(message)
-            for answer in said.get("predictions", ()):
+            reply = json.loads(message)
+            for answer in reply.get("predictions", ()):
                 if answer["step"] == answer["time_steps"]:
                     seen.latencies.append(answer["ms"])
                 else:
                     seen.early += 1
-            if said["kind"] == "status":
-                seen.behind.append(said["lag"])
+            if reply["kind"] == "status":
+                seen.behind.append(reply["lag"])
         seen.ended = now
     return seen
 
 
-async def watch_all(address: str, recordings: list[int], seconds: float) -> list[Seen]:
+async def watch_all(address: str, recordings: list[int], seconds: float) -> list[ViewerStats]:
     return list(await asyncio.gather(*(watch(address, number, seconds) for number in recordings)))
 
 
@@ -121,13 +121,13 @@ def start(checkpoint: Path, recordings: Path, cores: set[int]) -> tuple["subproc
         env={**os.environ, "OMP_NUM_THREADS": str(max(1, len(cores) - 1))},
     )
     assert process.stdout is not None
-    said = process.stdout.readline()
-    if "http://" not in said:
-        raise SystemExit(f"the service did not start: {said!r}")
-    return process, said.split("http://")[1].split("/")[0]
+    reply = process.stdout.readline()
+    if "http://" not in reply:
+        raise SystemExit(f"the service did not start: {reply!r}")
+    return process, reply.split("http://")[1].split("/")[0]
 
 
-def row(name: str, seen: list[Seen]) -> dict[str, Any]:
+def row(name: str, seen: list[ViewerStats]) -> dict[str, Any]:
     latencies = sorted(one for viewer in seen for one in viewer.latencies)
     rates = [viewer.rate for viewer in seen]
     return {

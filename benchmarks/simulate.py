@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 MIN_RATE = {"saccades": 200, "gestures": 20}
-SET = 60_000
+SET_RECORDINGS = 60_000
 
 
 def pictures(count: int) -> torch.Tensor:
@@ -87,12 +87,17 @@ def on_device(device: str) -> dict[str, Any]:
     torch.cuda.synchronize()
     start = time.perf_counter()
     total = 0.0
-    for first in range(0, SET, 4096):
-        count = min(4096, SET - first)
+    for first in range(0, SET_RECORDINGS, 4096):
+        count = min(4096, SET_RECORDINGS - first)
         made = simulate_picture_bins(shown[:count], camera, range(first, first + count), steps=10, device=device)
         total += float(made.sum())
     seconds = time.perf_counter() - start
-    return {"recordings": SET, "seconds": round(seconds, 1), "events_each": round(total / SET), "wanted_seconds": 60}
+    return {
+        "recordings": SET_RECORDINGS,
+        "seconds": round(seconds, 1),
+        "events_each": round(total / SET_RECORDINGS),
+        "wanted_seconds": 60,
+    }
 
 
 def main() -> None:

@@ -26,11 +26,11 @@ from urllib.parse import quote
 from benchmarks.serve import make_checkpoint, make_recordings, start
 
 MIN_FRAME_RATE = 15.0  # frames a second for each viewer
-GROWTH = 1.10  # of the memory from the second third to the last that still counts as flat
-WINDOW = 10.0  # s in which frames are counted
-SAMPLE = 2.0  # s between two looks at the memory
-UPLOAD = 6.0  # s between two uploads: the service takes 12 a minute
-CHANGE = 20.0  # s after which a viewer plays something else
+MAX_MEMORY_GROWTH = 1.10  # of the memory from the second third to the last that still counts as flat
+WINDOW_SECONDS = 10.0  # s in which frames are counted
+SAMPLE_SECONDS = 2.0  # s between two looks at the memory
+UPLOAD_SECONDS = 6.0  # s between two uploads: the service takes 12 a minute
+CHANGE_SECONDS = 20.0  # s after which a viewer plays something else
 MAX_UPLOADS = 4  # keys kept to be played
 
 
@@ -57,10 +57,10 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
 
     draw = random.Random(number)
     async with connect(f"ws://{soak.place}/watch", max_size=None, compression=None) as socket:
-        changed = -CHANGE
+        changed = -CHANGE_SECONDS
         while soak.running():
             now = time.monotonic()
-            if now - changed >= CHANGE:
+            if now - changed >= CHANGE_SECONDS:
                 changed = now
                 key = draw.choice(soak.keys) if soak.keys and draw.random() < 0.5 else None
                 message = {"do": "upload", "value": key} if key else {"do": "play", "value": draw.randrange(recordings)}
@@ -68,10 +68,10 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
                 await socket.send(json.dumps({"do": "attention", "value": draw.random() < 0.5}))
             message = await socket.recv()
             if isinstance(message, bytes):
-                soak.frames[number][int((now - soak.began) // WINDOW)] += 1
-            elif (said := json.loads(message))["kind"] == "error":
-                soak.errors[said["message"][:60]] += 1
-                changed = -CHANGE  # an upload that is not held any more
+                soak.frames[number][int((now - soak.began) // WINDOW_SECONDS)] += 1
+            elif (reply := json.loads(message))["kind"] == "error":
+                soak.errors[reply["message"][:60]] += 1
+                changed = -CHANGE_SECONDS  # an upload that is not held any more
 
 
 def damaged(data: bytes, draw: random.Random) -> tuple[str, bytes]:
@@ -106,11 +106,11 @@ async def upload(soak: Soak, files: list[Path]) -> None:
         kind, data = "good", draw.choice(files).read_bytes()
         if turn % 2:
             kind, data = damaged(data, draw)
-        status, said = await asyncio.to_thread(send, soak.place, f"{kind} {turn}.npz", data)
+        status, reply = await asyncio.to_thread(send, soak.place, f"{kind} {turn}.npz", data)
         soak.uploads[f"{kind}: {status}"] += 1
         if status == 200:
-            soak.keys = [*soak.keys, said["upload"]][-MAX_UPLOADS:]
-        await asyncio.sleep(UPLOAD)
+            soak.keys = [*soak.keys, reply["upload"]][-MAX_UPLOADS:]
+        await asyncio.sleep(UPLOAD_SECONDS)
 
 
 def resident(pid: int) -> int:
@@ -128,7 +128,7 @@ def resident(pid: int) -> int:
 async def sample(soak: Soak, pid: int) -> None:
     while soak.running():
         soak.memory.append((time.monotonic() - soak.began, resident(pid)))
-        await asyncio.sleep(SAMPLE)
+        await asyncio.sleep(SAMPLE_SECONDS)
 
 
 async def run(soak: Soak, pid: int, recordings: list[Path]) -> None:
@@ -144,8 +144,8 @@ def thirds(soak: Soak) -> list[float]:
 
 
 def summary(soak: Soak, minutes: float) -> dict[str, Any]:
-    whole = max(1, int(60 * minutes // WINDOW))
-    rates = [[frames[window] / WINDOW for window in range(whole)] for frames in soak.frames]
+    whole = max(1, int(60 * minutes // WINDOW_SECONDS))
+    rates = [[frames[window] / WINDOW_SECONDS for window in range(whole)] for frames in soak.frames]
     memory, least = thirds(soak), min(statistics.mean(rate) for rate in rates)
     return {
         "viewers": len(rates),
@@ -156,7 +156,7 @@ def summary(soak: Soak, minutes: float) -> dict[str, Any]:
         "memory MiB, most": round(max(size for _, size in soak.memory) / 2**20, 1),
         "uploads": dict(sorted(soak.uploads.items())),
         "errors": dict(soak.errors),
-        "held": least >= MIN_FRAME_RATE and memory[2] <= GROWTH * memory[1],
+        "held": least >= MIN_FRAME_RATE and memory[2] <= MAX_MEMORY_GROWTH * memory[1],
     }
 
 

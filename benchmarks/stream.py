@@ -34,7 +34,7 @@ from ripe_mambaspike.models.base import clip_logits
 from ripe_mambaspike.ops.memory import keep_freed_memory
 
 PACKET_US = 10_000
-LOOP = 100  # packets before the scene begins again
+LOOP_PACKETS = 100  # packets before the scene begins again
 MAX_DIFFERENCE = {"cpu": 0.0, "cuda": 0.02}  # of a class's probability
 
 
@@ -64,8 +64,8 @@ def scene(rate: float, side: int) -> list[Events]:
     rng = np.random.default_rng(0)
     count = round(rate * PACKET_US / 1e6)
     packets = []
-    for index in range(LOOP):
-        angle = 2 * np.pi * index / LOOP
+    for index in range(LOOP_PACKETS):
+        angle = 2 * np.pi * index / LOOP_PACKETS
         center = side / 2 * (1 + 0.5 * np.array([np.cos(angle), np.sin(angle)]))
         blob = rng.normal(center[:, None], side / 12, (2, count))
         noise = rng.uniform(0, side, (2, count))
@@ -88,7 +88,7 @@ class SteadySource:
     def packets(self, stopped: Callable[[], bool]) -> Iterator[Events]:
         began = time.monotonic()
         for index in range(self._number):
-            events = self._packets[index % LOOP].copy()
+            events = self._packets[index % LOOP_PACKETS].copy()
             events["t"] += index * PACKET_US
             if self.live:
                 left = began + (index + 1) * PACKET_US / 1e6 - time.monotonic()

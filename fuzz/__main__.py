@@ -26,8 +26,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="the targets there are")
     options = parser.parse_args()
     names = target_names(options.group)
-    if strange := [name for name in options.targets if name not in names]:
-        parser.error(f"there is no target {strange[0]}; {', '.join(names)} are there")
+    if unknown := [name for name in options.targets if name not in names]:
+        parser.error(f"there is no target {unknown[0]}; {', '.join(names)} are there")
     chosen = {name: group for name, group in names.items() if not options.targets or name in options.targets}
     if options.list:
         print("\n".join(f"{name}  ({group})" for name, group in chosen.items()))

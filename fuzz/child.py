@@ -19,10 +19,10 @@ from random import Random
 
 from fuzz.target import Target, WrongAnswer
 
-MAX_GROWTH = 1 << 30  # bytes beyond what the process has when its first case begins
+MAX_GROWTH_BYTES = 1 << 30  # bytes beyond what the process has when its first case begins
 STATUS = struct.Struct("<QdQ")  # cases, when the last one began (monotonic; 0 before the first), peak growth in KiB
 CASE, STATUS_FILE, FINDINGS = "case.bin", "status", "findings"
-WARM_UP = 3  # runs of every seed before memory is bounded: modules are imported, operators built
+NUM_WARM_UP_RUNS = 3  # runs of every seed before memory is bounded: modules are imported, operators built
 
 
 class Session:
@@ -39,13 +39,13 @@ class Session:
         self.known: set[str] = set()
         self.base = 0
 
-    def bound(self) -> None:
+    def limit_memory(self) -> None:
         """From here on the process may grow by MAX_GROWTH and no more."""
         for seed in self.target.seeds:
-            for _ in range(WARM_UP):
+            for _ in range(NUM_WARM_UP_RUNS):
                 self.run(seed, count=False)
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MAX_GROWTH, size + MAX_GROWTH))
+        resource.setrlimit(resource.RLIMIT_AS, (size + MAX_GROWTH_BYTES, size + MAX_GROWTH_BYTES))
         self.base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def run(self, case: bytes, count: bool = True) -> None:
@@ -57,14 +57,14 @@ class Session:
         except self.target.allowed:
             pass
         except MemoryError as error:
-            self.note("memory", error, case)
+            self.record_finding("memory", error, case)
         except WrongAnswer as error:
-            self.note("wrong", error, case)
+            self.record_finding("wrong", error, case)
         except Exception as error:
-            self.note("exception", error, case)
+            self.record_finding("exception", error, case)
         self.cases += count
 
-    def note(self, kind: str, error: BaseException, case: bytes) -> None:
+    def record_finding(self, kind: str, error: BaseException, case: bytes) -> None:
         """Write a finding down once for each place in the code."""
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "ripe_mambaspike" in frame.filename] or frames
@@ -75,9 +75,9 @@ class Session:
         self.known.add(key)
         name = f"{self.target.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
         (self.folder / FINDINGS / f"{name}.bin").write_bytes(case)
-        said = {"target": self.target.name, "kind": kind, "what": f"{type(error).__name__}: {str(error)[:300]}"}
-        said |= {"place": place, "trace": "".join(traceback.format_exception(error))[-4000:]}
-        (self.folder / FINDINGS / f"{name}.json").write_text(json.dumps(said, indent=1))
+        finding = {"target": self.target.name, "kind": kind, "what": f"{type(error).__name__}: {str(error)[:300]}"}
+        finding |= {"place": place, "trace": "".join(traceback.format_exception(error))[-4000:]}
+        (self.folder / FINDINGS / f"{name}.json").write_text(json.dumps(finding, indent=1))
 
 
 def main(words: list[str]) -> int:
@@ -87,7 +87,7 @@ def main(words: list[str]) -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     session = Session(find_target(name), folder)
-    session.bound()
+    session.limit_memory()
     random = Random(f"{name} {seed}")
     end = time.monotonic() + seconds
     while session.cases < cases and time.monotonic() < end:

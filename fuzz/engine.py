@@ -16,8 +16,8 @@ from typing import Any
 from fuzz.child import CASE, FINDINGS, STATUS, STATUS_FILE
 
 MAX_SECONDS = 10.0  # of one case
-STARTING_SECONDS = 120.0  # of a child: imports, and the operators' build on a fresh machine
-KEPT = Path(".fuzz") / FINDINGS
+MAX_START_SECONDS = 120.0  # of a child: imports, and the operators' build on a fresh machine
+FINDINGS_FOLDER = Path(".fuzz") / FINDINGS
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -56,11 +56,11 @@ def fuzz(name: str, group: str, *, cases: int, seconds: float, seed: int, most_f
                 key = f"{finding['kind']} {finding['place']}"
                 if key not in places:
                     places.add(key)
-                    outcome.findings.append(finding | {"case": _keep(path.stem, path.with_suffix(".bin"))})
+                    outcome.findings.append(finding | {"case": _save_case(path.stem, path.with_suffix(".bin"))})
             if died is not None:
                 case = folder / CASE
                 stem = f"{name}-{died['kind']}-{_digest(case)}"
-                outcome.findings.append({"target": name, **died, "case": _keep(stem, case)})
+                outcome.findings.append({"target": name, **died, "case": _save_case(stem, case)})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         seed += 1
@@ -77,9 +77,9 @@ def _run_child(
     (folder / FINDINGS).mkdir()
     command = [sys.executable, "-m", "fuzz.child", name, str(seed), str(cases), str(seconds), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RIPE_KERNELS": os.environ.get("RIPE_KERNELS", "off")}
-    with (folder / "stderr").open("wb") as told:
+    with (folder / "stderr").open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=told, stderr=told, env=environment, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )
         started = time.monotonic()
         died: dict[str, Any] | None = None
@@ -88,7 +88,7 @@ def _run_child(
                 time.sleep(0.05)
                 _, began, _ = STATUS.unpack(status.read_bytes())
                 now = time.monotonic()
-                if (began and now - began > MAX_SECONDS) or (not began and now - started > STARTING_SECONDS):
+                if (began and now - began > MAX_SECONDS) or (not began and now - started > MAX_START_SECONDS):
                     died = {"kind": "hang", "what": f"a case took more than {MAX_SECONDS:g} s", "place": "?"}
                     break
         finally:
@@ -97,8 +97,8 @@ def _run_child(
             code = process.wait()
     done, _, grown = STATUS.unpack(status.read_bytes())
     if died is None and code != 0:
-        said = (folder / "stderr").read_bytes()[-2000:].decode(errors="replace")
-        died = {"kind": "abort", "what": f"the process ended with {code}", "place": "?", "trace": said}
+        output = (folder / "stderr").read_bytes()[-2000:].decode(errors="replace")
+        died = {"kind": "abort", "what": f"the process ended with {code}", "place": "?", "trace": output}
     return done, grown, died
 
 
@@ -106,9 +106,9 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()[:10]
 
 
-def _keep(stem: str, case: Path) -> str:
-    KEPT.mkdir(parents=True, exist_ok=True)
-    kept = KEPT / f"{stem}.bin"
+def _save_case(stem: str, case: Path) -> str:
+    FINDINGS_FOLDER.mkdir(parents=True, exist_ok=True)
+    kept = FINDINGS_FOLDER / f"{stem}.bin"
     if case.exists():
         shutil.copyfile(case, kept)
     return str(kept)

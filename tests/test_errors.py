@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ripe_mambaspike.errors import MAX_MESSAGE, DataError, RipeError, WeightsError
+from ripe_mambaspike.errors import MAX_MESSAGE_CHARS, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import read_regular
 
 
@@ -28,7 +28,7 @@ def test_one_form_for_all_messages():
 def test_a_message_is_one_line_of_bounded_length(text):
     said = str(DataError(f"before {text} after"))
     assert said.isprintable()
-    assert len(said) <= 6 * MAX_MESSAGE  # an escaped character takes some
+    assert len(said) <= 6 * MAX_MESSAGE_CHARS  # an escaped character takes some
     assert said.startswith("before ")
     assert said.endswith(" after")
 

@@ -15,15 +15,15 @@ from torture.forks import Forks
 from torture.jobs import make_jobs
 from torture.sources import changing_sources, killed_workers
 from torture.trials import (
-    Bench,
+    JobTester,
     Trial,
     clock_jumps,
+    concurrent_runs,
     failing_disk,
     kill_at_changes,
-    kills,
+    kill_at_random,
     power_losses,
     timed,
-    together,
 )
 
 KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 100}
@@ -45,10 +45,10 @@ def main() -> int:
     try:
         for trial in timed(_trials(forks, base, options)):
             trials.append(trial)
-            said = f"{len(trial.problems)} PROBLEMS" if trial.problems else "all as they must be"
+            verdict = f"{len(trial.problems)} PROBLEMS" if trial.problems else "all as they must be"
             print(
                 f"{trial.job:9} {trial.what:36} {trial.tried:5} tried, {trial.ended:5} ends compared, "
-                f"{trial.seconds:6.0f} s: {said}",
+                f"{trial.seconds:6.0f} s: {verdict}",
                 flush=True,
             )
             for sentence in list(dict.fromkeys(trial.problems))[:5]:
@@ -68,10 +68,10 @@ def main() -> int:
 def _trials(forks: Forks, base: Path, options: argparse.Namespace) -> Iterator[Trial]:
     random = Random(options.seed)
 
-    def some(number: int) -> int:
+    def scaled(number: int) -> int:
         return max(1, round(options.share * number))
 
-    def wanted(words: str) -> bool:
+    def selected(words: str) -> bool:
         return not options.trials or any(word in words for word in options.trials)
 
     def run(words: list[str]) -> None:
@@ -81,26 +81,26 @@ def _trials(forks: Forks, base: Path, options: argparse.Namespace) -> Iterator[T
     for job in make_jobs(base, run).values():
         if options.jobs and job.name not in options.jobs:
             continue
-        bench = Bench(forks, job, base)
-        if wanted("kill random"):
-            yield kills(bench, some(KILLS[job.name]), random)
-        if wanted("kill change"):
-            yield kill_at_changes(bench, some(150), random)
-        if wanted("full disk"):
-            yield failing_disk(bench, some(150), random, error=errno.ENOSPC, what="a full disk at each change")
-        if wanted("read-only"):
-            yield failing_disk(bench, 1, random, error=errno.EROFS, what="a read-only folder")
-        if wanted("power"):
-            yield power_losses(bench, some(75), random)
-        if wanted("together"):
-            yield together(bench, 2, some(20), random)
-            yield together(bench, 4, some(10), random)
-        if wanted("clock"):
-            yield clock_jumps(bench, some(3))
-    if (not options.jobs or "prepare" in options.jobs) and wanted("source"):
-        yield changing_sources(forks, base, some(100), random)
-    if (not options.jobs or "prepare" in options.jobs) and wanted("worker"):
-        yield killed_workers(base, some(20), random)
+        tester = JobTester(forks, job, base)
+        if selected("kill random"):
+            yield kill_at_random(tester, scaled(KILLS[job.name]), random)
+        if selected("kill change"):
+            yield kill_at_changes(tester, scaled(150), random)
+        if selected("full disk"):
+            yield failing_disk(tester, scaled(150), random, error=errno.ENOSPC, what="a full disk at each change")
+        if selected("read-only"):
+            yield failing_disk(tester, 1, random, error=errno.EROFS, what="a read-only folder")
+        if selected("power"):
+            yield power_losses(tester, scaled(75), random)
+        if selected("together"):
+            yield concurrent_runs(tester, 2, scaled(20), random)
+            yield concurrent_runs(tester, 4, scaled(10), random)
+        if selected("clock"):
+            yield clock_jumps(tester, scaled(3))
+    if (not options.jobs or "prepare" in options.jobs) and selected("source"):
+        yield changing_sources(forks, base, scaled(100), random)
+    if (not options.jobs or "prepare" in options.jobs) and selected("worker"):
+        yield killed_workers(base, scaled(20), random)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ COUNT, KILL, FAIL_FROM = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """How a command ended: its exit code (negative: the signal), its output, the changes it made, how long it took."""
 
     code: int
@@ -53,17 +53,17 @@ class Forks:
         """Begin a command; its process. `how`: root and what, which, error (see interpose.c), log, copies, jump."""
         return int(self._ask({"words": words, "output": str(self.folder / "output"), **how})["process"])
 
-    def wait(self, process: int) -> Ended:
-        said = self._ask({"wait": process})
+    def wait(self, process: int) -> CommandResult:
+        reply = self._ask({"wait": process})
         output = self.folder / f"output.{process}"
         text = output.read_text(errors="replace") if output.exists() else ""
         changes = self.folder / f"output.{process}.changes"
         counted = int(changes.read_text()) if changes.exists() else 0
         for path in (output, changes):
             path.unlink(missing_ok=True)
-        return Ended(said["code"], text, counted, said["seconds"])
+        return CommandResult(reply["code"], text, counted, reply["seconds"])
 
-    def run(self, words: list[str], *, kill_after: float | None = None, **how: Any) -> Ended:
+    def run(self, words: list[str], *, kill_after: float | None = None, **how: Any) -> CommandResult:
         """Run a command to its end, or kill it after so many seconds."""
         process = self.start(words, **how)
         if kill_after is not None:
@@ -98,55 +98,55 @@ def serve() -> None:
     os.dup2(2, 1)
     began: dict[int, float] = {}
 
-    def answer(**said: Any) -> None:
-        out.write(json.dumps(said).encode() + b"\n")
+    def answer(**reply: Any) -> None:
+        out.write(json.dumps(reply).encode() + b"\n")
         out.flush()
 
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        if "words" in asked:
+        request = json.loads(line)
+        if "words" in request:
             process = os.fork()
             if process == 0:
-                _become(asked)
+                _run_command(request)
             began[process] = time.monotonic()
             answer(process=process)
-        elif "kill" in asked:
-            end = began[asked["kill"]] + asked["after"]
+        elif "kill" in request:
+            end = began[request["kill"]] + request["after"]
             while (
                 time.monotonic() < end
-                and os.waitid(os.P_PID, asked["kill"], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+                and os.waitid(os.P_PID, request["kill"], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
             ):
                 time.sleep(0.0005)
-            os.kill(asked["kill"], signal.SIGKILL)
+            os.kill(request["kill"], signal.SIGKILL)
             answer()
-        elif "wait" in asked:
-            _, status = os.waitpid(asked["wait"], 0)
-            answer(code=os.waitstatus_to_exitcode(status), seconds=time.monotonic() - began.pop(asked["wait"]))
+        elif "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            answer(code=os.waitstatus_to_exitcode(status), seconds=time.monotonic() - began.pop(request["wait"]))
         else:
             answer()
 
 
-def _become(asked: dict[str, Any]) -> None:
+def _run_command(request: dict[str, Any]) -> None:
     """In a fork: run the command and end with its code."""
-    output = f"{asked['output']}.{os.getpid()}"
+    output = f"{request['output']}.{os.getpid()}"
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for descriptor in (1, 2):
         os.dup2(file, descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     library = ctypes.CDLL(os.environ["TORTURE_LIBRARY"])
-    log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if asked.get("log") else -1
-    if asked.get("jump"):
-        library.torture_jump(ctypes.c_long(asked["jump"]))
-    if asked.get("root"):
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if request.get("log") else -1
+    if request.get("jump"):
+        library.torture_jump(ctypes.c_long(request["jump"]))
+    if request.get("root"):
         library.torture_arm(
-            asked["root"].encode(), asked.get("what", COUNT), ctypes.c_long(asked.get("which", 0)),
-            asked.get("error", 0), log, asked.get("copies", "").encode(),
+            request["root"].encode(), request.get("what", COUNT), ctypes.c_long(request.get("which", 0)),
+            request.get("error", 0), log, request.get("copies", "").encode(),
         )  # fmt: skip
     code = 70
     try:
         from ripe_mambaspike.cli.main import main
 
-        code = main(asked["words"])
+        code = main(request["words"])
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
     except BaseException:

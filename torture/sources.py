@@ -14,7 +14,7 @@ from torture.jobs import make_sources, prepare_words, store_state
 from torture.trials import Trial
 
 WORKERS = 2
-STARTING = 1.5  # seconds that workers take to start and to work, about
+STARTUP_SECONDS = 1.5  # seconds that workers take to start and to work, about
 
 
 def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Trial:
@@ -28,18 +28,18 @@ def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Tr
         process = forks.start(words)
         time.sleep(random.uniform(0, 0.15))
         _disturb(random.choice(files), random)
-        ended = forks.wait(process)
+        result = forks.wait(process)
         trial.tried += 1
-        if ended.code not in (0, 2) or "Traceback" in ended.output:
-            trial.problem("it ended badly", ended)
-        elif ended.code == 0:
+        if result.code not in (0, 2) or "Traceback" in result.output:
+            trial.problem("it ended badly", result)
+        elif result.code == 0:
             # Verified against its source, a store either says that the source changed or is what a fresh one would be.
             verified = forks.run(["data", "verify", "folder", "--root", str(root), "--store", str(out)])
             if verified.code == 0:
-                fresh = folder / "fresh"
-                again = forks.run(prepare_words(root, fresh))
+                new_folder = folder / "fresh"
+                again = forks.run(prepare_words(root, new_folder))
                 trial.ended += 1
-                if again.code == 0 and store_state(fresh) != store_state(out):
+                if again.code == 0 and store_state(new_folder) != store_state(out):
                     trial.problem("a store was taken for its source's although it holds something else")
             elif "Traceback" in verified.output:
                 trial.problem("verifying ended badly", verified)
@@ -73,7 +73,7 @@ def killed_workers(base: Path, times: int, random: Random) -> Trial:
         workers: list[int] = []
         while process.poll() is None and len(workers) < WORKERS:
             workers = _children(process.pid)
-        time.sleep(random.uniform(0, STARTING))
+        time.sleep(random.uniform(0, STARTUP_SECONDS))
         workers = _children(process.pid)
         if workers:
             os.kill(random.choice(workers), signal.SIGKILL)

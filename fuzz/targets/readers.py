@@ -13,7 +13,7 @@ from ripe_mambaspike.events.recording import LIMITS
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "events"))
 import makers
 
-PIECE = 7  # events
+CHUNK_EVENTS = 7  # events
 WORDS = {
     "aedat2": (b"#!AER-DAT2.0\r\n", b"# AEChip: ", b"\r\n#"),
     "aedat3": (b"#!AER-DAT3.1\r\n", b"#!END-HEADER\r\n", b"#Source 1: "),
@@ -57,7 +57,7 @@ def _reading(file_name: str):  # type: ignore[no-untyped-def]
         path = folder / file_name
         path.write_bytes(case)
         whole = _try(lambda: read(path))
-        pieces = _try(lambda: list(read_chunks(path, events=PIECE)))
+        pieces = _try(lambda: list(read_chunks(path, events=CHUNK_EVENTS)))
         if isinstance(whole, RipeError) or isinstance(pieces, RipeError):
             if type(whole) is not type(pieces):
                 raise WrongAnswer(f"read gives {whole!r:.200}, read_chunks {pieces!r:.200}")

@@ -74,14 +74,14 @@ def make(name: str) -> Target:
 
 def _ask(port: int, request: bytes, seconds: float) -> bytes:
     """What is answered until the server closes, or for a while."""
-    said = b""
+    reply = b""
     end = time.monotonic() + seconds
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             while time.monotonic() < end and (piece := connection.recv(65536)):
-                said += piece[: 1 << 16]
+                reply += piece[: 1 << 16]
     except OSError:
         pass
-    return said
+    return reply

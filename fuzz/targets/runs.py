@@ -31,7 +31,7 @@ def make(name: str) -> Target:
         seeds = [to_yaml(load_recipe(one)).encode() for one in list_recipes()]
         words = (b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"{", b"[", b"\t", b": ", b"- ", b".nan")
         return Target(name, "others", seeds, _load_recipe, words, (RipeError,))
-    run, folder = _begun()
+    run, folder = _make_run()
     file = sorted((folder / runs.CHECKPOINTS).iterdir())[-1]
     seed = file.read_bytes()
     if name == "checkpoint":
@@ -52,7 +52,7 @@ def _change(case: bytes, random: Random) -> bytes:
 
 
 @lru_cache
-def _begun() -> tuple[Any, Path]:
+def _make_run() -> tuple[Any, Path]:
     """A run of a very small network after its first epoch; goes with the process."""
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
     simulate_dataset("synthgesture", place / "set", train=11, val=11, test=11, size=16)
@@ -83,7 +83,7 @@ def _checkpoint(file_name: str, tensors: dict[str, torch.Tensor]):  # type: igno
 def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
     """Go on from a document that was changed and signed again: refused, or a state that training can go on from."""
 
-    def go_on(case: bytes, folder: Path) -> None:
+    def resume_from(case: bytes, folder: Path) -> None:
         document = json.loads(case) if case[:1] == b"{" else {}
         place = folder / runs.CHECKPOINTS
         shutil.rmtree(place, ignore_errors=True)
@@ -99,6 +99,6 @@ def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-d
             json.loads(case)
         except (ValueError, RecursionError):
             return
-        go_on(case, folder)
+        resume_from(case, folder)
 
     return guarded

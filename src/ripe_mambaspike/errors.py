@@ -7,8 +7,8 @@ catches `RipeError` and reads `field` and `path`.
 import os
 from typing import Any, Self
 
-MAX_MESSAGE = 1000  # characters; what a hostile file puts into a message is cut to that
-MAX_VALUE = 60  # characters of a wrong value in a message
+MAX_MESSAGE_CHARS = 1000  # characters; what a hostile file puts into a message is cut to that
+MAX_VALUE_CHARS = 60  # characters of a wrong value in a message
 
 
 class RipeError(Exception):
@@ -47,7 +47,7 @@ class RipeError(Exception):
         return self
 
 
-def short_repr(value: Any, most: int = MAX_VALUE) -> str:
+def short_repr(value: Any, most: int = MAX_VALUE_CHARS) -> str:
     """A value as a message shows it: its repr, one line of at most `most` characters."""
     if isinstance(value, str | bytes) and len(value) > most:
         value = value[:most]
@@ -56,7 +56,7 @@ def short_repr(value: Any, most: int = MAX_VALUE) -> str:
     return one_line(repr(value), most)
 
 
-def one_line(text: str, most: int = MAX_MESSAGE) -> str:
+def one_line(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
     """The text without line breaks and control characters, its middle left out where it is longer than `most`."""
     if len(text) > most:
         kept = (most - 3) // 2

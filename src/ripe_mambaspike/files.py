@@ -20,8 +20,8 @@ if sys.platform != "win32":
     import fcntl
 
 LOG = logging.getLogger("ripe_mambaspike")
-NOT_OFFERED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)  # by this system or file system
-MAX_JSON = 64 << 20  # bytes of a config, manifest or result; real ones have some thousand
+UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)  # by this system or file system
+MAX_JSON_BYTES = 64 << 20  # bytes of a config, manifest or result; real ones have some thousand
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -48,7 +48,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     When the block has ended, the file is on the disk and so is its name: a power failure loses neither.
     """
-    with _beside(path) as (file, temporary):
+    with _temporary_file(path) as (file, temporary):
         yield file
         _finish(file, temporary)
         temporary.replace(path)
@@ -67,7 +67,7 @@ def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str
     """
     *others, last = files
     with ExitStack() as stack:
-        written = {name: stack.enter_context(_beside(folder / name)) for name in files}
+        written = {name: stack.enter_context(_temporary_file(folder / name)) for name in files}
         for name, (file, temporary) in written.items():
             file.write(files[name])
             _finish(file, temporary)
@@ -76,7 +76,7 @@ def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str
         try:
             for name in others:
                 if (folder / name).is_file():
-                    _second_name(folder / name, kept[name])
+                    _link_or_copy(folder / name, kept[name])
             for name in stale:
                 (folder / name).unlink(missing_ok=True)
             sync_folder(folder)
@@ -170,14 +170,14 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in NOT_OFFERED:
+        if error.errno not in UNSUPPORTED_ERRNOS:
             raise
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
+def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A new file in the path's folder, which is locked while it is written and gone at the end."""
     while True:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -237,7 +237,7 @@ def _temporaries(folder: Path, names: str) -> list[Path]:
     return sorted(path for path in folder.iterdir() if ours.fullmatch(path.name))
 
 
-def _second_name(path: Path, second: Path) -> None:
+def _link_or_copy(path: Path, second: Path) -> None:
     try:
         os.link(path, second)
     except OSError:  # a file system without them

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ripe_mambaspike.files import (
-    NOT_OFFERED,
+    UNSUPPORTED_ERRNOS,
     earlier_versions,
     file_mask,
     make_folder,
@@ -81,7 +81,7 @@ def _exchange(one: Path, other: Path) -> bool:
     if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in NOT_OFFERED:
+    if number in UNSUPPORTED_ERRNOS:
         return False
     raise OSError(number, os.strerror(number), str(other))
 

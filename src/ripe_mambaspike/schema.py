@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from ripe_mambaspike.errors import DataError, RipeError, short_repr
-from ripe_mambaspike.files import MAX_JSON, read_regular
+from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular
 
 T = TypeVar("T")
 Origin = str | os.PathLike[str] | None
@@ -34,7 +34,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_json(
-    path: Path, kind: type[T], *, error: type[RipeError] = DataError, max_bytes: int = MAX_JSON, hint: str = ""
+    path: Path, kind: type[T], *, error: type[RipeError] = DataError, max_bytes: int = MAX_JSON_BYTES, hint: str = ""
 ) -> T:
     """Read a JSON file as `kind`; `error` for a file that is missing, too large, damaged or has a wrong field.
 
@@ -132,17 +132,17 @@ def _path_of(message: str) -> tuple[str, str]:
 
 def _explain(values: Any, kind: Any, message: str) -> tuple[str, str]:
     """The field's name and "expected X, got Y" of one of msgspec's messages."""
-    said, path = _path_of(message)
+    text, path = _path_of(message)
     at, value, inner = _resolve(values, kind, path)
-    if found := re.fullmatch(r"Object missing required field `(.*)`", said):
+    if found := re.fullmatch(r"Object missing required field `(.*)`", text):
         return _join(at, found[1]), "expected a value, got nothing"
-    if found := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
+    if found := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         return _join(at, found[1]), _unknown(found[1], list(_fields(inner)))
-    if said.startswith("Invalid enum value"):
+    if text.startswith("Invalid enum value"):
         return at, f"expected one of {', '.join(map(repr, _choices(inner)))}, got {short_repr(value)}"
-    wanted = re.sub(r", got .*$", "", said, flags=re.DOTALL).replace("`", "").replace("array", "list")
+    wanted = re.sub(r", got .*$", "", text, flags=re.DOTALL).replace("`", "").replace("array", "list")
     if not wanted.startswith("Expected"):  # of a __post_init__
-        return at, said.removeprefix(f"{at}: ")
+        return at, text.removeprefix(f"{at}: ")
     return at, f"e{wanted[1:]}, got {short_repr(value)}"
 
 

@@ -82,8 +82,8 @@ def parse_yaml(text: str, origin: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f"line {mark.line + 1}: " if mark else ""
-        said = problem if problem and problem.startswith("expected ") else f"expected YAML, got {problem or error}"
-        raise ConfigError(f"{origin}: {line}{said}") from error
+        message = problem if problem and problem.startswith("expected ") else f"expected YAML, got {problem or error}"
+        raise ConfigError(f"{origin}: {line}{message}") from error
 
 
 def yaml_value(value: Any) -> str:

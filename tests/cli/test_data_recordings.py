@@ -90,7 +90,7 @@ def test_trouble_is_told_on_standard_error(ripe, troubled):
 
 def test_info_is_put_together_from_pieces(ripe, troubled, monkeypatch):
     whole = ripe("data", "info", troubled, "--json")
-    monkeypatch.setattr("ripe_mambaspike.events.formats.arrays.BLOCK", 2)
+    monkeypatch.setattr("ripe_mambaspike.events.formats.arrays.BLOCK_WORDS", 2)
     assert ripe("data", "info", troubled, "--json") == whole
     assert (json.loads(whole.out)["first_us"], json.loads(whole.out)["last_us"]) == (10, 50)
 

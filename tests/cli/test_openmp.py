@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from ripe_mambaspike.cli.openmp import CHOSEN, limit_openmp_spin
+from ripe_mambaspike.cli.openmp import WAIT_VARIABLES, limit_openmp_spin
 
 
 def test_what_a_user_has_chosen_stays():
-    for name in CHOSEN:
+    for name in WAIT_VARIABLES:
         chosen = {name: "7"}
         limit_openmp_spin(chosen)
         assert chosen == {name: "7"}
@@ -23,7 +23,7 @@ def test_what_a_user_has_chosen_stays():
 @pytest.mark.skipif(sys.platform != "linux", reason="PyTorch brings another OpenMP library there")
 @pytest.mark.parametrize(("given", "turns"), [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77")])
 def test_the_command_sets_it_before_the_library_is_loaded(given, turns):
-    environment = {name: value for name, value in os.environ.items() if name not in CHOSEN}
+    environment = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
     said = subprocess.run(
         [sys.executable, "-m", "ripe_mambaspike", "models"],
         env={**environment, **given, "OMP_DISPLAY_ENV": "VERBOSE"},

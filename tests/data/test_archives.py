@@ -150,7 +150,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, make, inside):
     """By its bytes beside its own size, archives inside it counted in."""
-    monkeypatch.setattr(archives, "FREE_BYTES", 1 << 16)
+    monkeypatch.setattr(archives, "BASE_EXTRACTED_BYTES", 1 << 16)
     bomb = make(tmp_path / "bomb", {f"{number}.bin": bytes(1 << 20) for number in range(4)})
     path = tmp_path / "a.zip"
     data = bomb.read_bytes()

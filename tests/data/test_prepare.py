@@ -14,7 +14,7 @@ from trees import aedat3, contents, make_recording, refusal, save, save_classes,
 
 from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_cut
+from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_split
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.store import open_store, verify_store
@@ -266,7 +266,7 @@ def test_strict(tmp_path):
 
 
 def one_clip(path, clip):
-    return Listing("folder", ("a",), (SourceFile(path, (clip,)),), {"unsplit": make_cut("unsplit", [clip], [""])})
+    return Listing("folder", ("a",), (SourceFile(path, (clip,)),), {"unsplit": make_split("unsplit", [clip], [""])})
 
 
 def test_clips_that_the_store_cannot_hold(tmp_path):

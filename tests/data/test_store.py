@@ -9,7 +9,7 @@ import pytest
 from trees import make_recording, refusal
 
 from ripe_mambaspike.data.store import (
-    STORED,
+    STORED_EVENT,
     compare_source,
     current_key,
     file_checksum,
@@ -19,7 +19,7 @@ from ripe_mambaspike.data.store import (
     unpack_events,
     verify_store,
 )
-from ripe_mambaspike.data.store_index import INDEX, LAYOUT, index_checksum
+from ripe_mambaspike.data.store_index import INDEX, LAYOUT_VERSION, index_checksum
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events import make_events, read
 
@@ -31,8 +31,8 @@ def test_packing_loses_nothing():
         [0, 65535, 7, 0], [0, 32767, 32767, 3], [5, 5, 2**32 + 4, 10], [0, 1, 0, 1]
     )  # the largest that fits
     packed = pack_events(corners, 5)
-    assert packed.dtype == STORED
-    assert STORED.itemsize == 8
+    assert packed.dtype == STORED_EVENT
+    assert STORED_EVENT.itemsize == 8
     assert packed["t"].tolist() == [0, 0, 2**32 - 1, 5]
     np.testing.assert_array_equal(unpack_events(packed, 5), corners)
     np.testing.assert_array_equal(unpack_events(packed)["t"], corners["t"] - 5)
@@ -67,7 +67,7 @@ def test_a_store_is_mapped_and_not_read(store):
     assert list(shards) == [0]
     assert isinstance(shards[0], np.memmap)
     assert shards[0].mode == "r"
-    assert shards[0].dtype == STORED
+    assert shards[0].dtype == STORED_EVENT
 
 
 def test_no_store(tmp_path, store):
@@ -89,7 +89,7 @@ def test_an_index_that_is_none(store, text):
 
 def test_an_index_of_another_layout(store):
     path = store.folder / INDEX
-    path.write_text(json.dumps({**json.loads(path.read_text()), "layout": LAYOUT + 1}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "layout": LAYOUT_VERSION + 1}))
     error = refusal(DataError, read_store, store.folder)
     assert (error.field, error.path) == ("layout", path)
 
@@ -118,7 +118,7 @@ def test_a_shard_of_something_else_is_not_used(store):
     path = store.folder / "shard-00000.npy"
     np.save(path, np.zeros(720))
     assert refusal(DataError, store.clip, 0).field == "shard"
-    np.save(path, np.zeros(719, STORED))
+    np.save(path, np.zeros(719, STORED_EVENT))
     assert refusal(DataError, store.clip, 0).field == "shard"
 
 

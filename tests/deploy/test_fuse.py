@@ -195,5 +195,5 @@ def test_the_baseline_has_nothing_to_fuse(form):
 
 def test_without_the_filter_there_are_no_two_kernels(loud):
     fuse(loud(tdm=False), quiet=True)
-    with raises(ConfigError, field="tdm"):
+    with raises(ConfigError, field="form"):
         dual_kernel(loud(tdm=False), quiet=True)

@@ -42,8 +42,8 @@ def block_size(monkeypatch, request):
     def set_size(count):
         request.getfixturevalue("in_process")
         monkeypatch.setattr(source, "blocks", partial(BLOCKS, count=count))
-        monkeypatch.setattr(arrays, "BLOCK", count)
-        monkeypatch.setattr(hdf5, "BLOCK", count)
+        monkeypatch.setattr(arrays, "BLOCK_WORDS", count)
+        monkeypatch.setattr(hdf5, "BLOCK_WORDS", count)
         monkeypatch.setattr(text, "LINES_PER_READ", count)
 
     return set_size
@@ -57,7 +57,7 @@ def read_bytes(saved, block_size):
         path = saved(data, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            block_size(source.BLOCK)
+            block_size(source.BLOCK_WORDS)
             whole = read(path, **options)
             for count in blocks:
                 block_size(count)
@@ -66,7 +66,7 @@ def read_bytes(saved, block_size):
                 assert sorted(again.warnings) == sorted(whole.warnings)
                 assert again.metadata == whole.metadata
                 assert again.sensor_size == whole.sensor_size
-        block_size(source.BLOCK)
+        block_size(source.BLOCK_WORDS)
         return whole
 
     return run

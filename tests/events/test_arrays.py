@@ -167,7 +167,7 @@ def test_coordinates_that_no_sensor_has_are_left_out_and_counted(saved, field, v
 def test_an_array_stored_by_columns(saved, order, monkeypatch):
     path = saved(npy(np.asfortranarray(table(EVENTS, order))), "a.npy")
     assert read(path).events.tolist() == EVENTS.tolist()
-    monkeypatch.setattr(arrays, "BLOCK", 5)
+    monkeypatch.setattr(arrays, "BLOCK_WORDS", 5)
     assert read(path).events.tolist() == EVENTS.tolist()
 
 

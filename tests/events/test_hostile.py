@@ -88,7 +88,7 @@ def test_a_sensor_size_of_many_entries(saved, shape):
 
 def test_zeros_packed_into_an_archive(saved):
     count = 30_000_000
-    assert count * EVENTS.dtype.itemsize > source.FREE_BYTES
+    assert count * EVENTS.dtype.itemsize > source.BASE_EVENT_BYTES
     column = (array_header("'|u1'", f"({count},)"), count)
     path = saved(archive(x=column, y=column, t=column, p=column), "a.npz")
     assert path.stat().st_size < 200_000
@@ -283,7 +283,7 @@ def test_labels_beside_a_recording_that_are_no_file(saved, tmp_path, monkeypatch
     path = saved(data, file_name)
     beside = saved(b"class,start,end\n1,0,5\n", "a_labels.csv")
     assert read(path).metadata["labels"] == [{"label": 1, "start_us": 0, "stop_us": 5}]
-    monkeypatch.setattr(aedat3, "MAX_LABELS", 10)
+    monkeypatch.setattr(aedat3, "MAX_LABEL_BYTES", 10)
     with pytest.raises(ReadError):
         read(path)
     assert beside.exists()

@@ -122,7 +122,7 @@ def test_a_chunk_that_is_too_large(saved):
     def fill(file):
         put()(file)
         del file["events/t"]
-        size = hdf5_format.MAX_CHUNK // 8 + 1
+        size = hdf5_format.MAX_CHUNK_BYTES // 8 + 1
         file.create_dataset("events/t", data=EVENTS["t"], chunks=(size,), maxshape=(None,), compression="gzip")
 
     assert refused(saved(hdf5(fill), "b.h5")).field == "/events/t"

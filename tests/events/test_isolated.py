@@ -72,7 +72,7 @@ def test_a_process_that_died_while_it_waited_is_replaced(small_file):
 def test_a_process_that_never_answers_is_given_up(large_file, monkeypatch):
     opened = open_recording(large_file)
     isolated._idle[0].process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(isolated, "MAX_WAIT", 0.2)
+    monkeypatch.setattr(isolated, "MAX_WAIT_SECONDS", 0.2)
     with pytest.raises(ReadError) as caught:
         list(opened.pieces())
     assert caught.value.path == large_file

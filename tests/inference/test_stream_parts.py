@@ -210,7 +210,7 @@ def test_a_queue_that_waits_loses_nothing():
     thread = threading.Thread(target=fill)
     thread.start()
     taken = []
-    while not queue.over:
+    while not queue.drained:
         if (packet := queue.get(5)) is not None:
             taken.append(packet.events)
     thread.join()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ripe_mambaspike.live.limits import MAX_ANSWERED, ConnectionCounter, address_key
+from ripe_mambaspike.live.limits import MAX_EXPLAINED_REFUSALS, ConnectionCounter, address_key
 
 pytest.importorskip("websockets", reason="websockets is not installed (the extra serve)")
 from websockets.exceptions import ConnectionClosed
@@ -44,15 +44,15 @@ def test_connections_are_counted_by_address():
         callers.accept(transport, "here")
     assert not callers.has_room("here")
     assert callers.has_room("there")
-    told = [callers.refuse(number, "here") for number in range(MAX_ANSWERED + 3)]
-    assert told == [True] * MAX_ANSWERED + [False] * 3
-    assert callers.refused == MAX_ANSWERED + 3
+    told = [callers.refuse(number, "here") for number in range(MAX_EXPLAINED_REFUSALS + 3)]
+    assert told == [True] * MAX_EXPLAINED_REFUSALS + [False] * 3
+    assert callers.refused == MAX_EXPLAINED_REFUSALS + 3
     for _ in range(2):  # the second time it is gone already
         callers.remove("a")
         callers.remove(0)
     assert callers.has_room("here")
     assert callers.refuse("c", "here")
-    for transport in ("b", "c", *range(MAX_ANSWERED)):
+    for transport in ("b", "c", *range(MAX_EXPLAINED_REFUSALS)):
         callers.remove(transport)
     assert not callers._open
     assert not callers._counts  # nothing is kept of an address that has left
@@ -97,7 +97,7 @@ def test_one_address_has_so_many_and_no_more(serve, watch, wait_until, packed, c
 def test_beyond_those_told_why_they_are_closed_at_once(serve, watch):
     running = serve(per_address=1)
     with watch(running), ExitStack() as stack:
-        silent = [stack.enter_context(connect(running)) for _ in range(MAX_ANSWERED)]
+        silent = [stack.enter_context(connect(running)) for _ in range(MAX_EXPLAINED_REFUSALS)]
         with connect(running) as link:
             assert hear_to_the_end(link) == b""
         silent[0].sendall(GET)

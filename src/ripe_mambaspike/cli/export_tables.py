@@ -16,29 +16,29 @@ def show_export(document: dict[str, Any]) -> None:
     out = console()
     sizes = ", ".join(f"{name} {size:,}" for name, size in document["files"].items())
     out.print(f"{document['to']}, {document['weights']} weights; bytes: {escape(sizes)}", soft_wrap=True)
-    if said := document.get("calibration"):
+    if section := document.get("calibration"):
         out.print(
-            f"calibrated on {escape(said['on'])}; the layer that moved most is {said['worst_layer']}, by "
-            f"{100 * said['worst_error']:.2f} % of its output",
+            f"calibrated on {escape(section['on'])}; the layer that moved most is {section['worst_layer']}, by "
+            f"{100 * section['worst_error']:.2f} % of its output",
             soft_wrap=True,
         )
-    if said := document.get("accuracy"):
+    if section := document.get("accuracy"):
         out.print(
-            f"top-1 on {said['n']} test recordings: {100 * said['fp32_top1']:.2f} % with fp32 weights, "
-            f"[bold]{100 * said['top1']:.2f} %[/] with {document['weights']} ({said['points']:+.2f} points), "
-            f"{said['agreeing']} labels the same",
+            f"top-1 on {section['n']} test recordings: {100 * section['fp32_top1']:.2f} % with fp32 weights, "
+            f"[bold]{100 * section['top1']:.2f} %[/] with {document['weights']} ({section['points']:+.2f} points), "
+            f"{section['agreeing']} labels the same",
             soft_wrap=True,
         )
     if "accuracy_unknown" in document:
         out.print(f"what that changes was not measured: {escape(document['accuracy_unknown'])}", soft_wrap=True)
-    if said := document.get("check"):
-        _show_front(said) if document["to"] == "nir" else _show_check(said)
+    if section := document.get("check"):
+        _show_front(section) if document["to"] == "nir" else _show_check(section)
     for sentence in document.get("not_expressed", ()):
         out.print(f"· {escape(sentence)}", soft_wrap=True)
     out.print(f"[bold]{escape(document['folder'])}[/]", soft_wrap=True)
 
 
-def _show_check(said: dict[str, Any]) -> None:
+def _show_check(section: dict[str, Any]) -> None:
     rows = [
         (
             how,
@@ -51,15 +51,15 @@ def _show_check(said: dict[str, Any]) -> None:
             f"{one['latency_ms']:.2f}",
             f"{one['torch_ms']:.2f}",
         )
-        for how, one in said["ways"].items()
+        for how, one in section["ways"].items()
     ]
-    print_table(console(), f"beside PyTorch on {escape(said['on'])}", COLUMNS, rows)
+    print_table(console(), f"beside PyTorch on {escape(section['on'])}", COLUMNS, rows)
 
 
-def _show_front(said: dict[str, Any]) -> None:
-    one = said["ways"]["front-end"]
+def _show_front(section: dict[str, Any]) -> None:
+    one = section["ways"]["front-end"]
     console().print(
-        f"beside PyTorch on {escape(said['on'])}: {one['differing']} of {one['spikes']:,} spikes differ with what the "
-        f"file carries; the nodes alone get {100 * one['by_graph_alone']:.1f} % of all places right",
+        f"beside PyTorch on {escape(section['on'])}: {one['differing']} of {one['spikes']:,} spikes differ with the "
+        f"file's extra data; from the nodes alone {100 * one['by_graph_alone']:.1f} % of all spikes are right",
         soft_wrap=True,
     )

@@ -4,8 +4,8 @@ import os
 from collections.abc import MutableMapping
 
 SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of the OpenMP library that PyTorch brings
-CHOSEN = (SPIN_VARIABLE, "OMP_WAIT_POLICY")
-TURNS = "1000"  # some 20 µs
+WAIT_VARIABLES = (SPIN_VARIABLE, "OMP_WAIT_POLICY")
+SPIN_COUNT = "1000"  # some 20 µs
 
 
 def limit_openmp_spin(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -16,5 +16,5 @@ def limit_openmp_spin(environment: MutableMapping[str, str] = os.environ) -> Non
     step has 1,500, then takes as long as the waiting (see benchmarks/results/2026-11-16-threads.md). What a user has
     chosen stays. It holds for the whole process, so a program decides on it, never a library.
     """
-    if not any(name in environment for name in CHOSEN):
-        environment[SPIN_VARIABLE] = TURNS
+    if not any(name in environment for name in WAIT_VARIABLES):
+        environment[SPIN_VARIABLE] = SPIN_COUNT

@@ -26,12 +26,12 @@ from ripe_mambaspike.schema import Document, read_json
 
 MARKER_FILE = ".extracted.json"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
-LITTER = "__MACOSX"  # what one system's packer adds
+MACOS_FOLDER = "__MACOSX"  # what one system's packer adds
 CHUNK_BYTES = 1 << 20
 MAX_RATIO = 100  # unpacked bytes a byte of the archive; recordings pack to a tenth at best
-FREE_BYTES = 1 << 30  # bytes that any archive may unpack to
+BASE_EXTRACTED_BYTES = 1 << 30  # bytes that any archive may unpack to
 MAX_MEMBERS = 1_000_000
-MAX_HEADER = 1 << 20  # bytes of a tar's note on a member, which is read at once
+MAX_HEADER_BYTES = 1 << 20  # bytes of a tar's note on a member, which is read at once
 HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -65,7 +65,7 @@ class _Budget:
     """What an archive may unpack to, archives inside it included."""
 
     def __init__(self, packed: int) -> None:
-        self.bytes, self.members = max(FREE_BYTES, MAX_RATIO * packed), MAX_MEMBERS
+        self.bytes, self.members = max(BASE_EXTRACTED_BYTES, MAX_RATIO * packed), MAX_MEMBERS
 
     def spend(self, size: int, name: str) -> None:
         self.bytes, self.members = self.bytes - size, self.members - 1
@@ -77,7 +77,7 @@ class _BoundedMember(tarfile.TarInfo):
     """A member whose long names and notes are of a bounded length."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in HEADER_TYPES and not 0 <= self.size <= MAX_HEADER:
+        if self.type in HEADER_TYPES and not 0 <= self.size <= MAX_HEADER_BYTES:
             raise _BadMemberError(f"has a note of {self.size} bytes on a member")
         return super()._proc_member(archive)  # type: ignore[misc]
 
@@ -94,10 +94,10 @@ def extract(path: str | Path, folder: str | Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError.expected("archive", "a zip or tar file", error, path=error.filename) from error
-    if _done(folder, origin):
+    if _already_extracted(folder, origin):
         return folder
     with locked(folder.with_name(f".{folder.name}.lock"), f"{folder} is being extracted by another process"):
-        if _done(folder, origin):  # the other process may have finished just now
+        if _already_extracted(folder, origin):  # the other process may have finished just now
             return folder
         work = folder.with_name(f".{folder.name}.extracting")
         shutil.rmtree(work, ignore_errors=True)  # what a killed process left
@@ -108,7 +108,7 @@ def extract(path: str | Path, folder: str | Path) -> Path:
             for inner in sorted(p for p in work.rglob("*") if p.is_file() and p.name.lower().endswith(SUFFIXES)):
                 _unpack(inner, inner.parent, budget)
                 inner.unlink()
-            tree = _top(work, folder.name)
+            tree = _content_folder(work, folder.name)
             (tree / MARKER_FILE).write_bytes(msgspec.json.encode(origin) + b"\n")
             if folder.exists():
                 folder.rmdir()  # _done saw that it is empty
@@ -155,7 +155,7 @@ def _read_marker(folder: Path) -> ExtractedFrom | None:
         return None
 
 
-def _done(folder: Path, origin: ExtractedFrom) -> bool:
+def _already_extracted(folder: Path, origin: ExtractedFrom) -> bool:
     """Whether this archive made the folder; one that something else made is refused."""
     if not folder.exists():
         return False
@@ -190,14 +190,14 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
                 raise _BadMemberError(f"has {member.filename!r}, which is encrypted")
         check_free_space(folder, sum(member.file_size for member in members), path.name)
         for member in members:
-            place = _place(folder, member.filename)
+            target = _member_path(folder, member.filename)
             if member.filename.endswith("/"):  # `is_dir` stumbles over a name of nothing
-                place.mkdir(parents=True, exist_ok=True)
+                target.mkdir(parents=True, exist_ok=True)
                 continue
             longer = copy.copy(member)
             longer.file_size += 1  # one byte more than declared shows what goes beyond
             with archive.open(longer) as source:
-                _write(source, place, member.file_size, member.filename)
+                _write(source, target, member.file_size, member.filename)
 
 
 def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
@@ -209,22 +209,22 @@ def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
     with tarfile.open(path, kind, tarinfo=_BoundedMember) as archive:
         for member in archive:
             budget.spend(member.size, member.name)
-            place = _place(folder, member.name)
+            target = _member_path(folder, member.name)
             if member.isdir():
-                place.mkdir(parents=True, exist_ok=True)
+                target.mkdir(parents=True, exist_ok=True)
                 continue
             source = archive.extractfile(member) if member.isreg() else None
             if source is None:
                 raise _BadMemberError(f"has {member.name!r}, which is a link or device")
             check_free_space(folder, member.size, path.name)
             with source:
-                _write(source, place, member.size, member.name)
+                _write(source, target, member.size, member.name)
         stream = archive.fileobj
         while isinstance(stream, gzip.GzipFile | bz2.BZ2File) and stream.read(CHUNK_BYTES):
             pass  # the checksum of a compressed stream stands at its end
 
 
-def _place(folder: Path, name: str) -> Path:
+def _member_path(folder: Path, name: str) -> Path:
     """Where a member goes; a name that would leave the folder is refused."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name) or ".." in parts or "\0" in name:
@@ -232,12 +232,12 @@ def _place(folder: Path, name: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def _write(source: IO[bytes], place: Path, size: int, name: str) -> None:
-    if place.exists():
+def _write(source: IO[bytes], target: Path, size: int, name: str) -> None:
+    if target.exists():
         raise _BadMemberError(f"has {name!r} twice")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     left = size
-    with place.open("xb") as file:
+    with target.open("xb") as file:
         while chunk := source.read(CHUNK_BYTES):
             left -= len(chunk)
             if left < 0:
@@ -247,8 +247,8 @@ def _write(source: IO[bytes], place: Path, size: int, name: str) -> None:
         raise _BadMemberError(f"has {name!r} with {size - left} of the {size} bytes it declares")
 
 
-def _top(work: Path, name: str) -> Path:
+def _content_folder(work: Path, name: str) -> Path:
     """The folder whose contents are wanted."""
-    shutil.rmtree(work / LITTER, ignore_errors=True)
+    shutil.rmtree(work / MACOS_FOLDER, ignore_errors=True)
     entries = list(work.iterdir())
     return work / name if len(entries) == 1 and entries[0].name == name and entries[0].is_dir() else work

@@ -22,7 +22,7 @@ from ripe_mambaspike.data.listing import Listing
 from ripe_mambaspike.data.sensors_named import SensorsNote
 from ripe_mambaspike.data.store import (
     CURRENT,
-    STORED,
+    STORED_EVENT,
     EventStore,
     file_checksum,
     open_store,
@@ -30,15 +30,15 @@ from ripe_mambaspike.data.store import (
     shard_name,
     verify_store,
 )
-from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT, PART_LETTERS, index_checksum
+from ripe_mambaspike.data.store_index import COLUMNS, INDEX, LAYOUT_VERSION, PART_LETTERS, index_checksum
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, sync_folder
 from ripe_mambaspike.schema import read_json
 
-UNFINISHED = "*.part"  # folders of stores that are being made, or were when their process was killed
+UNFINISHED_PATTERN = "*.part"  # folders of stores that are being made, or were when their process was killed
 NOTE_VERSION = 2  # of what is noted of a shard; one of another version is made again
-LEFT_BEHIND_SECONDS = 7 * 24 * 3600.0  # that an unfinished store is kept for a command that goes on with it
+MAX_UNFINISHED_SECONDS = 7 * 24 * 3600.0  # that an unfinished store is kept for a command that goes on with it
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
 
 
@@ -88,20 +88,23 @@ def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
         make_folder(home)
         with locked(home / "lock", f"{home} is being prepared by another process") as held:
             if held:  # no other process is writing here
-                for stray in (*home.glob(".*"), *home.glob(f"{UNFINISHED}/.*")):  # what a killed process was writing
+                for stray in (
+                    *home.glob(".*"),
+                    *home.glob(f"{UNFINISHED_PATTERN}/.*"),
+                ):  # what a killed process was writing
                     with suppress(OSError):  # a folder, or a file that a system keeps for itself
                         stray.unlink()
             yield home
             if held:
-                _remove_left_behind(home)
+                _remove_unfinished(home)
     except OSError as error:
         raise explain_write_error(error, home) from error
 
 
-def _remove_left_behind(home: Path) -> None:
+def _remove_unfinished(home: Path) -> None:
     """Unfinished stores of other keys that were not continued for days."""
-    for folder in home.glob(UNFINISHED):
-        if folder.is_dir() and time.time() - folder.stat().st_mtime > LEFT_BEHIND_SECONDS:
+    for folder in home.glob(UNFINISHED_PATTERN):
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > MAX_UNFINISHED_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -118,7 +121,7 @@ def build_store(
     `tasks` divides the work, given the folder to work in; `describe` is the index without what is known here.
     """
     building = target.with_name(f"{target.name}.part")
-    if not _whole(target):
+    if not _is_intact(target):
         building.mkdir(exist_ok=True)
         every = tasks(building)
         todo = [task for task in every if read_shard_note(task) is None]
@@ -142,7 +145,7 @@ def make_current(target: Path) -> EventStore:
     return open_store(home.parent, home.name)
 
 
-def cut_facts(listing: Listing) -> dict[str, list[Any]]:
+def describe_splits(listing: Listing) -> dict[str, list[Any]]:
     """How a listing is split, for the key."""
     return {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()}
 
@@ -154,7 +157,7 @@ def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list
     placed = [{**clip, "at": end - len(events)} for clip, events, end in zip(clips, packed, ends, strict=True)]
     try:
         with atomic_write(shard) as file:
-            _write_array(file, np.concatenate([np.empty(0, STORED), *packed]))
+            _write_array(file, np.concatenate([np.empty(0, STORED_EVENT), *packed]))
         note = {
             "version": NOTE_VERSION,
             "clips": placed,
@@ -215,7 +218,7 @@ def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], di
     placed = [(number, clip) for number, note in enumerate(whole) for clip in note.clips]
     columns = {name: [getattr(clip, name) for _, clip in placed] for name in COLUMNS if name != "shard"}
     index: dict[str, Any] = {
-        "layout": LAYOUT,
+        "layout": LAYOUT_VERSION,
         **describe(whole),
         "clips": {name: columns.get(name) or [number for number, _ in placed] for name in COLUMNS},
         "shards": [{"events": note.events, "sha256": note.sha256} for note in whole],
@@ -228,7 +231,7 @@ def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], di
     sync_folder(folder)
 
 
-def _whole(target: Path) -> bool:
+def _is_intact(target: Path) -> bool:
     """Whether the store is there and undamaged."""
     try:
         verify_store(read_store(target))

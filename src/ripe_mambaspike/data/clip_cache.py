@@ -266,10 +266,10 @@ def explain_lost_workers() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError, RuntimeError) as error:  # the first two: it died while sending a batch
-        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        if isinstance(error, RuntimeError) and not said.startswith(LOST_WORKER):
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if isinstance(error, RuntimeError) and not reason.startswith(LOST_WORKER):
             raise
         raise DataError(
-            f"data.num_workers: expected workers that live, got one that died ({said}); set fewer, or free memory",
+            f"data.num_workers: expected workers that live, got one that died ({reason}); set fewer, or free memory",
             field="data.num_workers",
         ) from error

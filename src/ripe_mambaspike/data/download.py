@@ -112,44 +112,46 @@ class _Fetch:
         self.progress = progress or (lambda done, total: None)
         self.part = folder / f"{archive.name}.part"
         self.note = folder / f"{archive.name}.part.json"
-        self.pieced = False  # put together from more than one answer
+        self.resumed = False  # put together from more than one answer
 
     def run(self) -> None:
         """Bring the file, check it and give it its name."""
         for _ in range(2):
-            self.bring()
-            found, size = archive_checksum(self.part, self.archive.checksum.partition(":")[0]), self.have()
+            self.receive_all()
+            found, size = archive_checksum(self.part, self.archive.checksum.partition(":")[0]), self.size_on_disk()
             if found == self.archive.checksum and self.archive.size in (None, size):
-                return self.settle()
-            self.drop()
-            if not self.pieced:
+                return self.finalize()
+            self.discard()
+            if not self.resumed:
                 break  # pieces of two versions deserve a try from zero, one whole answer does not
         raise _MirrorError(f"gave {found} of {size} bytes")
 
-    def bring(self) -> None:
+    def receive_all(self) -> None:
         """Receive until the part file is complete."""
-        tries, best = 0, self.have()
+        tries, best = 0, self.size_on_disk()
         while True:
             try:
                 return self.receive()
             except _RestartError:
-                self.drop()
+                self.discard()
             except _BrokenError as error:
                 tries = (
-                    1 if self.have() >= best + PROGRESS_BYTES else tries + 1
+                    1 if self.size_on_disk() >= best + PROGRESS_BYTES else tries + 1
                 )  # only new ground counts, not a second start
-                best = max(best, self.have())
+                best = max(best, self.size_on_disk())
                 if tries >= MAX_TRIES:
-                    raise _MirrorError(f"broke off {tries} times, last at byte {self.have()} ({error})") from error
+                    raise _MirrorError(
+                        f"broke off {tries} times, last at byte {self.size_on_disk()} ({error})"
+                    ) from error
                 time.sleep(WAIT_SECONDS * tries)
 
     def receive(self) -> None:
         """One request, from the first missing byte on."""
-        note, offset = self.remembered(), self.have()
+        note, offset = self.read_note(), self.size_on_disk()
         if note is None:
             offset = 0  # bytes of unknown origin are overwritten
         elif (whole := self.archive.size if note.total is None else note.total) is not None and offset >= whole:
-            self.pieced = True
+            self.resumed = True
             return
         if self.archive.size is not None:
             check_free_space(self.folder, self.archive.size - offset, self.archive.name)
@@ -158,22 +160,22 @@ class _Fetch:
             headers["Range"] = f"bytes={offset}-"
             if note.url == self.url and note.version:  # another mirror has other marks: there the checksum decides
                 headers["If-Range"] = note.version
-        with _ask(self.url, headers, bool(offset)) as answer:
-            if answer.status == 206 and offset and note is not None:
-                total = self.check_continuation(answer, offset, note)
-                self.pieced = True
-            elif answer.status == 200:
-                total = answer.length
+        with _open_url(self.url, headers, bool(offset)) as response:
+            if response.status == 206 and offset and note is not None:
+                total = self.check_continuation(response, offset, note)
+                self.resumed = True
+            elif response.status == 200:
+                total = response.length
                 self.check_total(total)
-                self.begin(PartialDownload(url=self.url, total=total, version=_version(answer)))
-                self.pieced, offset = False, 0
+                self.start_part_file(PartialDownload(url=self.url, total=total, version=_version(response)))
+                self.resumed, offset = False, 0
             else:
-                raise _MirrorError(f"answered {answer.status}")
+                raise _MirrorError(f"answered {response.status}")
             if total is not None:
                 check_free_space(self.folder, total - offset, self.archive.name)
-            self.store(answer, offset, total)
+            self.store(response, offset, total)
 
-    def store(self, answer: Any, offset: int, total: int | None) -> None:
+    def store(self, response: Any, offset: int, total: int | None) -> None:
         """Append the answer's body to the part file."""
         limit = total if total is not None else self.archive.size
         with self.writing(limit):
@@ -182,13 +184,13 @@ class _Fetch:
             self.progress(offset, limit)
             while True:
                 try:
-                    chunk = answer.read1(CHUNK_BYTES)
+                    chunk = response.read1(CHUNK_BYTES)
                 except (OSError, http.client.HTTPException) as error:
                     raise _BrokenError(_reason(error)) from error
                 if not chunk:
                     break
                 if offset + len(chunk) > (MAX_ARCHIVE_BYTES if limit is None else limit):
-                    self.drop()
+                    self.discard()
                     raise _MirrorError(f"gave more than {MAX_ARCHIVE_BYTES if limit is None else limit} bytes")
                 with self.writing(limit):
                     _write(file, chunk)
@@ -197,14 +199,14 @@ class _Fetch:
         if total is not None and offset < total:
             raise _BrokenError(f"{total} bytes were announced")
 
-    def check_continuation(self, answer: Any, offset: int, note: PartialDownload) -> int | None:
+    def check_continuation(self, response: Any, offset: int, note: PartialDownload) -> int | None:
         """The length of the whole file, when the answer goes on with the very file the part is of."""
-        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if not found or int(found[1]) != offset:
             raise _RestartError
         total = None if found[2] == "*" else int(found[2])
         self.check_total(total)
-        version = _version(answer)
+        version = _version(response)
         changed = note.url == self.url and version is not None and version != note.version
         if changed or (None not in (total, note.total) and total != note.total):
             raise _RestartError  # a server that heeds Range but not If-Range
@@ -214,28 +216,28 @@ class _Fetch:
         if total is not None and self.archive.size not in (None, total):
             raise _MirrorError(f"has a file of {total} bytes")
 
-    def begin(self, note: PartialDownload) -> None:
+    def start_part_file(self, note: PartialDownload) -> None:
         """An empty part file, then its note: bytes never stand beside the note of another version."""
         with self.writing(note.total):
             self.part.write_bytes(b"")
             self.note.write_bytes(msgspec.json.encode(note))
 
-    def remembered(self) -> PartialDownload | None:
+    def read_note(self) -> PartialDownload | None:
         try:
             return read_json(self.note, PartialDownload)
         except DataError:
             return None
 
-    def have(self) -> int:
+    def size_on_disk(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self.part.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """On the disk first, then under its name, so that a power cut leaves the whole file or the part."""
-        with self.writing(self.have()):
+        with self.writing(self.size_on_disk()):
             _sync(self.part)
             self.part.replace(self.folder / self.archive.name)
             self.note.unlink(missing_ok=True)
@@ -248,12 +250,12 @@ class _Fetch:
         try:
             yield
         except OSError as error:
-            needed = "more space" if whole is None else f"{whole - self.have()} more bytes"
+            needed = "more space" if whole is None else f"{whole - self.size_on_disk()} more bytes"
             hint = "what was downloaded is kept for the next try"
             raise DataError.expected("disk", needed, error, path=self.part, hint=hint) from error
 
 
-def _ask(url: str, headers: dict[str, str], continuing: bool) -> Any:
+def _open_url(url: str, headers: dict[str, str], continuing: bool) -> Any:
     """The open answer."""
     opener = web.OpenerDirector()
     for handler in (*PROTOCOL_HANDLERS, *RESPONSE_HANDLERS):
@@ -278,10 +280,10 @@ def _reason(error: object) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-def _version(answer: Any) -> str | None:
+def _version(response: Any) -> str | None:
     """What If-Range takes: an ETag that is not weak, or the date."""
-    etag = answer.headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else answer.headers.get("Last-Modified")
+    etag = response.headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

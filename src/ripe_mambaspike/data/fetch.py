@@ -26,8 +26,8 @@ def download_dataset(name: str, root: Path, progress: Progress | None = None) ->
 
 
 def _fetch(name: str, facts: DownloadInfo, root: Path, progress: Progress | None) -> None:
-    brought = [archive for archive in facts.by_hand if (root / archive.name).is_file() or _unpacked(archive, root)]
-    archives = brought or facts.archives
+    provided = [archive for archive in facts.by_hand if (root / archive.name).is_file() or _unpacked(archive, root)]
+    archives = provided or facts.archives
     if not archives:
         raise DataError.expected(
             "dataset", "a dataset that programs can download", name, path=root, hint=facts.instructions

@@ -32,7 +32,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ClipSplit:
     """One way to split a set. `parts` has a part for every clip of the listing, in order; '' for one left out."""
 
     name: str
@@ -52,7 +52,7 @@ class Listing:
     name: str
     classes: tuple[str, ...]
     sources: tuple[SourceFile, ...]
-    cuts: Mapping[str, Cut]  # the first is the default
+    cuts: Mapping[str, ClipSplit]  # the first is the default
     sensor_size: tuple[int, int] | None = None  # None: as the recordings say
     time_unit: str | None = None
     notes: tuple[str, ...] = ()
@@ -65,10 +65,10 @@ class Listing:
         return tuple(clip for source in self.sources for clip in source.clips)
 
 
-def make_cut(name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | None = None) -> Cut:
+def make_split(name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | None = None) -> ClipSplit:
     """`published` is the checksum of the literature's list, if there is one."""
     checksum = checksum_of((part, clip.name) for clip, part in zip(clips, parts, strict=True) if part)
-    return Cut(name, tuple(parts), checksum, checksum == published)
+    return ClipSplit(name, tuple(parts), checksum, checksum == published)
 
 
 def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
@@ -119,7 +119,7 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
         raise DataError.expected(name, "a class with a recording that can be read", "none")
     kept = [source.path not in paths for source in listing.sources for _ in source.clips]
     cuts = {
-        name: make_cut(name, clips, [part for part, stays in zip(cut.parts, kept, strict=True) if stays])
+        name: make_split(name, clips, [part for part, stays in zip(cut.parts, kept, strict=True) if stays])
         for name, cut in listing.cuts.items()
     }
     return replace(listing, sources=sources, cuts=cuts)

@@ -209,9 +209,9 @@ def _list_idx(folder: Path, files: Sequence[Path]) -> Pictures:
         if images is None and labels is None:
             continue
         if images is None or labels is None:
-            lacking = "images" if images is None else "labels"
+            missing = "images" if images is None else "labels"
             where = folder / (images or labels or "")
-            raise DataError.expected("images", f"{stem}-{lacking} beside it", "none", path=where)
+            raise DataError.expected("images", f"{stem}-{missing} beside it", "none", path=where)
         values, named = read_idx(folder / images), read_idx(folder / labels)
         if values.ndim != 3 or named.ndim != 1:
             got = f"{values.ndim} and {named.ndim}"

@@ -17,8 +17,8 @@ from ripe_mambaspike.data.building import (
     Progress,
     ShardNote,
     build_store,
-    cut_facts,
     describe_listing,
+    describe_splits,
     locked_dataset_folder,
     make_current,
     write_shard,
@@ -137,7 +137,7 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
             [source.path, checksum, [list(asdict(clip).values()) for clip in source.clips]]
             for source, checksum in zip(listing.sources, checksums, strict=True)
         ],
-        "cuts": cut_facts(listing),
+        "cuts": describe_splits(listing),
         "notes": listing.notes,
         **({} if listing.crop is None else {"crop": listing.crop}),
     }
@@ -146,10 +146,10 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
 
 def file_checksums(paths: Sequence[Path], skip: bool = False) -> list[str]:
     """The checksum of each file; nothing for one that cannot be opened, where such are left out."""
-    return [_checksum_or_nothing(path) if skip else file_checksum(path) for path in paths]
+    return [_checksum_or_empty(path) if skip else file_checksum(path) for path in paths]
 
 
-def _checksum_or_nothing(path: Path) -> str:
+def _checksum_or_empty(path: Path) -> str:
     try:
         return file_checksum(path)
     except DataError:
@@ -225,9 +225,9 @@ def _read_source(task: FileShardTask, source: SourceFile) -> tuple[Recording, li
     ordered = _cropped(recording.ordered(), task.crop, path)
     parts = []
     for clip in source.clips:
-        part = _cut_out(ordered, clip, path)
+        part = _select_events(ordered, clip, path)
         start = part.first_us if clip.start_us is None else clip.start_us
-        _check_room(part, start, path)
+        _check_limits(part, start, path)
         parts.append((part, start))
     return recording, parts, len(recording) - len(ordered)
 
@@ -247,7 +247,7 @@ def _cropped(recording: Recording, crop: Crop | None, path: Path) -> Recording:
     return kept
 
 
-def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
+def _select_events(ordered: Recording, clip: Clip, path: Path) -> Recording:
     """The clip's events."""
     stop = ordered.last_us + 1 if clip.stop_us is None else clip.stop_us
     part = ordered if clip.start_us is None else ordered.crop(clip.start_us, stop)
@@ -257,7 +257,7 @@ def _cut_out(ordered: Recording, clip: Clip, path: Path) -> Recording:
     return part
 
 
-def _check_room(part: Recording, start_us: int, path: Path) -> None:
+def _check_limits(part: Recording, start_us: int, path: Path) -> None:
     """The times must fit in 32 bits; y must leave one of 16 for the polarity."""
     if (length := part.last_us - start_us) >= MAX_CLIP_US:
         raise DataError.expected("t", "clips of at most 71 minutes", f"{length / 6e7:.0f} minutes", path=path)

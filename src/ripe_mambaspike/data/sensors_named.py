@@ -87,8 +87,8 @@ def choose_sensor(seen: SensorsNamed, given: Size | None) -> SensorChoice:
     """
     if given is not None:
         others = [f"{_shown(size)} ({found})" for size, found in seen.named.items() if size != given]
-        said = f"sensor_size: expected recordings of {_shown(given)}, got some that name " + " and ".join(others)
-        return SensorChoice(given, (), (f"{said}; events outside are left out",) if others else ())
+        warning = f"sensor_size: expected recordings of {_shown(given)}, got some that name " + " and ".join(others)
+        return SensorChoice(given, (), (f"{warning}; events outside are left out",) if others else ())
     reach = (seen.corner[0] + 1, seen.corner[1] + 1)
     if not seen.named:
         size = likely_size(*seen.corner)

@@ -20,8 +20,8 @@ from ripe_mambaspike.data.building import (
     Progress,
     ShardNote,
     build_store,
-    cut_facts,
     describe_listing,
+    describe_splits,
     locked_dataset_folder,
     make_current,
     write_shard,
@@ -57,7 +57,7 @@ from ripe_mambaspike.events.simulate.saccades import Saccades, scale_saccades
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
 BATCH_PIXELS = 1 << 16  # of those simulated together
 MAX_FRAME_PIXELS = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
-WARM_US = 100_000  # that pixels watch a person before the clip begins
+WARM_UP_US = 100_000  # that pixels watch a person before the clip begins
 CALIBRATED_CELLS = 28  # cells of a picture that fill the calibrated sensor as they should
 
 
@@ -146,15 +146,17 @@ def simulate_dataset(
         for done, checksums in enumerate(run.map(partial(picture_checksums, source or Path()), groups), 1):
             digest.update("".join(checksums).encode())
             report("reading the pictures", done, len(groups))
-        said = _describe(recipe, digest.hexdigest() if source else None)
-        key = recipe_key(said, listing.classes, [(clip.name, clip.label) for clip in listing.clips], cut_facts(listing))
+        description = _describe(recipe, digest.hexdigest() if source else None)
+        key = recipe_key(
+            description, listing.classes, [(clip.name, clip.label) for clip in listing.clips], describe_splits(listing)
+        )
         with locked_dataset_folder(Path(out) / STORE, name) as home:
             build_store(
                 home / key,
                 run,
                 partial(plan_simulated_shards, recipe, planned, source),
                 simulate_shard,
-                partial(_index, listing, said),
+                partial(_index, listing, description),
                 partial(report, "simulating"),
             )
             return make_current(home / key)
@@ -238,7 +240,7 @@ def _gestures(
         replace(draw_clip(clip.label, seed, part), duration_us=duration)
         for clip, seed, part in zip(clips, seeds, parts, strict=True)
     ]
-    first = -(WARM_US // recipe.step_us) * recipe.step_us
+    first = -(WARM_UP_US // recipe.step_us) * recipe.step_us
     times = torch.arange(first, duration + recipe.step_us, recipe.step_us).clamp(max=duration).double()
     whole = len(times) * len(drawn) * recipe.side**2 <= MAX_FRAME_PIXELS
     frames = render(drawn, times, recipe.size) if whole else None
@@ -247,7 +249,7 @@ def _gestures(
         """Light at some of the times; rendered together where memory allows, which is quicker."""
         return render(drawn, at, recipe.size) if frames is None else frames[:, torch.searchsorted(times, at)]
 
-    common: dict[str, Any] = {"step_us": recipe.step_us, "factors": _factors(recipe, seeds), "warm_us": WARM_US}
+    common: dict[str, Any] = {"step_us": recipe.step_us, "factors": _factors(recipe, seeds), "warm_us": WARM_UP_US}
     return simulate_events(scene, recipe.calibration.pixel, recipe.size, duration, seeds, **common)
 
 

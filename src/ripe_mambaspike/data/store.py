@@ -23,7 +23,7 @@ from ripe_mambaspike.events.recording import EVENT, Events, Recording
 from ripe_mambaspike.events.region import Crop
 from ripe_mambaspike.files import read_regular
 
-STORED = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
+STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
 KEY = re.compile(r"[0-9a-f]{16}")  # the name of a store's folder
 MAX_CLIP_US = 1 << 32
@@ -44,7 +44,7 @@ MAX_TIMED_CLIPS = 2000  # clips whose durations tell the median
 
 def pack_events(events: Events, start_us: int) -> NDArray[np.void]:
     """Ordered events → as stored."""
-    packed = np.empty(len(events), STORED)
+    packed = np.empty(len(events), STORED_EVENT)
     packed["t"] = events["t"] - start_us
     packed["x"] = events["x"]
     packed["yp"] = events["y"] << 1 | events["p"]
@@ -150,7 +150,7 @@ class EventStore:
             stored = np.load(path, mmap_mode="r", allow_pickle=False)
         except READ_ERRORS as error:
             raise DataError.expected("shard", "a file of events", f"damage ({error})", path=path, hint=HINT) from error
-        if not isinstance(stored, np.memmap) or stored.dtype != STORED or stored.shape != (wanted,):
+        if not isinstance(stored, np.memmap) or stored.dtype != STORED_EVENT or stored.shape != (wanted,):
             held = f"{stored.shape} of {stored.dtype}" if isinstance(stored, np.ndarray) else "no array"
             raise DataError.expected("shard", f"{wanted} events", held, path=path, hint=HINT)
         return stored

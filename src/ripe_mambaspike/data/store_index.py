@@ -16,9 +16,9 @@ from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.schema import Document, convert, read_json
 
 INDEX = "index.json"
-LAYOUT = 1  # goes up when what is stored for the same source changes
+LAYOUT_VERSION = 1  # goes up when what is stored for the same source changes
 PART_LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
-MAX_INDEX = 256 << 20  # bytes; that of N-MNIST's 70,000 clips has 15 MiB
+MAX_INDEX_BYTES = 256 << 20  # bytes; that of N-MNIST's 70,000 clips has 15 MiB
 MAX_EVENTS = 1 << 40
 MAX_TIME = 1 << 62
 HINT = "prepare the dataset again"
@@ -47,7 +47,7 @@ class ClipTable(Document, frozen=True):
 COLUMNS = ClipTable.__struct_fields__
 
 
-class CutEntry(msgspec.Struct, frozen=True, kw_only=True):
+class SplitEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One way the clips are split."""
 
     parts: str  # a letter for each clip, see `PART_LETTERS`
@@ -67,7 +67,7 @@ class StoreIndex(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str]  # checksums of the files
     clips: ClipTable
     shards: Annotated[list[ShardEntry], Meta(min_length=1)]
-    cuts: Annotated[dict[str, CutEntry], Meta(min_length=1)]
+    cuts: Annotated[dict[str, SplitEntry], Meta(min_length=1)]
     crop: tuple[Count, Count, Side, Side] | None = None  # (x, y, width, height) of the sensor that was kept
     whole_size: Size | None = None  # of the sensor before the crop
     unreadable: dict[str, str] = msgspec.field(default_factory=dict)  # files that were left out, and why
@@ -77,10 +77,10 @@ class StoreIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_index(path: Path) -> StoreIndex:
     """Read an index and compare it with the checksum it names."""
-    values = read_json(path, dict[str, Any], max_bytes=MAX_INDEX, hint=HINT)
+    values = read_json(path, dict[str, Any], max_bytes=MAX_INDEX_BYTES, hint=HINT)
     layout = values.get("layout")
-    if layout != LAYOUT or isinstance(layout, bool):
-        raise DataError.expected("layout", str(LAYOUT), repr(layout)[:60], path=path, hint=HINT)
+    if layout != LAYOUT_VERSION or isinstance(layout, bool):
+        raise DataError.expected("layout", str(LAYOUT_VERSION), repr(layout)[:60], path=path, hint=HINT)
     index = convert(values, StoreIndex, origin=path, hint=HINT, finite=False)
     check_index(index, path)
     if index.sha256 != index_checksum(values):
@@ -96,7 +96,7 @@ def index_checksum(values: Mapping[str, Any]) -> str:
 
 def key_of(facts: Mapping[str, Any]) -> str:
     """The name of a store, by all that decides what is in it."""
-    return hashlib.sha256(json.dumps({"layout": LAYOUT, **facts}, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps({"layout": LAYOUT_VERSION, **facts}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_index(index: StoreIndex, path: Path) -> None:

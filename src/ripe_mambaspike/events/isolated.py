@@ -22,8 +22,8 @@ from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
 from ripe_mambaspike.events.source import EventSource, ReadOptions
 
-MAX_WAIT = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
-MAX_FACTS = 1 << 22  # bytes of one answer, without the events
+MAX_WAIT_SECONDS = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
+MAX_REPLY_BYTES = 1 << 22  # bytes of one answer, without the events
 MAX_EVENTS = 1 << 20  # of one answer
 PIPE_BYTES = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -47,27 +47,27 @@ class ReaderProcess:
 
             fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
 
-    def ask(self, request: dict[str, Any]) -> None:
+    def send_request(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         self.process.stdin.flush()
 
-    def answer(self) -> tuple[dict[str, Any], Events]:
+    def read_reply(self) -> tuple[dict[str, Any], Events]:
         """What it says next, and the events that come with it."""
-        watch = threading.Timer(MAX_WAIT, self.process.kill)
+        watch = threading.Timer(MAX_WAIT_SECONDS, self.process.kill)
         watch.daemon = True
         watch.start()
         try:
             length = int.from_bytes(self._read(4), "little")
-            facts = json.loads(self._read(min(length, MAX_FACTS)))
-            events = np.empty(min(facts.get("events", 0), MAX_EVENTS), EVENT)
+            reply = json.loads(self._read(min(length, MAX_REPLY_BYTES)))
+            events = np.empty(min(reply.get("events", 0), MAX_EVENTS), EVENT)
             if len(events):
                 self._read_into(memoryview(events.view(np.uint8)))  # type: ignore[arg-type]
         finally:
             watch.cancel()
-        if "error" in facts:
-            raise ReadError(facts["error"], field=facts["field"])
-        return facts, events
+        if "error" in reply:
+            raise ReadError(reply["error"], field=reply["field"])
+        return reply, events
 
     def _read(self, count: int) -> bytes:
         data = bytearray(count)
@@ -107,19 +107,19 @@ _idle: list[ReaderProcess] = []  # at most one; list.pop and list.append are ato
 def lease_reader() -> Iterator[ReaderProcess]:
     """A process to read one file with. It is kept for the next file, unless this one did not end well."""
     try:
-        taken = _idle.pop()
+        reader = _idle.pop()
     except IndexError:
-        taken = None
-    if taken is not None and not taken.usable():
-        taken.close()
-        taken = None
+        reader = None
+    if reader is not None and not reader.usable():
+        reader.close()
+        reader = None
     try:
-        taken = taken or ReaderProcess()
+        reader = reader or ReaderProcess()
     except (OSError, TypeError) as error:
         raise ReadError.expected("process", "a process to read with", str(error)) from error
     kept = False
     try:
-        yield taken
+        yield reader
         kept = True
     except ReadError:
         kept = True  # the decoder refused the file, in order
@@ -127,10 +127,10 @@ def lease_reader() -> Iterator[ReaderProcess]:
     except OSError as error:
         raise ReadError.expected("process", "a process that reads the file", f"none any more ({error})") from error
     finally:
-        if kept and taken.usable() and not _idle:
-            _idle.append(taken)
+        if kept and reader.usable() and not _idle:
+            _idle.append(reader)
         else:
-            taken.close()
+            reader.close()
 
 
 def open_isolated(name: str, path: Path, options: ReadOptions) -> EventSource:
@@ -143,21 +143,21 @@ def open_isolated(name: str, path: Path, options: ReadOptions) -> EventSource:
         "read": False,
     }
     with lease_reader() as process:
-        process.ask(request)
-        facts, _ = process.answer()
+        process.send_request(request)
+        reply, _ = process.read_reply()
 
     def read_events(source: EventSource) -> Iterator[Events]:
         with lease_reader() as process:
-            process.ask({**request, "read": True})
+            process.send_request({**request, "read": True})
             while True:
-                facts, events = process.answer()
-                source.metadata, source.left_out = facts["metadata"], facts["left_out"]
-                if facts["ended"]:
+                reply, events = process.read_reply()
+                source.metadata, source.left_out = reply["metadata"], reply["left_out"]
+                if reply["ended"]:
                     return
                 yield events
 
-    size = facts["sensor_size"]
-    return EventSource(name, read_events, size and (size[0], size[1]), facts["metadata"])
+    size = reply["sensor_size"]
+    return EventSource(name, read_events, size and (size[0], size[1]), reply["metadata"])
 
 
 @atexit.register

@@ -18,10 +18,10 @@ import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import ReadError, RipeError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.registry import FORMATS
-from ripe_mambaspike.events.source import BLOCK, EventSource, ReadOptions, empty_events
+from ripe_mambaspike.events.source import BLOCK_WORDS, EventSource, ReadOptions, empty_events
 
-MAX_MEMORY = 3 << 28  # bytes of address space on top of what it has when a file is opened
-MAX_SILENCE = 5.0  # seconds, while there is something to say
+MAX_MEMORY_BYTES = 3 << 28  # bytes of address space on top of what it has when a file is opened
+MAX_SILENT_SECONDS = 5.0  # seconds, while there is something to say
 MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many more as it has megabytes
 
 
@@ -42,67 +42,70 @@ def serve_request(request: dict[str, Any], out: IO[bytes]) -> None:
     try:
         format_ = FORMATS[request["format"]]
         format_.load_packages()
-        bound_memory()
+        limit_memory_growth()
         until = time.process_time() + MAX_SECONDS + path.stat().st_size / 1e6
-        bound_seconds(until)
+        limit_cpu_time(until)
         source = format_.open_here(path, ReadOptions(size and (size[0], size[1]), request["time_unit"]))
         if request["read"]:
-            _say_pieces(out, source, until)
-        _say(out, source, ended=True)
+            _send_events(out, source, until)
+        _send_reply(out, source, ended=True)
         return
     except RipeError as error:
-        said, field = str(error), error.field
+        message, field = str(error), error.field
     except OSError as error:
-        said, field = f"file: expected a readable one, got {error.strerror or error}", "file"
+        message, field = f"file: expected a readable one, got {error.strerror or error}", "file"
     except MemoryError:
-        said, field = f"file: expected one that needs at most {MAX_MEMORY >> 20} MiB, got one that needs more", "file"
+        message, field = (
+            f"file: expected one that needs at most {MAX_MEMORY_BYTES >> 20} MiB, got one that needs more",
+            "file",
+        )
     except Exception as error:  # a decoder that stumbled over damage it did not foresee
-        said, field = f"file: expected a whole one, got damage ({type(error).__name__}: {error})", "file"
-    _write(out, {"error": str(ReadError(said)), "field": field})
+        message, field = f"file: expected a whole one, got damage ({type(error).__name__}: {error})", "file"
+    _write(out, {"error": str(ReadError(message)), "field": field})
 
 
-def _say_pieces(out: IO[bytes], source: EventSource, until: float) -> None:
+def _send_events(out: IO[bytes], source: EventSource, until: float) -> None:
     """A block of events at a time; what there is at least every few seconds, and before an error."""
-    waiting: list[Events] = [empty_events()]
-    said, count = time.monotonic(), 0
+    pending: list[Events] = [empty_events()]
+    last_sent, count = time.monotonic(), 0
     try:
         for piece in source.pieces():
-            waiting.append(piece)
+            pending.append(piece)
             count += len(piece)
-            bound_seconds(until)
-            if count >= BLOCK or time.monotonic() - said > MAX_SILENCE:
-                _say_waiting(out, source, waiting)
-                said, count = time.monotonic(), 0
+            limit_cpu_time(until)
+            if count >= BLOCK_WORDS or time.monotonic() - last_sent > MAX_SILENT_SECONDS:
+                _send_pending(out, source, pending)
+                last_sent, count = time.monotonic(), 0
     finally:
-        _say_waiting(out, source, waiting)
+        _send_pending(out, source, pending)
 
 
-def _say_waiting(out: IO[bytes], source: EventSource, waiting: list[Events]) -> None:
-    events = np.concatenate(waiting)
-    waiting[:] = [empty_events()]
-    for at in range(0, max(1, len(events)), BLOCK):
-        _say(out, source, events[at : at + BLOCK])
+def _send_pending(out: IO[bytes], source: EventSource, pending: list[Events]) -> None:
+    events = np.concatenate(pending)
+    pending[:] = [empty_events()]
+    for at in range(0, max(1, len(events)), BLOCK_WORDS):
+        _send_reply(out, source, events[at : at + BLOCK_WORDS])
 
 
-def _say(out: IO[bytes], source: EventSource, events: Events | None = None, ended: bool = False) -> None:
-    facts = {
+def _send_reply(out: IO[bytes], source: EventSource, events: Events | None = None, ended: bool = False) -> None:
+    reply = {
         "sensor_size": source.sensor_size,
         "metadata": source.metadata,
         "left_out": source.left_out,
         "events": 0 if events is None else len(events),
         "ended": ended,
     }
-    _write(out, facts, b"" if events is None else events.tobytes())
+    _write(out, reply, b"" if events is None else events.tobytes())
 
 
-def _write(out: IO[bytes], facts: dict[str, Any], data: bytes = b"") -> None:
-    text = json.dumps(facts).encode()
+def _write(out: IO[bytes], reply: dict[str, Any], data: bytes = b"") -> None:
+    text = json.dumps(reply).encode()
     out.write(len(text).to_bytes(4, "little") + text)
     out.write(data)
     out.flush()
 
 
-def bound_memory(size: int = MAX_MEMORY) -> None:
+def limit_memory_growth(size: int = MAX_MEMORY_BYTES) -> None:
     """Let this process have so many bytes more than it has, where the system knows such bounds."""
     try:
         import resource
@@ -118,7 +121,7 @@ def bound_memory(size: int = MAX_MEMORY) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def bound_seconds(until: float) -> None:
+def limit_cpu_time(until: float) -> None:
     """End this process when it computes for longer than an answer may take, or the file: no handler is needed."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, max(0.001, min(MAX_SECONDS, until - time.process_time())))

@@ -21,7 +21,7 @@ from ripe_mambaspike.events.recording import Events, Recording, RecordingWarning
 from ripe_mambaspike.events.registry import FORMATS
 from ripe_mambaspike.events.sensors import SIZES, likely_size
 from ripe_mambaspike.events.source import (
-    FREE_BYTES,
+    BASE_EVENT_BYTES,
     MAX_EXPANSION,
     MAX_TIME,
     EventSource,
@@ -34,7 +34,7 @@ HEAD_BYTES = 1 << 13
 OUTSIDE = "outside"
 BACKWARDS = "backwards"
 NEGATIVE = "negative"
-MAX_METADATA = 500  # characters of one entry, of which a header can have any number
+MAX_METADATA_CHARS = 500  # characters of one entry, of which a header can have any number
 
 
 def read(
@@ -163,27 +163,27 @@ class OpenRecording:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        said = {
-            name: one_line(value, MAX_METADATA) if isinstance(value, str) else value
+        metadata = {
+            name: one_line(value, MAX_METADATA_CHARS) if isinstance(value, str) else value
             for name, value in self._source.metadata.items()
         }
         named = self._source.sensor_size  # what was given goes before it
         overruled = {"sensor_size_in_file": list(named)} if named and named != self.declared_size else {}
-        return {**said, "sensor_size_from": self.size_from, **overruled}
+        return {**metadata, "sensor_size_from": self.size_from, **overruled}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence for each kind of trouble met so far."""
-        said = []
+        sentences = []
         if count := self.trouble[OUTSIDE]:
             width, height = self.sensor_size
-            said.append(f"{_events(count)} outside the {width}×{height} sensor left out")
+            sentences.append(f"{_events(count)} outside the {width}×{height} sensor left out")
         if count := self.trouble[BACKWARDS]:
-            said.append(f"times run backwards at {_events(count)}")
+            sentences.append(f"times run backwards at {_events(count)}")
         if count := self.trouble[NEGATIVE]:
-            said.append(f"times before 0 at {_events(count)}")
-        said += [f"{_events(count)} that {why} left out" for why, count in self._source.left_out.items()]
-        return tuple(said)
+            sentences.append(f"times before 0 at {_events(count)}")
+        sentences += [f"{_events(count)} that {why} left out" for why, count in self._source.left_out.items()]
+        return tuple(sentences)
 
     def warn(self) -> None:
         for sentence in self.warnings:
@@ -242,7 +242,7 @@ def _head(path: Path) -> tuple[bytes, int]:
 
 def _check_holes(descriptor: int, size: int) -> None:
     """A file can have any size without a byte written: its holes would be read as zeros for hours."""
-    if size <= FREE_BYTES or not hasattr(os, "SEEK_HOLE"):
+    if size <= BASE_EVENT_BYTES or not hasattr(os, "SEEK_HOLE"):
         return
     written = at = 0
     try:

@@ -71,13 +71,13 @@ class SensorRegion:
             raise InputError.expected("crop", "a whole recording", f"one cropped to {_crop(done)}")
         corner = int(recording["x"].max()), int(recording["y"].max())
         size, size_from = self.decide_size(recording.sensor_size, metadata.get("sensor_size_from"), corner)
-        said = list(recording.warnings)
+        sentences = list(recording.warnings)
         if size_from == GUESSED:
-            said.append(guessed_size_warning(size))
+            sentences.append(guessed_size_warning(size))
         events = recording.events
         if corner[0] >= size[0] or corner[1] >= size[1]:
             events = events[inside(events, (0, 0, *size))]
-            said.append(f"{len(recording) - len(events):,} events outside the {format_size(size)} sensor left out")
+            sentences.append(f"{len(recording) - len(events):,} events outside the {format_size(size)} sensor left out")
         if self.crop is not None:
             events = crop_events(events, check_crop(self.crop, size))
         if not len(events):
@@ -86,7 +86,7 @@ class SensorRegion:
             raise InputError.expected(name, f"events {where}", "none")
         facts: dict[str, Any] = {**metadata, "sensor_size_from": size_from, "whole_size": size, FITTED: self}
         binned = size if self.crop is None else self.crop[2:]
-        return replace(recording, events=events, sensor_size=binned, metadata=facts, warnings=tuple(said))
+        return replace(recording, events=events, sensor_size=binned, metadata=facts, warnings=tuple(sentences))
 
 
 def check_crop(crop: Any, size: Size | None = None) -> Crop:

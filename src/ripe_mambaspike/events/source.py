@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
 
-BLOCK = 1 << 16  # words decoded at a time: what is computed on the way stays in the cache
+BLOCK_WORDS = 1 << 16  # words decoded at a time: what is computed on the way stays in the cache
 MAX_ROW_BYTES = 1 << 10  # of one event, with whatever else its author keeps beside it
 MAX_TIME = 1 << 62  # µs from 0, either way: two times that differ by more than int64 holds are none
-FREE_BYTES = 1 << 28  # of events that any file may hold, however small it is
+BASE_EVENT_BYTES = 1 << 28  # of events that any file may hold, however small it is
 MAX_EXPANSION = 200  # bytes of events for a byte of the file, beyond that; a camera's busiest words have 78
 TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
@@ -65,7 +65,7 @@ class EventSource:
             self.metadata[name] = self.metadata.get(name, 0) + int(number)
 
 
-def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> Iterator[NDArray[Any]]:
+def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK_WORDS) -> Iterator[NDArray[Any]]:
     """The words from a byte on, a block at a time. A block is overwritten by the next one."""
     size = path.stat().st_size
     if (size - start) % dtype.itemsize:
@@ -82,7 +82,7 @@ def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK) -> 
 
 def check_expansion(events: int, size: int) -> None:
     """A file of so many bytes may hold so many events. One that is packed, or has holes, can claim any number."""
-    most = max(FREE_BYTES, MAX_EXPANSION * size) // EVENT.itemsize
+    most = max(BASE_EVENT_BYTES, MAX_EXPANSION * size) // EVENT.itemsize
     if events > most:
         raise ReadError.expected("events", f"at most {most:,} in a file of {size:,} bytes", f"{events:,} or more")
 

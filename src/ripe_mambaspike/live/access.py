@@ -74,12 +74,12 @@ def origin_allowed(origin: str | None, host: str) -> bool:
 def check_host(host: str) -> str:
     """The host to bind to, checked: an address or a name without port or path."""
     plain = host.strip("[]")
-    if not plain or any(sign in plain for sign in "/@?# \0") or (":" in plain and not _is_six(plain)):
+    if not plain or any(sign in plain for sign in "/@?# \0") or (":" in plain and not _is_ipv6(plain)):
         raise InputError(f"host: expected an address or the name of this machine, got '{host}'", field="host")
     return plain
 
 
-def _is_six(host: str) -> bool:
+def _is_ipv6(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).version == 6
     except ValueError:

@@ -42,24 +42,24 @@ class TimedConnection(asyncio.Protocol):
     cutting: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.cancel_cut()
+        self.cancel_abort()
         self.counter.remove(self.transport)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.cut_in(self.limits.stalled_seconds)
+        self.abort_after(self.limits.stalled_seconds)
 
     def resume_writing(self) -> None:
-        self.cancel_cut()
+        self.cancel_abort()
         super().resume_writing()
 
-    def cut_in(self, seconds: float) -> None:
+    def abort_after(self, seconds: float) -> None:
         """Cut it off after this time, whatever is still to be sent: closing it would wait for that to be read."""
         if self.cutting is None:
             self.cutting = self.loop.call_later(seconds, self.transport.abort)
 
-    def cancel_cut(self) -> None:
+    def cancel_abort(self) -> None:
         if self.cutting is not None:
             self.cutting.cancel()
             self.cutting = None
@@ -124,7 +124,7 @@ class HttpConnection(TimedConnection, H11Protocol):
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self.upgraded = True  # it is another protocol's from here on
-        self.cancel_cut()
+        self.cancel_abort()
         super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
@@ -153,7 +153,7 @@ class HttpConnection(TimedConnection, H11Protocol):
         elif self not in self.waiting:
             self.waiting[self] = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
         if self.transport.is_closing() and not self.upgraded:
-            self.cut_in(self.limits.stalled_seconds)
+            self.abort_after(self.limits.stalled_seconds)
 
     def _stop_waiting(self) -> None:
         timer = self.waiting.pop(self, None)
@@ -178,9 +178,9 @@ class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
 
     def on_task_complete(self, task: "asyncio.Task[None]") -> None:
         super().on_task_complete(task)
-        self.cancel_cut()
+        self.cancel_abort()
         if not self.disconnected:
-            self.cut_in(CLOSING_SECONDS)
+            self.abort_after(CLOSING_SECONDS)
 
     def handle_ping(self) -> None:
         if self._allowed() and self.transport.get_write_buffer_size() <= MAX_UNSENT_BYTES:

@@ -12,7 +12,7 @@ MAX_FRAME_SIDE = 320  # pixels; larger sensors are scaled down
 MAX_DRAWN_EVENTS = 100_000  # of a frame, the latest ones
 MIN_SPAN_US = 20_000  # of a frame, however slowly it is played
 HEADER = struct.Struct("<HHIddII")  # width, height, round, position (s), span (s), events, frames skipped
-SAMPLES = 48  # frames used to find how many events are shown in full color
+NUM_SAMPLED_FRAMES = 48  # frames used to find how many events are shown in full color
 
 
 @dataclass(frozen=True)
@@ -53,5 +53,5 @@ def full_color_count(pieces: list[Events], sensor_size: tuple[int, int]) -> int:
 
 def sample_spans(first_us: int, last_us: int, span_us: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Start and stop of a few frames spread over the recording [N, 2]."""
-    starts = np.linspace(first_us, max(first_us, last_us + 1 - span_us), SAMPLES).astype(np.int64)
+    starts = np.linspace(first_us, max(first_us, last_us + 1 - span_us), NUM_SAMPLED_FRAMES).astype(np.int64)
     return np.stack([starts, starts + span_us], axis=1)

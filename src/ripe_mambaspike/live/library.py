@@ -108,7 +108,7 @@ class RecordingLibrary:
         recording.viewers += 1
         return recording
 
-    def leave(self, recording: WatchedRecording) -> None:
+    def release(self, recording: WatchedRecording) -> None:
         recording.viewers -= 1
 
     async def add_upload(self, path: Path, name: str) -> tuple[str, WatchedRecording]:

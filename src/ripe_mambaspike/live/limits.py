@@ -16,8 +16,8 @@ from ripe_mambaspike.live.messages import error_message
 
 LOG = logging.getLogger("ripe_mambaspike")
 MEGABYTE = 1 << 20
-MAX_ANSWERED = 8  # refused connections of one address that get a reason at the same time; further ones are closed
-TOO_BUSY = 1013  # the websocket's code for "try again later"
+MAX_EXPLAINED_REFUSALS = 8  # simultaneous, per address; further connections are closed without a reason
+TRY_AGAIN_LATER_CODE = 1013  # the websocket's code for "try again later"
 RETRY_SECONDS = 10
 
 
@@ -105,7 +105,7 @@ class ConnectionCounter:
         self.refused += 1
         if self._warnings.take(time.monotonic()):
             LOG.warning("%s has %d connections, the maximum; %d refused so far", key, self.limit, self.refused)
-        return self._counts[key, False] < MAX_ANSWERED and self._add(transport, key, False)
+        return self._counts[key, False] < MAX_EXPLAINED_REFUSALS and self._add(transport, key, False)
 
     def remove(self, transport: Hashable) -> None:
         """A connection has ended; calling it again does no harm."""
@@ -130,7 +130,7 @@ def make_refusing_app(limit: int) -> Any:
             await receive()
             await send({"type": "websocket.accept"})
             await send({"type": "websocket.send", "text": error_message(reason)})
-            await send({"type": "websocket.close", "code": TOO_BUSY, "reason": "too many connections"})
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER_CODE, "reason": "too many connections"})
             return
         body = msgspec.json.encode({"error": reason})
         headers = {"content-type": "application/json", "content-length": len(body), "retry-after": RETRY_SECONDS}

@@ -24,7 +24,7 @@ from ripe_mambaspike.live.library import (
     private_path,
     receive_upload,
 )
-from ripe_mambaspike.live.limits import TOO_BUSY, ConnectionCounter, ServerLimits, TokenBucket
+from ripe_mambaspike.live.limits import TRY_AGAIN_LATER_CODE, ConnectionCounter, ServerLimits, TokenBucket
 from ripe_mambaspike.live.messages import error_message
 from ripe_mambaspike.live.network import ServedNetwork
 from ripe_mambaspike.live.viewer import Viewer
@@ -188,7 +188,7 @@ async def _welcome(service: Service, socket: "WebSocket") -> RecordingLibrary | 
         return service.library
     reason = f"viewers: expected at most {service.limits.viewers}, got one more; try again later"
     await socket.send_text(error_message(reason))
-    await socket.close(TOO_BUSY)
+    await socket.close(TRY_AGAIN_LATER_CODE)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ripe_mambaspike.errors import InputError, RipeError
 from ripe_mambaspike.live.clock import PlaybackClock
 from ripe_mambaspike.live.frames import MIN_SPAN_US, pack_frame
-from ripe_mambaspike.live.limits import TOO_BUSY, ServerLimits, TokenBucket
+from ripe_mambaspike.live.limits import TRY_AGAIN_LATER_CODE, ServerLimits, TokenBucket
 from ripe_mambaspike.live.messages import (
     Pause,
     Play,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ripe_mambaspike.live.watched import PredictionWorker, WatchedRecording
 
 MAX_PREDICTIONS = 64  # of one message
-TOO_MANY_MESSAGES = 1008  # a code that a websocket is closed with
+POLICY_VIOLATION_CODE = 1008  # a code that a websocket is closed with
 STATUS_SECONDS = 0.25  # between two status messages
 
 
@@ -81,12 +81,12 @@ class Viewer:
         except ViewerLeftError:
             return None
         except TimeoutError:
-            return TOO_BUSY
+            return TRY_AGAIN_LATER_CODE
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._leave()
+            self._stop_watching()
 
     async def _listen(self) -> int | None:
         rate = self._limits.messages_a_second
@@ -97,7 +97,7 @@ class Viewer:
                 return None
             if not bucket.take(_now()):
                 await self._send(error_message(f"messages: expected at most {rate} a second, got more; disconnected"))
-                return TOO_MANY_MESSAGES
+                return POLICY_VIOLATION_CODE
             try:
                 text = message.get("text")
                 if text is None:
@@ -126,14 +126,14 @@ class Viewer:
     async def _watch_live(self) -> None:
         if self._live is None:
             raise InputError("live: expected a server with a live source (ripe serve --source), got none", field="live")
-        self._leave()
+        self._stop_watching()
         self._watching_live, self._sent, self._last_frame, self._skipped = True, self._live.next_number(), 0, 0
         self._live.viewers += 1
         self._begin_round()
         await self._send(encode("opened", **self._live.describe(), round=self._round))
 
     async def _play(self, key: "RecordingKey") -> None:
-        self._leave()  # first, which may make room
+        self._stop_watching()  # first, which may make room
         await self._send(encode("opening"))
         recording = await self._library.open(key)
         self._begin_round()
@@ -166,10 +166,10 @@ class Viewer:
             self._sent, self._last_frame = 0, -1
         self._clock = clock
 
-    def _leave(self) -> None:
+    def _stop_watching(self) -> None:
         """Stop watching."""
         if self._recording is not None:
-            self._library.leave(self._recording)
+            self._library.release(self._recording)
         if self._watching_live and self._live is not None:
             self._live.viewers -= 1
         self._recording, self._watching_live = None, False

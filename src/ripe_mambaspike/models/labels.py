@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ripe_mambaspike.errors import WeightsError
-from ripe_mambaspike.files import MAX_JSON, atomic_write, read_regular
+from ripe_mambaspike.files import MAX_JSON_BYTES, atomic_write, read_regular
 from ripe_mambaspike.schema import Document, convert
 
 LOG = logging.getLogger("ripe_mambaspike")
@@ -115,7 +115,7 @@ def read_labels(folder: str | Path) -> Labels:
     """The `labels.json` of a folder; anything missing, unknown or of another kind raises."""
     path = Path(folder) / LABELS_FILE
     try:
-        document = json.loads(read_regular(path, MAX_JSON))  # which reads names that are no valid UTF-8, as of folders
+        document = json.loads(read_regular(path, MAX_JSON_BYTES))  # json also reads names with lone surrogates
     except OSError as error:
         raise WeightsError.expected("labels", "a readable file", error, path=path, hint=HINT) from error
     except (ValueError, RecursionError) as error:

@@ -15,10 +15,10 @@ from ripe_mambaspike.report.formatting import number_text, report_templates
 
 WIDTH, HEIGHT = 380, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 16, 34  # margins of a line chart
-MAX_DRAWN = 1e100  # larger values are marked like those that are not finite
+MAX_DRAWN_VALUE = 1e100  # larger values are marked like those that are not finite
 MAX_NUMBERED_CLASSES = 11  # classes up to which the matrix shows its counts
 MAX_NAMED_CLASSES = 40  # classes up to which it shows names
-MAX_NAME = 30  # letters of a name beside the matrix
+MAX_NAME_CHARS = 30  # letters of a name beside the matrix
 HISTOGRAM_BINS = 17
 Value = float | None
 
@@ -75,7 +75,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def is_drawable(value: float) -> bool:
-    return math.isfinite(value) and abs(value) < MAX_DRAWN
+    return math.isfinite(value) and abs(value) < MAX_DRAWN_VALUE
 
 
 def value_axis(
@@ -87,12 +87,12 @@ def value_axis(
     the ceiling.
     """
     least, most = min(values), max(values)
-    if log and 1 / MAX_DRAWN < least < most / 100:
+    if log and 1 / MAX_DRAWN_VALUE < least < most / 100:
         return Axis(least / 1.15, most * 1.15, HEIGHT - BOTTOM, TOP, True)
     least = least if low is None else min(low, least)
     most = most if high is None else max(high, most)
-    if most - least <= 1e-12 * max(abs(most), abs(least), 1 / MAX_DRAWN):
-        around = abs(most) / 10 if abs(most) > 1 / MAX_DRAWN else 1.0
+    if most - least <= 1e-12 * max(abs(most), abs(least), 1 / MAX_DRAWN_VALUE):
+        around = abs(most) / 10 if abs(most) > 1 / MAX_DRAWN_VALUE else 1.0
         least, most = least - around, most + around
     else:
         margin = 0.06 * (most - least)
@@ -224,7 +224,7 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Markup:
     classes = len(counts)
     numbered, named = classes <= MAX_NUMBERED_CLASSES, classes <= MAX_NAMED_CLASSES
     cell = 44 if numbered else max(5, min(18, 760 // classes))
-    margin = min(210, 16 + 6.6 * max(min(len(name), MAX_NAME) for name in names)) if named else 24
+    margin = min(210, 16 + 6.6 * max(min(len(name), MAX_NAME_CHARS) for name in names)) if named else 24
     left, top = round(margin), round(0.72 * margin) + 10
     side = cell * classes
     cells = [
@@ -237,7 +237,7 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Markup:
         if count
     ]  # fmt: skip
     drawing = {
-        "names": names, "numbered": numbered, "named": named, "longest": MAX_NAME, "cells": cells, "cell": cell,
+        "names": names, "numbered": numbered, "named": named, "longest": MAX_NAME_CHARS, "cells": cells, "cell": cell,
         "gap": 1.5 if numbered else 0.5, "left": left, "top": top, "side": side,
         "width": left + side + (round(0.7 * margin) if named else 0),  # the last slanted name leans beyond the cells
         "height": top + side + 4,

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.events.view.frames import PALETTE, robust_scale, shade
 
-GLOW = (150, 255, 130)  # attention's light, apart from both lights of the events
-STRONGEST = 0.55  # opacity of the highest attention
-FINEST = 128  # pixels a side of a frame; larger ones are added up
+ATTENTION_COLOR = (150, 255, 130)  # attention's light, apart from both lights of the events
+MAX_OPACITY = 0.55  # opacity of the highest attention
+MAX_FRAME_SIDE = 128  # pixels a side of a frame; larger ones are added up
 LEVELS = 255
 
 
@@ -32,7 +32,7 @@ def data_uri(image: NDArray[np.uint8]) -> str:
 def event_images(frames: NDArray[np.float32]) -> list[NDArray[np.uint8]]:
     """Counts [T, 2, H, W], OFF before ON → colours [H', W', 3] each, on one scale for the whole clip."""
     counts = np.nan_to_num(frames, posinf=0, neginf=0).clip(min=0)
-    shrink = -(-max(counts.shape[2:]) // FINEST)
+    shrink = -(-max(counts.shape[2:]) // MAX_FRAME_SIDE)
     if shrink > 1:
         pads = [(0, 0), (0, 0), *((0, -side % shrink) for side in counts.shape[2:])]
         counts = np.pad(counts, pads)
@@ -53,8 +53,8 @@ def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] 
     most = float(maps.max(initial=0))
     if most <= 0:
         return None
-    alpha = (maps / most * STRONGEST * 255).round().astype(np.uint8)
-    color = np.broadcast_to(np.array(GLOW, np.uint8), (*alpha.shape, 3))
+    alpha = (maps / most * MAX_OPACITY * 255).round().astype(np.uint8)
+    color = np.broadcast_to(np.array(ATTENTION_COLOR, np.uint8), (*alpha.shape, 3))
     return list(np.concatenate([color, alpha[..., None]], axis=-1))
 
 

@@ -37,7 +37,7 @@ def write_report(folder: Path, *, clips: Sequence[Clip] | None = None, samples: 
     if samples < 0:
         raise InputError(f"samples: expected 0 or more, got {samples}", field="samples")
     run = read_run(Path(folder))
-    page = make_page(run, None if clips is None else _evenly(clips, samples))
+    page = make_page(run, None if clips is None else _pick_evenly(clips, samples))
     path = run.folder / REPORT_FILE
     try:
         with atomic_write(path) as file:
@@ -74,7 +74,7 @@ def make_page(run: RunData, clips: list[Clip] | None) -> bytes:
     )
 
 
-def _evenly(clips: Sequence[Clip], wanted: int) -> list[Clip]:
+def _pick_evenly(clips: Sequence[Clip], wanted: int) -> list[Clip]:
     """So many of the clips, evenly chosen; only these are read."""
     count = min(wanted, len(clips))
     return [clips[index * len(clips) // count] for index in range(count)]

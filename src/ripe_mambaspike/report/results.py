@@ -84,11 +84,11 @@ def _facts(run: RunData, counted: dict[str, Any]) -> list[tuple[str, str]]:
         ("seed", "–" if seed is None else str(seed)),
         ("commit", str(commit)[:12] if commit else "not recorded"),
         ("time", duration_text(finite_or_none(result.get("seconds")))),
-        ("written", _written(run)),
+        ("written", _result_date(run)),
     ]
 
 
-def _written(run: RunData) -> str:
+def _result_date(run: RunData) -> str:
     """The date of the result, so that the same run gives the same page."""
     for name in ("result.json", "log.csv", "recipe.yaml"):
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import InputError, RipeError
-from ripe_mambaspike.files import MAX_JSON, read_regular
+from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.pretrained import from_pretrained
 
@@ -81,7 +81,7 @@ def read_run(folder: Path) -> RunData:
 
 def _read_text(path: Path, notes: dict[str, str]) -> str | None:
     try:
-        return read_regular(path, MAX_JSON).decode("utf-8", errors="replace")
+        return read_regular(path, MAX_JSON_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
         absent = isinstance(error, FileNotFoundError)
         notes[path.name] = f"{path.name} {'is not there' if absent else f'cannot be read ({error.strerror})'}."

@@ -149,9 +149,9 @@ def test_recordings_without_events_can_be_drawn(tmp_path):
 
 
 def test_shown_are_the_least_and_the_most_alike():
-    assert r.chosen([0.5, 0.1, 0.9, 0.3], 2) == [1, 2]
-    assert r.chosen([0.5, 0.1, 0.9, 0.3], 6) == [1, 3, 0, 2]
-    assert r.chosen([0.7], 6) == [0]
+    assert r.choose_pairs([0.5, 0.1, 0.9, 0.3], 2) == [1, 2]
+    assert r.choose_pairs([0.5, 0.1, 0.9, 0.3], 6) == [1, 3, 0, 2]
+    assert r.choose_pairs([0.7], 6) == [0]
 
 
 def test_matplotlib_is_left_as_it_was(tmp_path):

@@ -140,9 +140,9 @@ def test_the_usual_speed_is_chosen_and_real_speed_offered(make):
         reader = Reader(page(make(duration=duration), None, None, None))
         options = [attrs for tag, attrs in reader.tags if tag == "option"]
         texts = reader.text["option"]
-        chosen = [text for text, attrs in zip(texts, options, strict=True) if "selected" in attrs]
-        assert len(chosen) == 1
-        assert chosen[0].startswith(usual)
+        selected = [text for text, attrs in zip(texts, options, strict=True) if "selected" in attrs]
+        assert len(selected) == 1
+        assert selected[0].startswith(usual)
         assert "real speed" in texts
         values = [float(attrs["value"]) for attrs in options]
         assert values == sorted(values, reverse=True)

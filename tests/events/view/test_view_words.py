@@ -55,5 +55,5 @@ def test_how_fast_it_plays(duration, factor, text):
 def test_names_become_one_line_that_can_be_written():
     assert words.clean("a\nb\tc\u202e\x00d") == "a b c d"
     words.clean("broken \udcff name").encode("utf-8")
-    assert len(words.clean("x" * 10_000)) == words.MAX_TITLE
+    assert len(words.clean("x" * 10_000)) == words.MAX_TITLE_CHARS
     assert words.heading(Recording(make_events([0], [0], [0], [0]), (1, 1), "evt2"), "\n") == "evt2 recording"

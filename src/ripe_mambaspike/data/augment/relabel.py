@@ -58,10 +58,10 @@ def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: LabelC
     A pair is `A=B`, where clips of A show B and those of B show A, or `A`, where they still show A. Names tell left ↔
     right and clockwise ↔ counter-clockwise in a mirror, and a turn alone (without left or right) backwards.
     """
-    declared, strange = _declared(classes, pairs, change)
+    declared, unknown = _declared(classes, pairs, change)
     table = tuple(declared[name] if name in declared else _by_name(name, classes, change) for name in classes)
-    if strange:
-        raise ConfigError.expected(change.pairs, "classes of this dataset, as A=B or A", repr(strange[0]))
+    if unknown:
+        raise ConfigError.expected(change.pairs, "classes of this dataset, as A=B or A", repr(unknown[0]))
     for label, other in enumerate(table):
         if table[other] != label:
             got = f"'{classes[label]}' → '{classes[other]}' → '{classes[table[other]]}'"
@@ -84,16 +84,16 @@ def _declared(
     """Class → label by the declarations, and declarations that name no classes of the set."""
     numbers = {name: number for number, name in enumerate(classes)}
     declared: dict[str, int] = {}
-    strange = []
+    unknown = []
     for pair in pairs:
         found = _split(pair, numbers)
         if found is None:
-            strange.append(pair)
+            unknown.append(pair)
             continue
         if twice := [name for name in found if name in declared]:
             raise ConfigError.expected(change.pairs, "every class once", f"'{twice[0]}' twice")
         declared |= {found[0]: numbers[found[1]], found[1]: numbers[found[0]]}
-    return declared, strange
+    return declared, unknown
 
 
 def _split(pair: str, numbers: dict[str, int]) -> tuple[str, str] | None:

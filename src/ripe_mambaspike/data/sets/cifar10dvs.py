@@ -15,7 +15,7 @@ from ripe_mambaspike.data.listing import (
     check_listing,
     hash_rank,
     hold_out_validation,
-    make_cut,
+    make_split,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import DownloadInfo, figshare_archive
@@ -24,8 +24,8 @@ from ripe_mambaspike.errors import DataError
 
 SENSOR = (128, 128)
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-EACH = 1000
-TESTED = 100
+CLIPS_PER_CLASS = 1000
+TEST_CLIPS_PER_CLASS = 100
 PUBLISHED = {
     "first-100": "26e0cb8a9e9bbb7c02a057815c4f67e31b33b1d783676c28993081435f6d5a68",
     "last-100": "e09896918cc89430f8ee086d1221314b4703d592b8d0aaf48936206ec116300c",
@@ -72,13 +72,15 @@ def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> 
     found: dict[tuple[int, int], str] = {}
     for path in files:
         match = FILE.fullmatch(path)
-        if match and match[1] in CLASSES and int(match[2]) < EACH:
+        if match and match[1] in CLASSES and int(match[2]) < CLIPS_PER_CLASS:
             place = (CLASSES.index(match[1]), int(match[2]))
             if place in found:
                 raise DataError.expected("files", "every recording once", f"'{found[place]}' and '{path}'", path=root)
             found[place] = path
     notes = []
-    missing = [(label, number) for label in range(10) for number in range(EACH) if (label, number) not in found]
+    missing = [
+        (label, number) for label in range(10) for number in range(CLIPS_PER_CLASS) if (label, number) not in found
+    ]
     if missing and found:
         label, number = missing[0]
         name = f"cifar10_{CLASSES[label]}_{number}.aedat"
@@ -93,23 +95,23 @@ def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> 
     sources = one_clip_each(named)
     clips = [source.clips[0] for source in sources]
     cuts = {}
-    for name, tested in _tested().items():
+    for name, tested in _test_clips().items():
         parts = hold_out_validation("cifar10dvs", clips, [TEST if place in tested else TRAIN for place in places])
-        cuts[name] = make_cut(name, clips, parts, PUBLISHED[name])
+        cuts[name] = make_split(name, clips, parts, PUBLISHED[name])
     return check_listing(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
 
 
-def _tested() -> dict[str, set[tuple[int, int]]]:
+def _test_clips() -> dict[str, set[tuple[int, int]]]:
     """(label, number) of the test recordings of each split."""
-    numbers = range(EACH)
+    numbers = range(CLIPS_PER_CLASS)
     return {
-        "first-100": {(label, number) for label in range(10) for number in numbers[:TESTED]},
-        "last-100": {(label, number) for label in range(10) for number in numbers[-TESTED:]},
+        "first-100": {(label, number) for label in range(10) for number in numbers[:TEST_CLIPS_PER_CLASS]},
+        "last-100": {(label, number) for label in range(10) for number in numbers[-TEST_CLIPS_PER_CLASS:]},
         "random-100": {
             (label, number)
             for label in range(10)
             for number in sorted(numbers, key=lambda n: hash_rank("cifar10dvs-random", f"{CLASSES[label]}_{n}"))[
-                :TESTED
+                :TEST_CLIPS_PER_CLASS
             ]
         },
     }

@@ -10,7 +10,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Cut, Listing, check_listing, make_cut, one_clip_each
+from ripe_mambaspike.data.listing import (
+    PARTS,
+    TEST,
+    VALIDATION,
+    ClipSplit,
+    Listing,
+    check_listing,
+    make_split,
+    one_clip_each,
+)
 from ripe_mambaspike.data.mirrors import DownloadInfo
 from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
@@ -82,8 +91,8 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
         notes.append(f"{len(wanted) - len(missing):,} of the {len(wanted):,} recordings are there")
     kept = [item for item in wanted if item[0] in places]
     sources = one_clip_each((places[name], name, label) for name, label, _ in kept)
-    cut = make_cut("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
-    cut = Cut(cut.name, cut.parts, cut.checksum, official and not missing)
+    cut = make_split("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
+    cut = ClipSplit(cut.name, cut.parts, cut.checksum, official and not missing)
     return check_listing(
         Listing("dailydvs200", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
     )

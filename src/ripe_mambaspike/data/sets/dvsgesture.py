@@ -17,11 +17,11 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     VALIDATION,
     Clip,
-    Cut,
+    ClipSplit,
     Listing,
     SourceFile,
     check_listing,
-    make_cut,
+    make_split,
 )
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo, figshare_archive
 from ripe_mambaspike.data.sets.registry import register_dataset
@@ -32,7 +32,7 @@ from ripe_mambaspike.events.gesture_classes import CLASSES
 SENSOR = (128, 128)
 LAST_TRAINING_USER = 23
 VALIDATION_USERS = (21, 22, 23)
-MISSING = "user02_lab/0"  # of the .npy copy
+MISSING_FILE = "user02_lab/0"  # of the .npy copy
 RAW, ARRAYS = "1176-288", "1077-264"
 RAW_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)\.aedat")
 ARRAY_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)/(\d+)\.npy")
@@ -145,7 +145,7 @@ def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
         name = f"user{int(match[1]):02d}_{match[2]}/{match[3]}"
         sources.append(SourceFile(path, (Clip(name, int(match[3])),)))
         users.append(int(match[1]))
-    wanted = {f"{trial}/{label}" for trial in known for label in range(len(CLASSES))} - {MISSING}
+    wanted = {f"{trial}/{label}" for trial in known for label in range(len(CLASSES))} - {MISSING_FILE}
     whole = {source.clips[0].name for source in sources} == wanted
     return _finish(root, ARRAYS, (1077, 264), sources, users, unlisted, whole, "ms")
 
@@ -163,11 +163,11 @@ def _finish(
     """`whole`: every trial that the set's lists name is there, with all its classes."""
     clips = [clip for source in sources for clip in source.clips]
     parts = [part_of_user(user) for user in users]
-    made = make_cut(cut_name, clips, parts)
+    made = make_split(cut_name, clips, parts)
     trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
     if whole and (trained, tested) == sizes:
-        made = Cut(made.name, made.parts, made.checksum, published=True)
+        made = ClipSplit(made.name, made.parts, made.checksum, published=True)
     else:
         notes.append(
             f"{trained:,} training and {tested:,} test clips are there; "

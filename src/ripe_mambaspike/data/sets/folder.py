@@ -9,11 +9,11 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     VALIDATION,
     Clip,
-    Cut,
+    ClipSplit,
     Listing,
     check_listing,
     hold_out_validation,
-    make_cut,
+    make_split,
     one_clip_each,
 )
 from ripe_mambaspike.data.sets.registry import register_dataset
@@ -22,15 +22,15 @@ from ripe_mambaspike.events.region import check_crop
 
 PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
 PART_NAMES |= {"test": TEST, "testing": TEST}
-BESIDE = ("_labels.csv",)  # files that belong to a recording and are none
-LITTER_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
+SIDECAR_SUFFIXES = ("_labels.csv",)  # files that belong to a recording and are none
+SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
 # Endings that no recording has (.db and .ini are left by systems), and names of files that describe a dataset.
-NO_RECORDING = (
+NON_RECORDING_SUFFIXES = (
     ".avi", ".cfg", ".db", ".doc", ".docx", ".gif", ".html", ".ini", ".ipynb", ".jpeg", ".jpg", ".json", ".lnk", ".md",
     ".md5", ".mp4", ".pdf", ".png", ".py", ".rst", ".sh", ".sha256", ".svg", ".toml", ".xls", ".xlsx", ".xml", ".yaml",
     ".yml",
 )  # fmt: skip
-ABOUT = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
+DESCRIPTION_NAMES = ("readme", "license", "licence", "copying", "citation", "changelog", "notice", "authors")
 
 
 @register_dataset(
@@ -56,8 +56,10 @@ def list_folder(
     `crop` (x, y, width, height) is the part of the sensor that is kept.
     """
     part = None if crop is None else check_crop(crop, sensor_size)
-    folders = [path for path in folders if not set(path.split("/")) & set(LITTER_FOLDERS)]
-    visible = [path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(BESIDE)]
+    folders = [path for path in folders if not set(path.split("/")) & set(SYSTEM_FOLDERS)]
+    visible = [
+        path for path in files if not path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(SIDECAR_SUFFIXES)
+    ]
     recordings = [path for path in visible if not _is_stray(path)]
     strays = tuple(path for path in visible if _is_stray(path))
     tops = {path.split("/")[0] for path in [*recordings, *folders] if "/" in path or path in folders}
@@ -81,17 +83,17 @@ def list_folder(
         parts = [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
         if VALIDATION not in parts:
             parts = hold_out_validation("folder", clips, parts)
-        cut = make_cut("folders", clips, parts)
+        cut = make_split("folders", clips, parts)
     elif test_share is not None:
         if not 0 < test_share < 1:
             raise DataError.expected("test_share", "a number between 0 and 1", test_share)
         # Drawn like the validation part, by names alone.
         held_out = hold_out_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
         parts = [TEST if part == VALIDATION else TRAIN for part in held_out]
-        cut = make_cut(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
+        cut = make_split(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
     else:
-        cut = make_cut("unsplit", clips, [NONE] * len(clips))
-    cuts: dict[str, Cut] = {cut.name: cut}
+        cut = make_split("unsplit", clips, [NONE] * len(clips))
+    cuts: dict[str, ClipSplit] = {cut.name: cut}
     notes = _notes(cut, clips, classes)
     made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays, crop=part)
     return check_listing(made, str(root))
@@ -101,19 +103,19 @@ def _is_stray(path: str) -> bool:
     """Whether a file is no recording by its name alone."""
     *above, name = path.lower().split("/")
     stem, dot, ending = name.rpartition(".")
-    if dot + ending in NO_RECORDING or set(path.split("/")[:-1]) & set(LITTER_FOLDERS):
+    if dot + ending in NON_RECORDING_SUFFIXES or set(path.split("/")[:-1]) & set(SYSTEM_FOLDERS):
         return True
-    return not above and (stem or ending) in ABOUT
+    return not above and (stem or ending) in DESCRIPTION_NAMES
 
 
-def _notes(cut: Cut, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
+def _notes(cut: ClipSplit, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
     """What about the split would spoil a result."""
     if cut.name == "unsplit":
         return ("the set has no split; train/ and test/ folders or --test-share give one",)
     notes = []
     for part, meaning in ((TRAIN, "to learn from"), (VALIDATION, "to choose by"), (TEST, "to report on")):
         there = {clip.label for clip, place in zip(clips, cut.parts, strict=True) if place == part}
-        if lacking := [name for label, name in enumerate(classes) if label not in there]:
-            shown = ", ".join(lacking[:5]) + (" …" if len(lacking) > 5 else "")
+        if missing := [name for label, name in enumerate(classes) if label not in there]:
+            shown = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
             notes.append(f"classes without a recording {meaning} ({part}): {shown}")
     return tuple(notes)

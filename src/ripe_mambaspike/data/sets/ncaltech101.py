@@ -13,14 +13,14 @@ from ripe_mambaspike.data.listing import (
     Listing,
     check_listing,
     hold_out_validation,
-    make_cut,
+    make_split,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
 from ripe_mambaspike.data.sets.registry import register_dataset
 
 SENSOR = (240, 180)
-TOTAL = 8_709
+NUM_RECORDINGS = 8_709
 PUBLISHED = "5364659b9087ff012baa38d4aba072a817596e9fb2d6cc9c002715460908bde4"
 FILE = re.compile(r"(?:.*/)?([^/]+)/image_(\d+)\.bin")
 DOWNLOAD = DownloadInfo(
@@ -66,9 +66,9 @@ def list_ncaltech101(root: Path, files: Sequence[str]) -> Listing:
     sources = one_clip_each(named)
     clips = [source.clips[0] for source in sources]
     notes = []
-    if len(clips) != TOTAL or len(classes) != 101:
+    if len(clips) != NUM_RECORDINGS or len(classes) != 101:
         notes.append(f"{len(clips):,} recordings of {len(classes)} classes are there; the whole set has 8,709 of 101")
-    cut = make_cut("first-90", clips, hold_out_validation("ncaltech101", clips, parts), PUBLISHED)
+    cut = make_split("first-90", clips, hold_out_validation("ncaltech101", clips, parts), PUBLISHED)
     return check_listing(
         Listing("ncaltech101", classes, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
     )

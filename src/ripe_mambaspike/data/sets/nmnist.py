@@ -11,7 +11,7 @@ from ripe_mambaspike.data.listing import (
     Listing,
     check_listing,
     hold_out_validation,
-    make_cut,
+    make_split,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import DownloadInfo, mendeley_archive
@@ -69,7 +69,7 @@ def list_nmnist(root: Path, files: Sequence[str]) -> Listing:
     for part, wanted in SIZES.items():
         if (there := parts.count(part)) != wanted:
             notes.append(f"{there:,} of the {wanted:,} {part} recordings are there")
-    cut = make_cut("folders", clips, hold_out_validation("nmnist", clips, parts), PUBLISHED)
+    cut = make_split("folders", clips, hold_out_validation("nmnist", clips, parts), PUBLISHED)
     return check_listing(Listing("nmnist", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
 
 
@@ -88,7 +88,7 @@ def list_nmnist_600(root: Path, files: Sequence[str]) -> Listing:
     clips = [source.clips[0] for source in sources]
     parts = [TEST if number % 3 == 0 else TRAIN for number, _, _ in found]
     notes = () if len(found) == 600 else (f"{len(found)} of the 600 recordings are there",)
-    cut = make_cut("thirds", clips, hold_out_validation("nmnist-600", clips, parts), PUBLISHED_600)
+    cut = make_split("thirds", clips, hold_out_validation("nmnist-600", clips, parts), PUBLISHED_600)
     return check_listing(Listing("nmnist-600", CLASSES, sources, {cut.name: cut}, SENSOR, notes=notes), str(root))
 
 

@@ -93,8 +93,8 @@ def list_dataset(name: str, root: str | Path, **options: Any) -> Listing:
         hint = f"`ripe sim make {name}` makes it"
         raise ConfigError.expected("dataset", "a recorded dataset", f"the simulated {name}", hint=hint)
     given = {option: value for option, value in options.items() if value is not None and value is not False}
-    if strange := sorted(set(given) - set(facts.options)):
-        raise ConfigError.expected(strange[0], f"no such option for {name}", given[strange[0]])
+    if unknown := sorted(set(given) - set(facts.options)):
+        raise ConfigError.expected(unknown[0], f"no such option for {name}", given[unknown[0]])
     root = Path(os.fspath(root))
     files, folders = _walk(root)
     tree = {"folders": folders} if "folders" in facts.options else {}

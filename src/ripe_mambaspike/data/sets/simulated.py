@@ -15,7 +15,7 @@ from ripe_mambaspike.data.listing import (
     Clip,
     Listing,
     hold_out_validation,
-    make_cut,
+    make_split,
     one_clip_each,
 )
 from ripe_mambaspike.data.pictures import Picture, Pictures
@@ -71,20 +71,20 @@ def plan_digits(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
         digit = found.classes[picture.label]
         clips.append(Clip(f"{FOLDERS[picture.part]}/{digit}/{seen[picture.part]:05d}", int(digit)))
         parts.append(picture.part)
-    return DIGITS, "folders", _carved("nmnist", clips, parts, found.listed)
+    return DIGITS, "folders", _with_validation("nmnist", clips, parts, found.listed)
 
 
 def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
     """CIFAR10-DVS's: a thousand a class, the first hundred by number tested. Pictures that come with a test part are
     numbered with it first, so that it is what is tested."""
     if found.classes != cifar10dvs.CLASSES:
-        lacking = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
+        missing = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
             set(found.classes) - set(cifar10dvs.CLASSES)
         )
-        got = f"{len(found.classes)} classes ({lacking[0]} is different)"
+        got = f"{len(found.classes)} classes ({missing[0]} is different)"
         raise DataError.expected("images", "CIFAR-10's ten classes", got, path=found.source)
     split = any(picture.part for picture in found.listed)
-    tested, trained = cifar10dvs.TESTED, cifar10dvs.EACH - cifar10dvs.TESTED
+    tested, trained = cifar10dvs.TEST_CLIPS_PER_CLASS, cifar10dvs.CLIPS_PER_CLASS - cifar10dvs.TEST_CLIPS_PER_CLASS
     clips, parts, shown = [], [], []
     whole = True
     for label, name in enumerate(found.classes):
@@ -93,7 +93,7 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
             first = [picture for picture in own if picture.part == TEST][:tested]
             rest = [picture for picture in own if picture.part != TEST][:trained]
         else:
-            own = own[: cifar10dvs.EACH]
+            own = own[: cifar10dvs.CLIPS_PER_CLASS]
             cut = -(-len(own) // 10)
             first, rest = own[:cut], own[cut:]
         whole = whole and (len(first), len(rest)) == (tested, trained)
@@ -102,7 +102,7 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
             parts.append(TEST if number < len(first) else TRAIN)
             shown.append(picture)
     cut_name = "first-100" if whole else "folders" if split else "first-tenth"
-    return found.classes, cut_name, _carved("cifar10dvs", clips, parts, shown)
+    return found.classes, cut_name, _with_validation("cifar10dvs", clips, parts, shown)
 
 
 def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
@@ -117,17 +117,21 @@ def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
         for picture in own:
             stem = picture.member.rsplit("/", 1)[-1].rsplit(".", 1)[0]
             clips.append(Clip(f"{name}/{stem if picture.number < 0 else f'image_{picture.number:04d}'}", label))
-    return found.classes, "first-90", _carved("ncaltech101", clips, parts, found.listed)
+    return found.classes, "first-90", _with_validation("ncaltech101", clips, parts, found.listed)
 
 
 PLANS = {"sim-nmnist": plan_digits, "sim-cifar10": plan_cifar, "sim-caltech101": plan_caltech}
-WHOLE = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_677}
+FULL_SIZES = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_677}
 
 
 def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> SimulationPlan:
     """The clips of a set of pictures; `counts` keeps so many of a part, the classes by turns."""
     classes, cut_name, rows = PLANS[name](found)
-    notes = [f"{len(rows):,} pictures are there; the whole set has {WHOLE[name]:,}"] if len(rows) != WHOLE[name] else []
+    notes = (
+        [f"{len(rows):,} pictures are there; the whole set has {FULL_SIZES[name]:,}"]
+        if len(rows) != FULL_SIZES[name]
+        else []
+    )
     there = {part: sum(1 for row in rows if row[1] == part) for part in PARTS}
     for part, wanted in counts.items():
         if wanted is not None:
@@ -151,7 +155,7 @@ def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> S
     return SimulationPlan(_listing(GESTURES, tuple(classes), "people", rows, []), ())
 
 
-def _carved(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Sequence[Picture]) -> Rows:
+def _with_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Sequence[Picture]) -> Rows:
     """With validation taken out of the training part as the real set does it, unless the pictures brought their own."""
     own = [picture.part for picture in shown]
     if "val" in own:
@@ -179,11 +183,11 @@ def _listing(
     name: str, classes: tuple[str, ...], cut_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
 ) -> Listing:
     clips, parts = [clip for clip, _ in rows], [part for _, part in rows]
-    if lacking := [part for part in PARTS if part not in parts]:
-        raise DataError.expected("images", f"pictures for {lacking[0]} clips of {name}", "too few")
+    if missing := [part for part in PARTS if part not in parts]:
+        raise DataError.expected("images", f"pictures for {missing[0]} clips of {name}", "too few")
     sources = one_clip_each((clip.name, clip.name, clip.label) for clip in clips)
-    said = ("every recording of this set is simulated", *notes)
-    return Listing(name, classes, sources, {cut_name: make_cut(cut_name, clips, parts)}, notes=said)
+    all_notes = ("every recording of this set is simulated", *notes)
+    return Listing(name, classes, sources, {cut_name: make_split(cut_name, clips, parts)}, notes=all_notes)
 
 
 def _check_names(listing: Listing, source: str) -> None:

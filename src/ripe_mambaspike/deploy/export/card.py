@@ -18,7 +18,7 @@ from ripe_mambaspike.deploy.export.run_result import PICKED, RunResult
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, CalibrationReport
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError
 from ripe_mambaspike.events.region import format_size
-from ripe_mambaspike.events.view.words import MAX_TITLE, clean
+from ripe_mambaspike.events.view.words import MAX_TITLE_CHARS, clean
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.models.labels import LABELS_FILE, Labels
 from ripe_mambaspike.models.ripe import RipeMambaSpike
@@ -90,7 +90,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
     return "\n".join(lines) + "\n"
 
 
-def safe(text: Any, longest: int = MAX_TITLE) -> str:
+def safe(text: Any, longest: int = MAX_TITLE_CHARS) -> str:
     """One line of plain text in Markdown, whatever it was: no markup, no HTML, no link, no end of a table's cell."""
     kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text), longest))
     kept = LINK.sub(r"\.", kept)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from ripe_mambaspike.deploy.export.common import MAX_GRAPH_BYTES
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
-from ripe_mambaspike.files import MAX_JSON, read_regular
+from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular
 from ripe_mambaspike.models.config import MAX_SIDE, MAX_TIME_STEPS, RipeConfig
 from ripe_mambaspike.schema import Document, decode_json
 
@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The folder's manifest; a WeightsError for one with a wrong field."""
     path = folder / MANIFEST
     try:
-        data = read_regular(path, MAX_JSON)
+        data = read_regular(path, MAX_JSON_BYTES)
     except OSError as error:
         message = f"{path}: expected a readable file, got {error.strerror or error}; {HINT}"
         raise WeightsError(message, path=path) from error

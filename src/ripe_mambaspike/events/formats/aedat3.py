@@ -24,7 +24,7 @@ from ripe_mambaspike.files import read_regular
 MAGIC = b"#!AER-DAT3.1"
 END = b"#!END-HEADER"
 MAX_HEADER_BYTES = 1 << 20
-MAX_LABELS = 1 << 22  # bytes of the csv beside a recording
+MAX_LABEL_BYTES = 1 << 22  # bytes of the csv beside a recording
 PACKET = struct.Struct("<2h6i")  # type, source, size of an event, place of its time, overflow, capacity, number, valid
 POLARITY = np.dtype([("data", "<u4"), ("time", "<i4")])
 POLARITY_TYPE = 1
@@ -62,7 +62,7 @@ def read_label_spans(path: Path) -> list[LabelSpan]:
     """A csv of class, start and end in µs, as DVS-Gesture has one beside every recording."""
     labels = []
     try:
-        text = read_regular(path, MAX_LABELS).decode()
+        text = read_regular(path, MAX_LABEL_BYTES).decode()
         for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
             if not row or (number == 1 and not row[0].strip().isdigit()):
                 continue

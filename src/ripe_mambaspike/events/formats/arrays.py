@@ -20,7 +20,7 @@ from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.columns import ColumnConverter, column_order, find_columns
 from ripe_mambaspike.events.recording import Events, Recording
 from ripe_mambaspike.events.registry import register_format, register_writer, starts_with
-from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
+from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
 
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
@@ -91,7 +91,7 @@ def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: 
 
     def read_events(source: EventSource) -> Iterator[Events]:
         with _open_archive(path) as archive:
-            rows = zip(itertools.count(0, BLOCK), _member(archive, member), strict=False)
+            rows = zip(itertools.count(0, BLOCK_WORDS), _member(archive, member), strict=False)
             yield from _events(rows, named, ColumnConverter(source, options.time_unit))
 
     return EventSource("npz", read_events, size)
@@ -170,13 +170,13 @@ def _rows(
     """Blocks of rows, each with the number of its first."""
     if fortran and shape[0]:  # stored column by column
         mapped = np.memmap(path, dtype, "r", start, shape, "F")
-        yield from ((at, np.array(mapped[at : at + BLOCK])) for at in range(0, shape[0], BLOCK))
+        yield from ((at, np.array(mapped[at : at + BLOCK_WORDS])) for at in range(0, shape[0], BLOCK_WORDS))
         return
     width = int(np.prod(shape[1:]))
     with path.open("rb") as file:
         file.seek(start)
-        for at in range(0, shape[0], BLOCK):
-            count = min(BLOCK, shape[0] - at)
+        for at in range(0, shape[0], BLOCK_WORDS):
+            count = min(BLOCK_WORDS, shape[0] - at)
             rows = np.frombuffer(file.read(count * width * dtype.itemsize), dtype)
             yield at, rows.reshape(count, *shape[1:])
 
@@ -205,8 +205,8 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[NDArray[Any]]:
         if fortran or not shape:
             raise ReadError.expected(name, "an array stored by rows", f"columns of shape {shape}")
         row = dtype.itemsize * math.prod(shape[1:])
-        for at in range(0, shape[0], BLOCK):
-            count = min(BLOCK, shape[0] - at)
+        for at in range(0, shape[0], BLOCK_WORDS):
+            count = min(BLOCK_WORDS, shape[0] - at)
             data = file.read(count * row)
             if len(data) < count * row:
                 raise ReadError.expected(name, f"{shape[0]} events", at + len(data) // max(1, row))

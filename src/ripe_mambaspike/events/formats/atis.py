@@ -19,8 +19,8 @@ from ripe_mambaspike.events.source import EventSource, ReadOptions, decode_block
 WORD = np.dtype(("u1", 5))
 OVERFLOW_ROW = 240
 OVERFLOW = 1 << 13
-TIMES = 1 << 23
-JUMP = 1_000_000  # µs between two events
+TIME_PERIOD = 1 << 23
+MAX_JUMP_US = 1_000_000  # µs between two events
 MAX_OVERFLOWS = 1 << 22  # 9.5 hours
 LIKELY_SIZES = ((34, 34), (128, 128), (240, 180), (304, 240))
 
@@ -35,8 +35,8 @@ def _recognizes(head: bytes, path: Path) -> bool:
     events, _ = decode_atis(np.frombuffer(whole, np.uint8).reshape(-1, 5), 0)
     steps = np.diff(events["t"])
     if path.suffix.lower() == ".bin":
-        return len(steps) == 0 or bool(np.mean(steps > -JUMP) > 0.95)
-    return len(steps) >= 16 and bool(np.mean((steps >= 0) & (steps < JUMP)) > 0.95)
+        return len(steps) == 0 or bool(np.mean(steps > -MAX_JUMP_US) > 0.95)
+    return len(steps) >= 16 and bool(np.mean((steps >= 0) & (steps < MAX_JUMP_US)) > 0.95)
 
 
 @register_format("atis", title="40-bit ATIS", recognizes=_recognizes, order=2)
@@ -78,7 +78,7 @@ def encode_atis(recording: Recording) -> Iterator[bytes]:
         raise InputError.expected("sensor_size", "x up to 255 and y up to 239 for the 40-bit format", corner)
     times = events["t"].astype(np.int64)
     # As few overflow events as hold every time in 23 bits; they can only add up.
-    needed = np.maximum.accumulate(np.maximum(0, -((TIMES - 1 - times) // OVERFLOW)))
+    needed = np.maximum.accumulate(np.maximum(0, -((TIME_PERIOD - 1 - times) // OVERFLOW)))
     times = times - OVERFLOW * needed
     if times.min() < 0:
         raise InputError.expected("t", "times from 0 on, in order, for the 40-bit format", "earlier ones")

@@ -14,14 +14,14 @@ from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.columns import NAMES, ColumnConverter, column_order, find_columns
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.registry import register_format, starts_with
-from ripe_mambaspike.events.source import BLOCK, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
+from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 GROUPS = ("events", "CD/events", "dvs/events", "prophesee/left", "davis/left/events", "/")
 READ_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError)  # what h5py raises
 EXPECTED = "datasets x, y, t, p in a group events, or a dataset events with four columns"
-MAX_CHUNK = 1 << 26  # bytes of one chunk, unpacked; h5py makes chunks of 1 MiB at most
-MIN_CACHE = 1 << 20
+MAX_CHUNK_BYTES = 1 << 26  # bytes of one chunk, unpacked; h5py makes chunks of 1 MiB at most
+MIN_CACHE_BYTES = 1 << 20
 MAX_MEMBERS = 10_000  # of a group
 MAX_LINKS = 16  # followed one after another, within the file
 # Deflate, shuffle, Fletcher-32, szip, LZF; Blosc, LZ4, bitshuffle, Zstandard and Blosc 2 where `hdf5plugin` has them.
@@ -53,8 +53,8 @@ def open_hdf5(path: Path, options: ReadOptions) -> EventSource:
         # A chunk that the cache does not hold is unpacked again for every block of its rows.
         with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
             holder = _find(file, h5py)
-            for at in range(0, length, BLOCK):
-                rows = _read(holder, slice(at, min(at + BLOCK, length)))
+            for at in range(0, length, BLOCK_WORDS):
+                rows = _read(holder, slice(at, min(at + BLOCK_WORDS, length)))
                 if not isinstance(rows, dict):
                     order = order or column_order(rows)
                     rows = {name: rows[:, order.index(name)] for name in "xytp"}
@@ -155,7 +155,7 @@ def _check_datasets(file: Any, holder: Any, size: int) -> tuple[int, int]:
     if len(set(shapes.values())) != 1 or len(shape) != (1 if isinstance(holder, dict | _Fields) else 2):
         raise ReadError.expected("columns", "four of one length", shapes)
     check_expansion(shape[0], size)
-    return int(shape[0]), max(MIN_CACHE, chunk + 1)
+    return int(shape[0]), max(MIN_CACHE_BYTES, chunk + 1)
 
 
 def _resolution(file: Any, events: Any) -> tuple[int, int] | None:
@@ -200,8 +200,8 @@ def _check_storage(dataset: Any) -> int:
 def _check_chunks(dataset: Any) -> int:
     """The bytes of a chunk, unpacked."""
     size = math.prod(dataset.chunks) * dataset.dtype.itemsize
-    if size > MAX_CHUNK:
-        raise ReadError.expected(str(dataset.name), f"chunks of at most {MAX_CHUNK} bytes", size)
+    if size > MAX_CHUNK_BYTES:
+        raise ReadError.expected(str(dataset.name), f"chunks of at most {MAX_CHUNK_BYTES} bytes", size)
     plist = dataset.id.get_create_plist()
     for number in range(plist.get_nfilters()):
         filter_id = plist.get_filter(number)[0]

@@ -26,11 +26,11 @@ class PropheseeHeader:
     @property
     def encoding(self) -> str | None:
         """evt2, evt21 or evt3 as the header says; None for a DAT file."""
-        said = self.values.get("evt") or self.values.get("format", "").split(";")[0].upper().removeprefix("EVT")
-        if said in ENCODINGS:
-            return ENCODINGS[said]
-        if said:
-            return said
+        encoding = self.values.get("evt") or self.values.get("format", "").split(";")[0].upper().removeprefix("EVT")
+        if encoding in ENCODINGS:
+            return ENCODINGS[encoding]
+        if encoding:
+            return encoding
         # Before there was a choice, RAW files had no such line.
         return "evt2" if {"system_id", "integrator_name"} & set(self.values) else None
 

@@ -21,10 +21,10 @@ from ripe_mambaspike.events.registry import register_format, register_writer
 from ripe_mambaspike.events.source import EventSource, ReadOptions
 
 LINES_PER_READ = 1 << 16  # read at a time
-MAX_LINE = 1 << 14  # characters
+MAX_LINE_CHARS = 1 << 14  # characters
 MAX_EXACT_US = 1 << 53  # what a number read from text keeps exactly
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-CUT = "was cut off at the end of the file"
+CUT_OFF = "was cut off at the end of the file"
 
 
 def _recognizes(head: bytes, path: Path) -> bool:
@@ -95,7 +95,7 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConve
             if not batch:
                 break
             if not batch[-1].endswith("\n") and len(_cells(batch[-1])) not in (0, width):
-                source.leave_out(1, CUT)
+                source.leave_out(1, CUT_OFF)
                 batch.pop()
             table = _table(batch, line_number, width)
             line_number += len(batch)
@@ -114,9 +114,9 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConve
 
 def _lines(file: IO[str]) -> Iterator[str]:
     """Line by line; one without an end is not read to its end."""
-    while line := file.readline(MAX_LINE):
-        if len(line) == MAX_LINE and not line.endswith("\n"):
-            raise ReadError.expected("line", f"at most {MAX_LINE} characters", f"'{line[:60]}…'")
+    while line := file.readline(MAX_LINE_CHARS):
+        if len(line) == MAX_LINE_CHARS and not line.endswith("\n"):
+            raise ReadError.expected("line", f"at most {MAX_LINE_CHARS} characters", f"'{line[:60]}…'")
         yield line
 
 

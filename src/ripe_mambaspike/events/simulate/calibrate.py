@@ -22,9 +22,9 @@ from ripe_mambaspike.events.simulate.smooth import KNOT_US, FitOptions, SmoothSa
 from ripe_mambaspike.events.simulate.start import find_path
 
 Report = Callable[[str, int, int], None]  # (what is being done, done, of)
-BORDER = 3  # pixels at the corners, where no picture comes
-START = 150  # recordings that the path is found with
-MATCHES = 5  # rounds in which the thresholds are matched
+BORDER_PIXELS = 3  # pixels at the corners, where no picture comes
+NUM_PATH_RECORDINGS = 150  # recordings that the path is found with
+NUM_MATCH_ROUNDS = 5  # rounds in which the thresholds are matched
 
 
 def calibrate(
@@ -36,28 +36,28 @@ def calibrate(
 ) -> CameraCalibration:
     """The camera that made these recordings of these pictures [N, h, w], values 0 to 1."""
     how = how or FitOptions()
-    said = report or (lambda what, done, of: None)
+    progress = report or (lambda what, done, of: None)
     if len(real) != len(pictures) or len(real) < 2:
         got = f"{len(real)} and {len(pictures)}"
         raise InputError.expected("real", "as many recordings as pictures, at least 2", got)
     ends = [int(events["t"].max()) for events in real]
     duration = int(np.ceil(np.quantile(ends, 0.9) / KNOT_US)) * KNOT_US
     counts = count_events(real, size, duration, duration // KNOT_US)
-    path, inverted = find_path(pictures[:START], counts[:START])
+    path, inverted = find_path(pictures[:NUM_PATH_RECORDINGS], counts[:NUM_PATH_RECORDINGS])
     corners = [counts[..., rows, columns] for rows in (_FIRST, _LAST) for columns in (_FIRST, _LAST)]
     noise = torch.cat(corners, -1).mean((0, 1, 3, 4)) / (KNOT_US * 1e-6)
     model = SmoothSaccades(path, duration, size, inverted, noise)
-    fit(model, pictures, counts, how, lambda done, of, loss: said("fitting", done, of))
+    fit(model, pictures, counts, how, lambda done, of, loss: progress("fitting", done, of))
     made = CameraCalibration(model.pixel(), replace(model.saccades(), rests_us=find_rests(counts)), Variation())
     for _ in range(2):
-        made = match_thresholds(made, pictures, counts, size, said)
+        made = match_thresholds(made, pictures, counts, size, progress)
         late = measure_delays(made, pictures, counts, size).mean(0)
         made = replace(made, saccades=retimed(made.saccades, late.tolist()))
     varied = replace(made, variation=measure_variation(made, pictures, counts, size))
-    return _rounded(match_thresholds(varied, pictures, counts, size, said))
+    return _rounded(match_thresholds(varied, pictures, counts, size, progress))
 
 
-_FIRST, _LAST = slice(None, BORDER), slice(-BORDER, None)
+_FIRST, _LAST = slice(None, BORDER_PIXELS), slice(-BORDER_PIXELS, None)
 
 
 def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int, steps: int) -> Tensor:
@@ -67,18 +67,18 @@ def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int
 
 
 def match_thresholds(
-    made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], said: Report
+    made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], progress: Report
 ) -> CameraCalibration:
     """ON and OFF events as many as in the recordings, on average."""
     wanted = counts.sum((0, 1, 3, 4))
-    for turn in range(MATCHES):
+    for turn in range(NUM_MATCH_ROUNDS):
         there = _simulate(made, pictures, size).sum((0, 1, 3, 4))
         ratio = (there / wanted).tolist()
         pixel = made.pixel
         # Fewer events than thresholds would say come from a higher one, so a little less than the whole step is taken.
         on, off = pixel.threshold_on * ratio[1] ** 0.9, pixel.threshold_off * ratio[0] ** 0.9
         made = replace(made, pixel=replace(pixel, threshold_on=on, threshold_off=off))
-        said("matching", turn + 1, MATCHES)
+        progress("matching", turn + 1, NUM_MATCH_ROUNDS)
     return made
 
 

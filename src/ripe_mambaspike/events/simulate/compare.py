@@ -84,15 +84,17 @@ class Comparison:
             "recordings": len(self.image),
             "size": list(self.size),
             "duration_us": self.duration_us,
-            "events": _both(self.events),
+            "events": _real_and_simulated(self.events),
             "classes": {
-                str(each.label): {"recordings": each.recordings, **_both(each.events)} for each in self.classes
+                str(each.label): {"recordings": each.recordings, **_real_and_simulated(each.events)}
+                for each in self.classes
             },
             "on_share": asdict(self.on_share),
             "image_correlation": _summary(self.image),
             "sequence_correlation": _summary(self.sequence),
             "intervals_us": {
-                f"{quantile:.0%}": _both(each) for quantile, each in zip(QUANTILES, self.intervals, strict=True)
+                f"{quantile:.0%}": _real_and_simulated(each)
+                for quantile, each in zip(QUANTILES, self.intervals, strict=True)
             },
             "separability": {"accuracy": self.separability, "features": [asdict(each) for each in self.features]},
             "rate_hz": {"real": list(self.rate_real), "simulated": list(self.rate_simulated)},
@@ -139,7 +141,7 @@ def compare_recordings(
         tuple(image),
         tuple(sequence),
         tuple(_means(np.stack([ours[:, index], theirs[:, index]])) for index in range(2 + BINS, len(FEATURES))),
-        described(ours, theirs),
+        describe_features(ours, theirs),
         separability(ours, theirs),
     )
 
@@ -256,7 +258,7 @@ def regression(real: Array, simulated: Array, rounds: int = 100) -> Array:
     return weights
 
 
-def described(real: Array, simulated: Array) -> tuple[Feature, ...]:
+def describe_features(real: Array, simulated: Array) -> tuple[Feature, ...]:
     """What of each feature differs between rows [N, F] of real and of simulated ones."""
     mean, scale = _standard(np.concatenate([real, simulated]))
     weights = regression((real - mean) / scale, (simulated - mean) / scale)[1:]
@@ -294,5 +296,5 @@ def _means(rows: NDArray[Any]) -> RealSimulated:
     return RealSimulated(*rows.mean(1).tolist())
 
 
-def _both(both: RealSimulated) -> dict[str, float | None]:
+def _real_and_simulated(both: RealSimulated) -> dict[str, float | None]:
     return {**asdict(both), "ratio": both.ratio if math.isfinite(both.ratio) else None}

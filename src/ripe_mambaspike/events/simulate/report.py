@@ -15,10 +15,10 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.compare import BINS, TARGET_SEPARABILITY, Comparison, bin_index, unmet_targets
 from ripe_mambaspike.events.view.frames import GROUND, PALETTE, Counts, event_frame, robust_scale, shade
-from ripe_mambaspike.events.view.picture import DPI, GRAY, INK, OFF_INK, ON_INK, PALE
+from ripe_mambaspike.events.view.picture import DPI, GRAY, LINE_COLOR, OFF_COLOR, ON_COLOR, TEXT_COLOR
 from ripe_mambaspike.files import atomic_write
 
-REAL, SIMULATED = INK, "#009e73"  # apart in lightness and in hue; orange and blue are the polarities
+REAL, SIMULATED = TEXT_COLOR, "#009e73"  # apart in lightness and in hue; orange and blue are the polarities
 SHOWN_TWINS = 6  # twins, from the least alike to the most
 SIDE = 102  # pixels of an event image's longer side, about
 GAP, LABEL, HEAD, EDGE = 8, 26, 112, 28  # pixels
@@ -71,7 +71,7 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
     figure = _figure(1500, 940)
     missed = unmet_targets(comparison)
     verdict = "every number is reached" if not missed else f"not reached: {len(missed)}, see comparison.json"
-    _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, INK, weight="bold")
+    _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, TEXT_COLOR, weight="bold")
     _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GRAY)
     _write(figure, 1500 - EDGE, 44, "● simulated", 15, SIMULATED, ha="right")
     _write(figure, 1500 - EDGE - 108, 44, "● real", 15, REAL, ha="right")
@@ -82,21 +82,21 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
         lambda axes: _rates(axes, comparison),
         lambda axes: _intervals(axes, real, simulated),
         lambda axes: _correlations(axes, comparison),
-        lambda axes: _apart(axes, comparison),
+        lambda axes: _draw_separability(axes, comparison),
     ]
     for index, plot in enumerate(plots):
         axes = figure.add_subplot(grid[divmod(index, 3)])
         axes.spines[:].set_visible(False)
-        axes.spines["bottom"].set(visible=True, color=PALE)
+        axes.spines["bottom"].set(visible=True, color=LINE_COLOR)
         axes.tick_params(labelsize=POINTS, colors=GRAY, length=0)
         axes.set_axisbelow(True)
-        axes.grid(axis="y", color=PALE, linewidth=0.8)
+        axes.grid(axis="y", color=LINE_COLOR, linewidth=0.8)
         plot(axes)
     return _png(figure, "Real recordings and their simulated twins")
 
 
 def _title(axes: Any, text: str, below: str) -> None:
-    axes.set_title(text, loc="left", fontsize=POINTS + 1.5, color=INK, pad=10, parse_math=False)
+    axes.set_title(text, loc="left", fontsize=POINTS + 1.5, color=TEXT_COLOR, pad=10, parse_math=False)
     axes.set_xlabel(below, fontsize=POINTS, color=GRAY)
 
 
@@ -154,23 +154,23 @@ def _correlations(axes: Any, comparison: Comparison) -> None:
     low = min(*image, *sequence)
     edges = np.linspace(np.floor(low * 20) / 20, 1, 41) if low < 1 else np.linspace(0.95, 1, 41)
     axes.hist(np.clip(image, None, 1), edges, color=SIMULATED, alpha=0.75)
-    axes.hist(np.clip(sequence, None, 1), edges, histtype="step", color=INK, linewidth=1.4)
+    axes.hist(np.clip(sequence, None, 1), edges, histtype="step", color=TEXT_COLOR, linewidth=1.4)
     for values, text, at in ((image, "■ event image", 0.95), (sequence, "□ ten-bin sequence", 0.88)):
         line = f"{text}: mean {np.mean(values):.3f}, worst {min(values):.3f}"
-        color = SIMULATED if values is image else INK
+        color = SIMULATED if values is image else TEXT_COLOR
         axes.text(0.02, at, line, transform=axes.transAxes, fontsize=POINTS, color=color)
     axes.set_ylim(0, 1.3 * max(axes.get_ylim()[1], 1))
     _title(axes, "Recordings by their correlation with the twin", "correlation under a 3×3 box")
 
 
-def _apart(axes: Any, comparison: Comparison) -> None:
+def _draw_separability(axes: Any, comparison: Comparison) -> None:
     apart = [each.apart for each in comparison.features]
     place = np.arange(len(apart))[::-1]
     axes.barh(place, apart, 0.7, color=SIMULATED)
     axes.set_yticks(place, [each.name for each in comparison.features])
     axes.tick_params(axis="y", labelsize=POINTS - 1)
     axes.grid(visible=False)
-    axes.grid(axis="x", color=PALE, linewidth=0.8)
+    axes.grid(axis="x", color=LINE_COLOR, linewidth=0.8)
     axes.axvline(0, color=GRAY, linewidth=0.8)
     most = max(1.0, 1.1 * max(abs(each) for each in apart))
     axes.set(xlim=(-most, most))
@@ -188,7 +188,7 @@ def _histograms(axes: Any, both: Sequence[Sequence[float]]) -> None:
     axes.hist(both[1], edges, histtype="step", color=SIMULATED, linewidth=1.4)
 
 
-def chosen(alike: Sequence[float], count: int = SHOWN_TWINS) -> list[int]:
+def choose_pairs(alike: Sequence[float], count: int = SHOWN_TWINS) -> list[int]:
     """Which recordings to show: evenly from the least alike to the most, ends included."""
     order = np.argsort(alike, kind="stable")
     return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))].tolist()
@@ -206,18 +206,18 @@ def twins_png(
     shrink = -(-max(width, height) // (2 * SIDE))
     zoom = max(1, SIDE // (max(width, height) // shrink))
     wide, high = -(-width // shrink) * zoom, -(-height // shrink) * zoom
-    picks = chosen(comparison.image)
+    picks = choose_pairs(comparison.image)
     block = LABEL + 2 * high + GAP + 14
     left = EDGE + 2 * high + GAP + 2 * GAP  # of the event images
     bins = left + wide + 2 * GAP
     size = max(bins + BINS * (wide + GAP) - GAP + EDGE, 1000), HEAD + len(picks) * block + EDGE - 14
     canvas = np.full((size[1], size[0], 3), 255, np.uint8)
     figure = _figure(*size)
-    _write(figure, EDGE, 44, "Twins: real above, simulated below", 23, INK, weight="bold")
+    _write(figure, EDGE, 44, "Twins: real above, simulated below", 23, TEXT_COLOR, weight="bold")
     about = "from the least alike event image to the most · all events, then ten parts of the time"
     _write(figure, EDGE, 74, f"{len(picks)} of {len(real)} pairs, {about}", 15, GRAY)
-    _write(figure, size[0] - EDGE, 44, "● OFF darker", 15, OFF_INK, ha="right")
-    _write(figure, size[0] - EDGE - 118, 44, "● ON brighter", 15, ON_INK, ha="right")
+    _write(figure, size[0] - EDGE, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
+    _write(figure, size[0] - EDGE - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
     for row, index in enumerate(picks):
         top = HEAD + row * block + LABEL
         pair = [frames(each[index], comparison, shrink) for each in (real, simulated)]

@@ -7,25 +7,31 @@ where the picture is; whether ON or OFF leads tells the sign.
 import torch
 from torch import Tensor
 
-WINDOW = 4  # counts of 5 ms together
-REACH = 7  # pixels looked at in each direction
+WINDOW_BINS = 4  # counts of 5 ms together
+MAX_SHIFT_PIXELS = 7  # pixels looked at in each direction
 
 
 def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
     """(path [T + 1, 2] every 5 ms, inverted) of pictures [N, h, w] and counts [N, T, 2, H, W]."""
     height, width = counts.shape[-2:]
-    canvas = torch.zeros(len(pictures), height + 2 * REACH, width + 2 * REACH)
-    top, left = (height - pictures.shape[1]) // 2 + REACH, (width - pictures.shape[2]) // 2 + REACH
+    canvas = torch.zeros(len(pictures), height + 2 * MAX_SHIFT_PIXELS, width + 2 * MAX_SHIFT_PIXELS)
+    top, left = (
+        (height - pictures.shape[1]) // 2 + MAX_SHIFT_PIXELS,
+        (width - pictures.shape[2]) // 2 + MAX_SHIFT_PIXELS,
+    )
     canvas[:, top : top + pictures.shape[1], left : left + pictures.shape[2]] = pictures
     down, across = torch.gradient(canvas, dim=(1, 2))
     places, slopes, weights = [], [], []
-    for begin in range(0, counts.shape[1] - WINDOW + 1, WINDOW):
-        window = counts[:, begin : begin + WINDOW]
+    for begin in range(0, counts.shape[1] - WINDOW_BINS + 1, WINDOW_BINS):
+        window = counts[:, begin : begin + WINDOW_BINS]
         signed = (window[:, :, 1] - window[:, :, 0]).sum(1).flatten()
         best = (-1.0, (0, 0), torch.zeros(2))
-        for dy in range(-REACH, REACH + 1):
-            for dx in range(-REACH, REACH + 1):
-                rows, columns = slice(REACH - dy, REACH - dy + height), slice(REACH - dx, REACH - dx + width)
+        for dy in range(-MAX_SHIFT_PIXELS, MAX_SHIFT_PIXELS + 1):
+            for dx in range(-MAX_SHIFT_PIXELS, MAX_SHIFT_PIXELS + 1):
+                rows, columns = (
+                    slice(MAX_SHIFT_PIXELS - dy, MAX_SHIFT_PIXELS - dy + height),
+                    slice(MAX_SHIFT_PIXELS - dx, MAX_SHIFT_PIXELS - dx + width),
+                )
                 gradients = torch.stack([across[:, rows, columns].flatten(), down[:, rows, columns].flatten()])
                 product = gradients @ signed
                 slope = torch.linalg.solve(gradients @ gradients.T, product)
@@ -44,7 +50,7 @@ def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
     # A window with few events says little about where the picture is: the one before it counts on.
     busy = share > 0.25 * share.max()
     known = torch.nonzero(busy).squeeze(1)
-    middles = (known.double() + 0.5) * WINDOW
+    middles = (known.double() + 0.5) * WINDOW_BINS
     knots = torch.arange(counts.shape[1] + 1, dtype=torch.float64)
     place = torch.searchsorted(middles, knots).clamp(1, len(middles) - 1)
     low, high = middles[place - 1], middles[place]

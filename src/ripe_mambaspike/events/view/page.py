@@ -26,7 +26,7 @@ SAMPLED_FRAMES = 12  # of those frames, at most
 SCALES = 9  # windows for which it is done, from the shortest to the longest
 RATE_PARTS = 300
 MAX_FACTS = 40
-UNBROKEN = "\u00a0"  # a space at which no line ends
+NO_BREAK_SPACE = "\u00a0"  # a space at which no line ends
 
 
 def page(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
@@ -46,7 +46,7 @@ def page(recording: Recording, frames: int | None, window_us: int | None, title:
         style="player.css",
         script="player.js",
         title=heading(recording, title),
-        caption=caption(recording).replace(" ", UNBROKEN).replace(f"{UNBROKEN}·{UNBROKEN}", " · "),
+        caption=caption(recording).replace(" ", NO_BREAK_SPACE).replace(f"{NO_BREAK_SPACE}·{NO_BREAK_SPACE}", " · "),
         notes=notes,
         speeds=_speeds(play_factor(recording.duration_us)),
         facts=_facts(recording),

@@ -26,8 +26,8 @@ GRID_PIXELS = (1900, 1200)  # pixels the grid should fill, about
 MIN_WIDTH = 1000  # pixels; room for the caption and the rate
 LEGEND_WIDTH = 260  # units
 DPI = 100
-ON_INK, OFF_INK = "#c2570c", "#0b69b3"  # the two lights as they read on white
-INK, GRAY, PALE = "#16191f", "#6a7180", "#e3e6eb"
+ON_COLOR, OFF_COLOR = "#c2570c", "#0b69b3"  # the two lights as they read on white
+TEXT_COLOR, GRAY, LINE_COLOR = "#16191f", "#6a7180", "#e3e6eb"
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     figure.figimage(grid, 0, 0, origin="upper", zorder=-1)
-    pen = _Pen(figure, place)
+    pen = _TextWriter(figure, place)
     left, right = 30, width / place.unit - 30
     letters = int((right - left - LEGEND_WIDTH) / 15.5)  # of 23 pixels, bold
-    pen.write(left, 44, clean(heading(recording, title), letters), 23, INK, weight="bold")
+    pen.write(left, 44, clean(heading(recording, title), letters), 23, TEXT_COLOR, weight="bold")
     pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GRAY)
-    pen.write(right, 44, "● OFF darker", 15, OFF_INK, ha="right")
-    pen.write(right - 118, 44, "● ON brighter", 15, ON_INK, ha="right")
+    pen.write(right, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
+    pen.write(right - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
     for index, (start, stop) in enumerate((parts - first).tolist()):
         x, y = place.corner(index)
         pen.write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
@@ -158,7 +158,7 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayo
     axes.set_xlabel(f"time, {name}", fontsize=points, color=GRAY)
     axes.tick_params(labelsize=points, colors=GRAY, length=0, pad=4 * place.unit)
     axes.spines[:].set_visible(False)
-    axes.spines["bottom"].set(visible=True, color=PALE)
+    axes.spines["bottom"].set(visible=True, color=LINE_COLOR)
     if not whole:
         axes.set(xticks=[0], yticks=[], xlim=(-1, 1))
         axes.text(
@@ -167,21 +167,21 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayo
         return
     seconds = np.diff(edges) / 1e6
     when = (edges - edges[0]) / unit
-    for values, color in ((-counts[0] / seconds, OFF_INK), (counts[1] / seconds, ON_INK)):
+    for values, color in ((-counts[0] / seconds, OFF_COLOR), (counts[1] / seconds, ON_COLOR)):
         axes.stairs(values, when, fill=True, color=color, alpha=0.3, linewidth=0, zorder=2)
         axes.stairs(values, when, baseline=None, color=color, linewidth=1.4 * place.unit, zorder=3)
     for start, stop in ((parts[::2] - edges[0]) / unit).tolist():
-        axes.axvspan(start, min(stop, when[-1]), color=PALE, alpha=0.4, linewidth=0, zorder=0)
+        axes.axvspan(start, min(stop, when[-1]), color=LINE_COLOR, alpha=0.4, linewidth=0, zorder=0)
     highest = 1.05 * float((counts / seconds).max())
     axes.set(xlim=(0, when[-1]), ylim=(-highest, highest))
     axes.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
     number = EngFormatter(sep="")
     axes.yaxis.set_major_formatter(lambda value, _: number(abs(value)))
-    axes.grid(axis="y", color=PALE, linewidth=0.8, zorder=1)
+    axes.grid(axis="y", color=LINE_COLOR, linewidth=0.8, zorder=1)
     axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GRAY, pad=8 * place.unit)
 
 
-class _Pen:
+class _TextWriter:
     """Text by pixels from the left top, at the layout's unit; never read as mathematics."""
 
     def __init__(self, figure: Any, place: GridLayout) -> None:

@@ -4,11 +4,11 @@ import math
 
 from ripe_mambaspike.events.recording import Recording
 
-MAX_TITLE = 120  # letters of a title
+MAX_TITLE_CHARS = 120  # letters of a title
 DURATION_SLACK = 0.95  # of the time wanted is near enough, if it spares the next round number
 
 
-def clean(text: str, longest: int = MAX_TITLE) -> str:
+def clean(text: str, longest: int = MAX_TITLE_CHARS) -> str:
     """One line that can be printed and encoded, whatever a file's name or header brought."""
     text = text[: 4 * longest].encode("utf-8", "replace").decode("utf-8")
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

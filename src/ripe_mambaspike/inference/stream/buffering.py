@@ -72,7 +72,7 @@ class EventQueue:
             self._changed.notify_all()
 
     @property
-    def over(self) -> bool:
+    def drained(self) -> bool:
         """Whether it has been ended and is empty."""
         with self._changed:
             return self._ended and not self._packets
@@ -123,7 +123,7 @@ class EventSorter:
 
     def push(self, events: Events, waited_us: int = 0) -> list[SortedEvents]:
         """The events that can be passed on, now that these have come `waited_us` after the packet before them."""
-        near = self._near(events, waited_us)
+        near = self._is_plausible(events, waited_us)
         if len(events) and not near.any():
             if len(self._suspect) and _same_clock(self._suspect, events, self.max_jump_us):
                 before = SortedEvents(self.flush())
@@ -143,7 +143,7 @@ class EventSorter:
         held, self._held = self._held, empty_events()
         return held
 
-    def _near(self, events: Events, waited_us: int) -> NDArray[np.bool_]:
+    def _is_plausible(self, events: Events, waited_us: int) -> NDArray[np.bool_]:
         if self.max_jump_us is None or not len(events):
             return np.ones(len(events), bool)
         times = events["t"]

@@ -71,19 +71,19 @@ class StreamRunner:
         reader.start()
         quiet_since, stalled = began, False
         try:
-            while not self._stopping() and not self._queue.over:
+            while not self._stopping() and not self._queue.drained:
                 packet = self._queue.get(min(POLL_SECONDS, self.limits.stall_seconds))
                 now = time.monotonic()
                 self._report_packets(now)
                 if packet is not None:
                     quiet_since, stalled = now, False
                     self._take(packet)
-                elif now - quiet_since >= self.limits.stall_seconds and not self._queue.over:
+                elif now - quiet_since >= self.limits.stall_seconds and not self._queue.drained:
                     if not stalled:
                         self.summary.stalls += 1
                         self._on_message(f"no events for {now - quiet_since:.1f} s")
                     stalled = True
-                    self._let_time_pass(now)
+                    self._advance_idle_clock(now)
             self._report_packets(time.monotonic())
             ended = not self._stopping()
             if ended:
@@ -151,7 +151,7 @@ class StreamRunner:
         self._last = (newest if self._last is None else max(newest, self._last[0]), arrived)
         self._deliver(self._streamer.push(events), arrived)
 
-    def _let_time_pass(self, now: float) -> None:
+    def _advance_idle_clock(self, now: float) -> None:
         if self.source.live and self._streamer is not None:
             self._push(self._sorter.flush(), now)
             if self._last is not None:

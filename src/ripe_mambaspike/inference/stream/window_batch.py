@@ -16,7 +16,7 @@ from ripe_mambaspike.models.fused import kernels_cover, prepared_plan, run_front
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.state import State
 
-OBSERVED = ("spike_counts",)
+OBSERVED_OUTPUTS = ("spike_counts",)
 
 
 class WindowOutput(NamedTuple):
@@ -71,7 +71,7 @@ class WindowBatch:
         x = torch.stack(bins).unsqueeze(1).to(self.device, self.model.dtype)
         index, step = torch.tensor(rows, device=self.device), torch.tensor(steps, device=self.device)
         state = _join([self._states[row] for row in rows])
-        front = run_front_end(self._plan, x, state=state, first_step=step, observe=OBSERVED, want_rates=False)
+        front = run_front_end(self._plan, x, state=state, first_step=step, observe=OBSERVED_OUTPUTS, want_rates=False)
         for place, row in enumerate(rows):
             self._states[row] = (front.state, place)
         kept = self._kept = self._kept or self._make_kept(front)

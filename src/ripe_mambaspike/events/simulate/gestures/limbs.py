@@ -39,7 +39,7 @@ def seen_depth(depth: NDArray[np.float64], radians: NDArray[np.float64]) -> NDAr
 
 
 @dataclass(frozen=True)
-class Ink:
+class LimbTexture:
     """What a limb is painted with, per clip [G]: two reflectances, where the second begins, folds and shading."""
 
     first: Tensor
@@ -55,7 +55,7 @@ class Limb:
     """Some capsules that look like one thing, over time."""
 
     capsules: NDArray[np.float32]  # [G, n, P, 6]
-    ink: Ink
+    ink: LimbTexture
 
     def strokes(self, device: torch.device) -> Tensor:
         """What `paint` needs of each capsule, [P, G, n, STROKE, 1, 1], worked out once for all pixels.
@@ -140,9 +140,9 @@ def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas
     # A sleeve ends on one of the two: well off the other's end, where its round tip shows no second colour.
     upper_cut = np.where(c.sleeve_length < 1, c.sleeve_length, 9.0)
     lower_cut = np.where(c.sleeve_length > 1, c.sleeve_length - 1, -9.0)
-    upper = Ink(sleeve, skin, column(upper_cut), folds, depth)
-    lower = Ink(sleeve, skin, column(lower_cut), folds, depth * column(np.where(lower_cut > 0, 1, 0.6)))
-    palm = Ink(skin, skin, None, lines, creases, rim=0)
+    upper = LimbTexture(sleeve, skin, column(upper_cut), folds, depth)
+    lower = LimbTexture(sleeve, skin, column(lower_cut), folds, depth * column(np.where(lower_cut > 0, 1, 0.6)))
+    palm = LimbTexture(skin, skin, None, lines, creases, rim=0)
     return [
         Limb(_float(np.concatenate(joints[:2], -1)[:, :, None]), upper),
         Limb(_float(np.concatenate(joints[1:], -1)[:, :, None]), lower),
@@ -150,7 +150,7 @@ def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas
     ]
 
 
-def paint(frames: Tensor, strokes: Tensor, ink: Ink, box: tuple[slice, slice]) -> None:
+def paint(frames: Tensor, strokes: Tensor, ink: LimbTexture, box: tuple[slice, slice]) -> None:
     """Paint the strokes [P, G, n, STROKE, 1, 1] of a limb over frames [G, n, H, W], inside the box only. In place."""
     rows, columns = box
     if rows.start >= rows.stop or columns.start >= columns.stop:

@@ -14,8 +14,8 @@ from ripe_mambaspike.events.simulate.gestures.clip import LEFT, RIGHT, GestureCl
 
 Array = NDArray[np.float64]
 TURN = 2 * np.pi
-CAMERA = 1.6  # its distance from the person, in units
-MOVING: tuple[tuple[int, ...], ...] = (
+CAMERA_DISTANCE = 1.6  # its distance from the person, in units
+ACTIVE_ARMS: tuple[tuple[int, ...], ...] = (
     (RIGHT, LEFT),
     *((RIGHT,), (LEFT,)),
     *((RIGHT,), (RIGHT,), (LEFT,), (LEFT,)),
@@ -37,7 +37,7 @@ class Pose:
 
 
 @dataclass(frozen=True)
-class Hands:
+class HandTargets:
     """What a motion gives: wrists and ways of the fingers, [B, n, 2, 3], and where the elbows are drawn to."""
 
     wrist: Array
@@ -132,7 +132,7 @@ def _within(distance: Array, most: Array) -> Array:
 
 def _seen(c: ClipColumns, point: Array) -> Array:
     """From the person's own units into the image."""
-    near = 1 / (1 - np.minimum(point[..., 2], 0.6) / CAMERA)
+    near = 1 / (1 - np.minimum(point[..., 2], 0.6) / CAMERA_DISTANCE)
     scale = c.scale[..., None]
     x = 0.5 + (c.x[..., None] - 0.5 + scale * point[..., 0]) * near
     y = 0.5 + (c.y[..., None] - 0.5 + scale * point[..., 1]) * near
@@ -149,7 +149,7 @@ def _center(c: ClipColumns) -> Array:
     return c.center[:, :, None, :]
 
 
-def _with_hanging(c: ClipColumns, arm: int, hands: Hands) -> Hands:
+def _with_hanging(c: ClipColumns, arm: int, hands: HandTargets) -> HandTargets:
     """The other arm hangs."""
     like = hands.wrist[..., 0, 0]
     down = np.stack([0.1 + 0.1 * c.share, 0.97 + 0 * c.share, 0.12 + 0 * c.share], -1)[:, :, None]
@@ -158,10 +158,10 @@ def _with_hanging(c: ClipColumns, arm: int, hands: Hands) -> Hands:
     wrist[..., 1 - arm, :], fingers[..., 1 - arm, :] = down[:, :, 0], 0
     elbow[..., 1 - arm, :] = _ways((0.6, 0.0, -1.0), like=like)[..., 0, :]
     flat[..., 1 - arm] = 0.3
-    return Hands(wrist, fingers, elbow, flat)
+    return HandTargets(wrist, fingers, elbow, flat)
 
 
-def clap(c: ClipColumns, phase: Array, size: Array) -> Hands:
+def clap(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
     """The hands meet before the chest, on a line that may be tilted up to upright."""
     open_ = 0.5 - 0.5 * np.cos(phase)
     gap = 0.75 * size * open_
@@ -172,13 +172,13 @@ def clap(c: ClipColumns, phase: Array, size: Array) -> Hands:
     z = 0.62 - 0.12 * open_
     wrist = _ways((c.middle + right * x, 0.5 - right * y, z), (c.middle + left * x, 0.5 + left * y, z), like=phase)
     fingers = _ways((-0.2, -0.7, 0.1), like=phase)
-    return Hands(wrist + _center(c), fingers, _ways((0.7, 1.0, -0.3), like=phase), 0.35)
+    return HandTargets(wrist + _center(c), fingers, _ways((0.7, 1.0, -0.3), like=phase), 0.35)
 
 
-def wave(arm: int) -> Callable[[ClipColumns, Array, Array], Hands]:
+def wave(arm: int) -> Callable[[ClipColumns, Array, Array], HandTargets]:
     """The forearm stands up and swings about the elbow, the hand a little behind it."""
 
-    def move(c: ClipColumns, phase: Array, size: Array) -> Hands:
+    def move(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
         shift = c.center[:, :, :]
         elbow = np.stack([0.55 + shift[..., 0] * 3, 0.25 + shift[..., 1] * 3, 0.7 + shift[..., 2] * 3], -1)
         elbow = elbow / np.linalg.norm(elbow, axis=-1, keepdims=True) * (c.upper_arm / c.reach)[..., None]
@@ -190,15 +190,15 @@ def wave(arm: int) -> Callable[[ClipColumns, Array, Array], Hands]:
             (x + length * 0.96 * np.sin(angle), y - length * 0.96 * np.cos(angle), z + 0.28 * length), like=phase
         )
         fingers = _ways((bend * np.cos(angle), bend * np.sin(angle), -0.25), like=phase)
-        return _with_hanging(c, arm, Hands(wrist, fingers, _ways((x, y, z), like=phase)))
+        return _with_hanging(c, arm, HandTargets(wrist, fingers, _ways((x, y, z), like=phase)))
 
     return move
 
 
-def circle(arm: int) -> Callable[[ClipColumns, Array, Array], Hands]:
+def circle(arm: int) -> Callable[[ClipColumns, Array, Array], HandTargets]:
     """A large circle of the almost stretched arm, clockwise to the person; it passes before the body."""
 
-    def move(c: ClipColumns, phase: Array, size: Array) -> Hands:
+    def move(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
         tilt = 0.15 * c.tilt
         side = 1 if arm == LEFT else -1
         across, up = np.cos(phase), np.sin(phase)  # in the image, counter-clockwise
@@ -209,12 +209,12 @@ def circle(arm: int) -> Callable[[ClipColumns, Array, Array], Hands]:
         forward = 0.12 + np.sqrt(0.5 * (rest + np.sqrt(rest**2 + 0.02)))
         wrist = _ways((outward, down, forward), like=phase) + _center(c)
         pole = _ways((0.8, 1.0, -0.3), like=phase)
-        return _with_hanging(c, arm, Hands(wrist, 0 * wrist, pole, 0.75))
+        return _with_hanging(c, arm, HandTargets(wrist, 0 * wrist, pole, 0.75))
 
     return move
 
 
-def arm_roll(c: ClipColumns, phase: Array, size: Array) -> Hands:
+def arm_roll(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
     """The forearms lie before the chest and turn around each other."""
     arms = []
     radius = 0.24 * size
@@ -222,10 +222,10 @@ def arm_roll(c: ClipColumns, phase: Array, size: Array) -> Hands:
         angle = c.turn * (phase + lead) + turn
         arms.append((c.middle + 0.06 + 0.03 * c.tilt, 0.46 + radius * np.sin(angle), 0.62 + radius * np.cos(angle)))
     wrist = _ways(arms[0], arms[1], like=phase) + _center(c)
-    return Hands(wrist, _ways((-0.3, 0.0, 0.0), like=phase), _ways((1.0, 0.3, -0.3), like=phase), 0.5)
+    return HandTargets(wrist, _ways((-0.3, 0.0, 0.0), like=phase), _ways((1.0, 0.3, -0.3), like=phase), 0.5)
 
 
-def drums(c: ClipColumns, phase: Array, size: Array) -> Hands:
+def drums(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
     """The forearms beat up and down by turns."""
     arms = []
     for lead in (0.0, np.pi + c.offbeat):
@@ -236,10 +236,10 @@ def drums(c: ClipColumns, phase: Array, size: Array) -> Hands:
     up = np.stack([np.sin(phase - 0.5), np.sin(phase + np.pi + c.offbeat - 0.5)], -1)
     fingers = np.zeros(wrist.shape)
     fingers[..., 0], fingers[..., 1], fingers[..., 2] = -0.1, -0.5 * size[..., None] * up, 0.25
-    return Hands(wrist, fingers, _ways((0.9, 1.0, -0.5), like=phase), 0.55)
+    return HandTargets(wrist, fingers, _ways((0.9, 1.0, -0.5), like=phase), 0.55)
 
 
-def guitar(c: ClipColumns, phase: Array, size: Array) -> Hands:
+def guitar(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
     """One hand goes along the neck of the guitar, the other strums over the belly."""
     slow = 0.25 * phase + c.drift
     neck = 0.14 * size * np.sin(slow)
@@ -251,10 +251,10 @@ def guitar(c: ClipColumns, phase: Array, size: Array) -> Hands:
     flick = (-0.4, 0.55 * size * np.sin(phase - 0.6), 0.1)
     hold = (-0.3, -0.5, 0.1)
     fingers = np.where(right[..., None, None], _ways(flick, hold, like=phase), _ways(hold, flick, like=phase))
-    return Hands(wrist + _center(c), fingers, _ways((1.0, 0.9, -0.4), like=phase), 0.5)
+    return HandTargets(wrist + _center(c), fingers, _ways((1.0, 0.9, -0.4), like=phase), 0.5)
 
 
-def free_hands(c: ClipColumns, phase: Array, size: Array) -> Hands:
+def free_hands(c: ClipColumns, phase: Array, size: Array) -> HandTargets:
     """Any smooth motion: for each arm and way a middle and three waves of (repeats a beat, height, phase)."""
     numbers = np.array([clip.free for clip in c.clips]).reshape(len(c.clips), 1, 2, 3, 10)
     wrist = numbers[..., 0] + _center(c)
@@ -262,10 +262,10 @@ def free_hands(c: ClipColumns, phase: Array, size: Array) -> Hands:
         rate, height, lead = (numbers[..., start + i] for i in range(3))
         wrist = wrist + height * size[..., None, None] * np.sin(rate * phase[..., None, None] + lead)
     fingers = _ways((0.1, -0.3, 0.1), like=phase)
-    return Hands(wrist, fingers, _ways((0.9, 1.0, -0.5), like=phase), 0.7)
+    return HandTargets(wrist, fingers, _ways((0.9, 1.0, -0.5), like=phase), 0.7)
 
 
-MOTIONS: tuple[Callable[[ClipColumns, Array, Array], Hands], ...] = (
+MOTIONS: tuple[Callable[[ClipColumns, Array, Array], HandTargets], ...] = (
     clap,
     *(wave(RIGHT), wave(LEFT)),
     *(circle(RIGHT), circle(RIGHT), circle(LEFT), circle(LEFT)),

@@ -23,7 +23,7 @@ SPEEDS = (  # repeats a second: slowest and fastest
     (0.6, 2.0),
 )
 COUNTER_CLOCKWISE = (4, 6)
-SALT = 0x9E57  # keeps these streams apart from those of the pixel and the saccades
+SEED_OFFSET = 0x9E57  # keeps these streams apart from those of the pixel and the saccades
 CLIP, PERSON = 0, 1
 
 
@@ -39,7 +39,7 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
     if not isinstance(part, str) or part not in PARTS:
         raise InputError.expected("part", f"one of {', '.join(PARTS)}", repr(part))
     label, seed = int(label), int(seed)
-    sequence = np.random.SeedSequence((SALT, CLIP, PARTS.index(part), label, seed))
+    sequence = np.random.SeedSequence((SEED_OFFSET, CLIP, PARTS.index(part), label, seed))
     draw = np.random.Generator(np.random.PCG64(sequence))
     person = int(draw.choice(PEOPLE[part]))
     body, clothes, motion = _person(person), _clothes(draw), _motion(draw, label, part)
@@ -62,7 +62,7 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
 
 def _person(number: int) -> dict[str, Any]:
     """The body and the skin of a person, who is the same in every clip."""
-    draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((SALT, PERSON, number))))
+    draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((SEED_OFFSET, PERSON, number))))
     build = draw.normal(0, 1)  # from slight to heavy
     length = 1 + 0.05 * draw.normal()
     radius = 1 + 0.1 * build + 0.06 * draw.normal()

@@ -16,7 +16,15 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.simulate.gestures.body import body, light, wall
 from ripe_mambaspike.events.simulate.gestures.clip import GestureClip
 from ripe_mambaspike.events.simulate.gestures.limbs import Canvas, arm_limbs, paint
-from ripe_mambaspike.events.simulate.gestures.motions import MOVING, TURN, Array, ClipColumns, Pose, pose, scene_seconds
+from ripe_mambaspike.events.simulate.gestures.motions import (
+    ACTIVE_ARMS,
+    TURN,
+    Array,
+    ClipColumns,
+    Pose,
+    pose,
+    scene_seconds,
+)
 
 KEY_S = 0.04  # between two key times of the body
 CPU_PIXELS = 1 << 18  # painted at once, so that they stay in the cache
@@ -53,7 +61,7 @@ def render(
 def _groups(clips: Sequence[GestureClip], most: int) -> Iterator[list[int]]:
     alike: dict[tuple[bool, int, int], list[int]] = {}
     for row, clip in enumerate(clips):
-        alike.setdefault((clip.backwards, clip.duration_us, len(MOVING[clip.label])), []).append(row)
+        alike.setdefault((clip.backwards, clip.duration_us, len(ACTIVE_ARMS[clip.label])), []).append(row)
     for rows in alike.values():
         for start in range(0, len(rows), most):
             yield rows[start : start + most]
@@ -64,7 +72,7 @@ def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: i
     device = frames.device
     c = ClipColumns(clips)
     seconds = scene_seconds(clips[0], times)
-    busy = np.array([MOVING[clip.label] for clip in clips])  # [G, arms]
+    busy = np.array([ACTIVE_ARMS[clip.label] for clip in clips])  # [G, arms]
     keys, before, share = _body_keys(clips, seconds, busy, canvas, device)
     joints = pose(clips, np.broadcast_to(seconds, (len(clips), len(seconds))))
     starts = list(range(0, len(seconds), step))
