@@ -66,9 +66,7 @@ def _check(i: AccumulateConvInputs) -> None:
         if weight is not None:
             _expect(weight.shape == wanted and weight.dtype == now.dtype, name, f"{now.dtype} {list(wanted)}", weight)
     if i.weight_before is not None and now.dtype == torch.int8:
-        _expect(
-            not i.weight_before.eq(-128).any(), "weight_before", "−127 to 127", "−128, which has no negative"
-        )
+        _expect(not i.weight_before.eq(-128).any(), "weight_before", "−127 to 127", "−128, which has no negative")
     if i.bias is not None:
         _expect(i.bias.shape == now.shape[:1], "bias", f"[{now.shape[0]}]", i.bias)
         whole = now.dtype != torch.int8 or not i.bias.is_floating_point()
