@@ -113,7 +113,7 @@ def test_scan_in_any_chunks(chunk, monkeypatch):
 
 
 def test_scan_of_samples_in_turn_when_scratch_is_short(monkeypatch):
-    monkeypatch.setattr(triton_scan_plan, "SCRATCH", 1)
+    monkeypatch.setattr(triton_scan_plan, "SCRATCH_BYTES", 1)
     check("mamba_inner", cases_of.mamba_inputs(3, 100, 2, 64, 2, 16, step=-3.0), FLOAT32)
 
 

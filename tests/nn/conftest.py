@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ripe_mambaspike.nn.norm import SETTLED, BatchNorm, TimeBatchNorm
+from ripe_mambaspike.nn.norm import LOADED_BATCHES, BatchNorm, TimeBatchNorm
 
 
 @torch.no_grad()
@@ -14,7 +14,7 @@ def randomize(module):
         if isinstance(part, BatchNorm | TimeBatchNorm):
             part.running_mean.normal_(0, 0.3)
             part.running_var.uniform_(0.5, 2)
-            part.num_batches_tracked = SETTLED  # as from a file: the first batch weighs 0.1
+            part.num_batches_tracked = LOADED_BATCHES  # as from a file: the first batch weighs 0.1
             part.weight.uniform_(0.5, 1.5)
             part.bias.normal_(0, 0.3)
         if getattr(part, "coefficient", None) is not None:

@@ -208,7 +208,7 @@ def test_many_patches_are_summed_without_losing_digits(monkeypatch, stride):
     expected, _ = evaluate("patch_moments", i)
     for pixels, tolerance in ((None, 1e-5), (33 * 33 * 3, 3e-6)):  # 40 = 13 × 3 + 1
         if pixels is not None:
-            monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.cpu.PIXELS_TOGETHER", pixels)
+            monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.cpu.MAX_PIXELS_PER_SUM", pixels)
         for name, given in evaluate("patch_moments", i, Run("native"))[0].items():
             assert relative(given, expected[name]) < tolerance, name
 
@@ -372,9 +372,8 @@ def test_patches_in_several_splits_and_blocks(monkeypatch, stride, channels):
     from ripe_mambaspike.ops.patch_moments import triton
 
     monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.triton_kernels.PROGRAMS", 4)
-    for name, value in (("TEMPORARY", 9 * channels * 12 * 4 * 2), ("NUMBERS", 2 * channels * 6 * 7)):
-        (constant,) = [one for one in dir(triton) if one.endswith(f"_{name}")]
-        monkeypatch.setattr(triton, constant, value)
+    monkeypatch.setattr(triton, "MAX_TEMPORARY_BYTES", 9 * channels * 12 * 4 * 2)
+    monkeypatch.setattr(triton, "MAX_CONV_ELEMENTS", 2 * channels * 6 * 7)
     check("patch_moments", case.patch_moments_inputs(stride, 3, 1, 6, 7, channels), IN_TRITON)
 
 

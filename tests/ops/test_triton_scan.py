@@ -70,14 +70,14 @@ def test_extreme_steps_and_decays(step, decay, chunks_of):
 
 
 def test_samples_in_turn_when_scratch_is_short(monkeypatch, chunks_of):
-    monkeypatch.setattr(triton_scan_plan, "SCRATCH", 2 * 4 * 2 * 4 * 6)  # bytes of two samples with two tiles
+    monkeypatch.setattr(triton_scan_plan, "SCRATCH_BYTES", 2 * 4 * 2 * 4 * 6)  # bytes of two samples with two tiles
     chunks_of(4)
     check("mamba_inner", mamba_inputs(3, 6, 1, 6), RUN)
 
 
 def test_convolution_gradients_over_segments(chunks_of, monkeypatch):
     monkeypatch.setattr(triton_conv, "SEGMENT", 8)
-    monkeypatch.setattr(triton_conv, "ELEMENTS", 64)  # tiles of four tokens
+    monkeypatch.setattr(triton_conv, "TILE_ELEMENTS", 64)  # tiles of four tokens
     check("mamba_inner", mamba_inputs(1, 19, 2, 6), RUN)
 
 

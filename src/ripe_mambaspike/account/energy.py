@@ -22,7 +22,7 @@ from ripe_mambaspike.ops.tdm import shift
 
 MAC_PICOJOULES = 4.6  # one multiply-add at 45 nm (Horowitz 2014)
 AC_PICOJOULES = 0.9  # one addition
-PIECE = 2**20  # numbers of the input that are run at a time
+ELEMENTS_PER_PASS = 2**20  # numbers of the input that are run at a time
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ def measure_activity(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[Conv
     if isinstance(model, MambaSpike):
         return _measure_baseline(model, x)
     widths = model.config.stage_channels
-    tallies = [_Tally(f"stage{level}.{which}_conv") for level in (1, 2, 3) for which in ("first", "second")]
+    counters = [_ConvCounter(f"stage{level}.{which}_conv") for level in (1, 2, 3) for which in ("first", "second")]
     # In pieces with carried state: a long or large clip need not fit into memory whole.
-    steps_at_once = max(1, PIECE // x[:, 0].numel())
+    steps_at_once = max(1, ELEMENTS_PER_PASS // x[:, 0].numel())
     events = x.split(steps_at_once, dim=1)
     for piece, front in zip(events, run_in_pieces(model, x, steps_at_once, ("spikes",)), strict=True):
         layers = list(front.observed.values())  # the first and the second neuron of each stage
         operands = [piece, *layers[:-1]]
-        for index, (tally, operand) in enumerate(zip(tallies, operands, strict=True)):
-            tally.add(operand, widths[index // 2], stride=1 if index % 2 else 2)
+        for index, (counter, operand) in enumerate(zip(counters, operands, strict=True)):
+            counter.add(operand, widths[index // 2], stride=1 if index % 2 else 2)
     reads = 2 if model.config.tdm else 1  # now, and one step later through the filter
-    return [tally.activity(binary=index > 0, reads=reads) for index, tally in enumerate(tallies)]
+    return [counter.activity(binary=index > 0, reads=reads) for index, counter in enumerate(counters)]
 
 
 def backbone_macs(config: RipeConfig) -> dict[str, int]:
@@ -123,7 +123,7 @@ def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: 
 def _measure_baseline(model: MambaSpike, x: Tensor) -> list[ConvActivity]:
     layers = []
     for index, spikes in enumerate(model.run(x, observe=("spikes",)).observed.values(), 1):
-        conv, recurrent = _Tally(f"encoder{index}.conv"), _Tally(f"encoder{index}.recurrent")
+        conv, recurrent = _ConvCounter(f"encoder{index}.conv"), _ConvCounter(f"encoder{index}.recurrent")
         conv.add(x, spikes.shape[2])
         recurrent.add(shift(spikes)[0], spikes.shape[2], side=1)
         layers += [conv.activity(binary=index > 1, reads=1), recurrent.activity(binary=True, reads=1)]
@@ -131,7 +131,7 @@ def _measure_baseline(model: MambaSpike, x: Tensor) -> list[ConvActivity]:
     return layers
 
 
-class _Tally:
+class _ConvCounter:
     """Adds up what one convolution's operand does, piece by piece."""
 
     def __init__(self, layer: str) -> None:

@@ -14,7 +14,7 @@ from ripe_mambaspike.files import commit
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = {"cpu": (768, 1024, 1536), "cuda": (2048, 4096, 8192)}  # of the square matrices multiplied
-COPIED = {"cpu": 1 << 27, "cuda": 1 << 30}  # bytes, beyond any cache
+COPY_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}  # bytes, beyond any cache
 REPEATS = {"cpu": 5, "cuda": 20}
 
 
@@ -50,7 +50,7 @@ def measure_memory_rate(device: torch.device, size: int | None = None) -> float:
 
     By a copy or by a product, whichever is faster: a GPU has its own way to copy, which need not be its best.
     """
-    size = size or COPIED[device.type]
+    size = size or COPY_BYTES[device.type]
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
     jobs: dict[str, Job] = {

@@ -13,7 +13,7 @@ from ripe_mambaspike.models.config import MIN_SIDE, RipeConfig
 from ripe_mambaspike.nn.stage import OBSERVABLE
 from ripe_mambaspike.nn.state import State
 
-WANTED = "a tensor of binned events (batch, steps, 2, height, width)"
+EXPECTED_INPUT = "a tensor of binned events (batch, steps, 2, height, width)"
 
 
 def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False) -> None:
@@ -23,10 +23,10 @@ def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int 
     finite are left to the loss, which is then NaN (`nan_where_not_finite`).
     """
     if not isinstance(x, Tensor):
-        raise InputError.expected("x", WANTED, f"a {type(x).__name__}")
+        raise InputError.expected("x", EXPECTED_INPUT, f"a {type(x).__name__}")
     shape = tuple(x.shape)
     if x.ndim != 5 or shape[2] != 2:
-        raise InputError.expected("x", WANTED, f"shape {shape}")
+        raise InputError.expected("x", EXPECTED_INPUT, f"shape {shape}")
     if 0 in shape:
         raise InputError.expected("x", "sizes of at least 1", f"shape {shape}")
     if max_steps is not None and seen + shape[1] > max_steps:

@@ -159,8 +159,8 @@ def _warn_of_unfinished(folder: Path) -> None:
         epoch = read_labels(folder).epoch
     except WeightsError:
         epoch = None
-    said = f"its {folder.name} network" + ("" if epoch is None else f", after {epoch} epochs,")
-    _warn_once(f"{run}: the run has not ended; {said} is used, and it has no result yet")
+    network = f"its {folder.name} network" + ("" if epoch is None else f", after {epoch} epochs,")
+    _warn_once(f"{run}: the run has not ended; {network} is used, and it has no result yet")
 
 
 @lru_cache

@@ -68,7 +68,7 @@ def save_pretrained(
         beside.setdefault(LABELS_FILE, packed_labels(model.labels, folder / LABELS_FILE))
     packed = pack_tensors(tensors, {"format": "pt"})
     weights = {"file": WEIGHTS_FILE, "sha256": hashlib.sha256(packed).hexdigest()}
-    facts = _facts(model)
+    facts = _weight_facts(model)
     if stored:
         weights["precision"], facts["dtype"] = precision_of(stored), "float32"
     document = {
@@ -122,7 +122,7 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     with torch.device("meta"):
         model = build(config, document.name or document.architecture)
     path = folder / WEIGHTS_FILE
-    data = _read_weights(folder, document.weights.sha256, _most_bytes(model, document.dtype))
+    data = _read_weights(folder, document.weights.sha256, _max_weight_bytes(model, document.dtype))
     if data is None:
         raise WeightsError(
             f"{path}: expected the file that {CONFIG_FILE} was saved with, got another checksum: it was damaged, cut "
@@ -136,7 +136,7 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     if document.weights.precision is not None:
         tensors = from_file(tensors, document.weights.precision, str(path))
     load_weights(model, tensors, str(path))
-    for key, value in _facts(model).items():
+    for key, value in _weight_facts(model).items():
         if (got := getattr(document, key)) != value:
             raise WeightsError.expected(key, repr(value), repr(got), path=origin)
     model.labels = _read_labels(folder, config)
@@ -206,7 +206,7 @@ def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | N
         )
 
 
-def _most_bytes(model: Model, dtype: Any) -> int:
+def _max_weight_bytes(model: Model, dtype: Any) -> int:
     """Of the weights of this network in the precision that its config says, and what describes them."""
     width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else MAX_ITEM_BYTES
     tensors = model.state_dict().values()
@@ -223,7 +223,7 @@ def _read_labels(folder: Path, config: ModelConfig) -> Labels | None:
     return labels
 
 
-def _facts(model: Model) -> dict[str, Any]:
+def _weight_facts(model: Model) -> dict[str, Any]:
     """What the config says about the weights, for whoever reads it."""
     return {"dtype": str(model.dtype).removeprefix("torch."), "parameters": model.parameter_count()}
 
@@ -242,7 +242,7 @@ def _differences(missing: list[str], extra: list[str]) -> str:
     }
     kind = next((kind for mark, kind in marks.items() if any(mark in name for name in extra)), "a")
     counts = [(f"without {len(missing)} of them", missing), (f"with {len(extra)} others", extra)]
-    return f"{kind} file " + " and ".join(f"{said} (such as {names[0]})" for said, names in counts if names)
+    return f"{kind} file " + " and ".join(f"{count} (such as {names[0]})" for count, names in counts if names)
 
 
 def _unpack(data: bytes, path: Path) -> dict[str, Tensor]:

@@ -102,12 +102,12 @@ def parameter_count(module: nn.Module) -> int:
 def matched_sizes(arm: str, widths: tuple[int, ...]) -> tuple[int, ...]:
     """The free size of every level, so that the arm's levels together match the Mamba blocks at these widths."""
     with torch.device("meta"):
-        owed = 0
+        missing = 0
         sizes = []
         for width in reversed(widths):
-            owed += parameter_count(BidirectionalMamba(width))
-            best = _closest(lambda hidden, width=width: parameter_count(ARMS[arm](width, hidden)), owed)  # type: ignore[misc]
-            owed -= parameter_count(ARMS[arm](width, best))
+            missing += parameter_count(BidirectionalMamba(width))
+            best = _closest(lambda hidden, width=width: parameter_count(ARMS[arm](width, hidden)), missing)  # type: ignore[misc]
+            missing -= parameter_count(ARMS[arm](width, best))
             sizes.append(best)
     return tuple(reversed(sizes))
 

@@ -48,23 +48,23 @@ def find_modification(root: nn.Module, parts: Iterable[nn.Module], table: Table)
     for module in stack:  # which grows; this is run before every pass, and is quick
         held = module.__dict__
         kind = type(module)
-        known_as = table.get(kind) or REGISTERED.get(kind)
+        entry = table.get(kind) or REGISTERED.get(kind)
         if (
-            known_as is None
+            entry is None
             or held["_forward_hooks"]
             or held["_forward_pre_hooks"]
             or held["_backward_hooks"]
             or held["_backward_pre_hooks"]
             or "forward" in held
-            or (known_as.fits is not None and not _fits(known_as.fits, module))
+            or (entry.fits is not None and not _fits(entry.fits, module))
         ):
-            return _described(root, table, module)
+            return _describe(root, table, module)
         seen.add(kind)
         if (children := held["_modules"]) and kind in table:
             stack.extend(child for child in children.values() if child is not None)
     for kind in seen:
         if kind.forward is not (table.get(kind) or REGISTERED[kind]).forward:
-            return _described(root, table, next(module for module in stack if type(module) is kind))
+            return _describe(root, table, next(module for module in stack if type(module) is kind))
     return None
 
 
@@ -88,7 +88,7 @@ def _fits(fits: Fits, module: nn.Module) -> bool:
         return False
 
 
-def _described(root: nn.Module, table: Table, module: nn.Module) -> Modification:
+def _describe(root: nn.Module, table: Table, module: nn.Module) -> Modification:
     """Rather a child that is no known module than the parent that it does not fit."""
     found = next((one for one in module.modules() if type(one) not in table and type(one) not in REGISTERED), module)
     name = next((name for name, one in root.named_modules() if one is found), "")

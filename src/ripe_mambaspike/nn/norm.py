@@ -18,7 +18,7 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
-SETTLED = 10**9  # batches that statistics from a file stand for
+LOADED_BATCHES = 10**9  # batches that statistics from a file stand for
 
 
 def check_statistics(count: int) -> None:
@@ -67,7 +67,7 @@ class _Statistics(_BatchNorm):
         nn.Module._load_from_state_dict(self, state_dict, prefix, *given)
         mean, variance = (state_dict.get(f"{prefix}running_{name}") for name in ("mean", "var"))
         if mean is not None and variance is not None and not mean.is_meta:
-            self.num_batches_tracked = SETTLED if bool(mean.any()) or bool((variance != 1).any()) else 0
+            self.num_batches_tracked = LOADED_BATCHES if bool(mean.any()) or bool((variance != 1).any()) else 0
 
     def next_momentum(self, mode: ForwardMode, first: int = 0) -> float:
         """What the statistics of the batch at hand weigh, steps from `first` on; the batch is counted.

@@ -30,7 +30,7 @@ class StatsSync:
         return self.present / self.total if self.counted else 0.0
 
 
-_sharing: ContextVar[StatsSync | None] = ContextVar("sync_batch_stats", default=None)
+_current_sync: ContextVar[StatsSync | None] = ContextVar("sync_batch_stats", default=None)
 
 
 @contextmanager
@@ -39,17 +39,17 @@ def sync_batch_stats(present: int, total: int, *, counted: bool = True, group: A
 
     A process without clips runs others in their place that do not count: `counted` is false, `present` how many.
     """
-    token = _sharing.set(StatsSync(present, total, counted, group))
+    token = _current_sync.set(StatsSync(present, total, counted, group))
     try:
         yield
     finally:
-        _sharing.reset(token)
+        _current_sync.reset(token)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def stats_sync() -> StatsSync | None:
     """How statistics are shared; None where they are not."""
-    return _sharing.get()
+    return _current_sync.get()
 
 
 def joint_count(count: int) -> int:

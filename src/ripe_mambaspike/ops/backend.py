@@ -1,8 +1,8 @@
 """Which implementation computes: Triton kernels on a GPU, C++ operators on a CPU, or the plain PyTorch reference.
 
 The choice is made per call from the tensor and from the switch: `with kernels("off"):` or the environment variable
-RIPE_KERNELS=off runs the reference everywhere. Whenever the reference takes over although kernels were wanted, one
-line in the log says why.
+RIPE_KERNELS=off runs the reference everywhere. If the reference is used although kernels were requested, the reason is
+logged once.
 """
 
 import importlib
@@ -31,9 +31,9 @@ _choice: ContextVar[str | None] = ContextVar("kernels", default=None)
 
 @contextmanager
 def kernels(wanted: str) -> Iterator[None]:
-    """Inside, computation uses `auto`, `off` (the reference), or one kind of kernels wherever the tensors lie.
+    """Inside, use `auto`, `off` (the reference), or one kind of kernels whatever the device.
 
-    `plain` stands for the fused operators computed by their references, in any precision.
+    `plain` runs the fused operators by their references, in any precision.
     """
     token = _choice.set(_checked(wanted, "kernels"))
     try:
@@ -44,7 +44,7 @@ def kernels(wanted: str) -> Iterator[None]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def choice() -> str:
-    """What the switch says; a compiled network keeps what it said when it was compiled."""
+    """The current choice; a compiled network keeps the choice it was compiled with."""
     return _choice.get() or _checked(os.environ.get("RIPE_KERNELS", "auto"), "RIPE_KERNELS")
 
 
@@ -54,25 +54,25 @@ def backend(x: Tensor, dtype: torch.dtype | None = None) -> str | None:
     dtype = dtype or x.dtype
     if chosen == "plain":
         return chosen
-    if chosen == "off" or dtype == torch.float64:  # float64 is what kernels are compared with
+    if chosen == "off" or dtype == torch.float64:  # float64 is for comparisons
         return None
     if dtype not in PRECISIONS:
-        log_once(f"no kernel computes in {str(dtype).removeprefix('torch.')}; the reference path takes over")
+        log_once(f"no kernel computes in {str(dtype).removeprefix('torch.')}; using the reference path")
         return None
-    if chosen == "native" and x.device.type != "cpu":  # C++ would read another device's addresses as its own
+    if chosen == "native" and x.device.type != "cpu":  # C++ would dereference another device's pointers
         raise ConfigError(f"kernels: expected a tensor on the CPU for 'native', got {x.device.type}", field="kernels")
     if chosen in MODULES:
         return chosen
     kind = {"cuda": "triton", "cpu": "native"}.get(x.device.type)
     reason = f"there are none for {x.device.type}" if kind is None else missing_reason(kind, x.device.index)
     if reason is not None:
-        log_once(f"no kernels: {reason}; the reference path takes over")
+        log_once(f"no kernels: {reason}; using the reference path")
         return None
     return kind
 
 
 def precision(x: Tensor) -> torch.dtype:
-    """What products are computed in: autocast's precision where it is on, the input's own otherwise.
+    """The dtype of matrix products: autocast's where it is enabled, else the input's.
 
     Autocast leaves float64 alone.
     """
@@ -82,18 +82,18 @@ def precision(x: Tensor) -> torch.dtype:
 
 
 def computing_in(dtype: torch.dtype, x: Tensor) -> torch.autocast:
-    """Inside, modules that have no operator compute their products in `dtype`."""
+    """Inside, modules without an operator compute matrix products in `dtype`."""
     return torch.autocast(x.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16))
 
 
 def implementation(kind: str, folder: str, name: str) -> Callable[..., Any]:
-    """One function of an operator's folder: Triton's, C++'s or the reference's; imported when first needed."""
+    """One function of an operator's folder (Triton, C++ or reference), imported on first use."""
     found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{MODULES[kind]}"), name)
     return found
 
 
 def kind_for(x: Tensor) -> str:
-    """What computes an operator that is called on x: `triton`, `native` or `plain`."""
+    """The implementation used for an operator called on x: `triton`, `native` or `plain`."""
     chosen = choice()
     return chosen if chosen in MODULES else "triton" if x.is_cuda else "native"
 
@@ -105,7 +105,7 @@ def missing_reason(kind: str, index: int | None) -> str | None:
 
 @lru_cache
 def _missing(kind: str, index: int | None) -> str | None:
-    """Why these kernels cannot be used on this machine, None where they can."""
+    """Why these kernels cannot be used on this machine; None if they can."""
     if kind == "native":
         from ripe_mambaspike.ops.cpp.build import unavailable_reason
 
@@ -118,7 +118,7 @@ def _missing(kind: str, index: int | None) -> str | None:
     except ImportError as error:
         return f"Triton cannot be imported ({error})"
     try:
-        triton.runtime.driver.active.get_current_target()  # builds what launches kernels, unless it lies in its cache
+        triton.runtime.driver.active.get_current_target()  # builds the launcher unless it is cached
     except (RuntimeError, OSError, AssertionError, subprocess.CalledProcessError) as error:
         return f"Triton cannot launch kernels ({(str(error) or repr(error)).splitlines()[0]})"
     return None
@@ -126,7 +126,7 @@ def _missing(kind: str, index: int | None) -> str | None:
 
 @lru_cache
 def log_once(line: str) -> None:
-    """Into the log, each line once."""
+    """Log each line once."""
     LOG.warning(line)
 
 

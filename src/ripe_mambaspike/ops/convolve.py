@@ -1,4 +1,4 @@
-"""The network's 3×3 convolutions over images whose channels lie together in memory."""
+"""The network's 3×3 convolutions over channels-last images."""
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +24,8 @@ def convolve(
 def conv_images(images: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     """`F.conv2d` with padding 1: [N, C_in, H, W] → [N, C, H', W'].
 
-    On a CPU one image alone may go through another routine than several, with other rounding. It is doubled, so that a
-    clip computed step by step has the bits of the clip computed at once.
+    On a CPU a batch of one may use another routine, with other rounding. It is doubled, so that a clip computed step by
+    step is bit-identical to the clip computed at once.
     """
     if len(images) > 1 or images.device.type != "cpu" or torch.is_grad_enabled():
         return F.conv2d(images, kernel, bias, stride, 1)

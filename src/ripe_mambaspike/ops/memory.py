@@ -1,17 +1,17 @@
-"""Freed memory kept for the next tensor: on a CPU, fresh pages cost more than the arithmetic that fills them."""
+"""Reuse freed memory: on a CPU, fresh pages cost more than the arithmetic that fills them."""
 
 import ctypes
 import platform
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of the C library's options
-MAX_MMAP_THRESHOLD = 32 * 2**20  # the most it accepts as MMAP_THRESHOLD
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # options of glibc's mallopt
+MAX_MMAP_THRESHOLD = 32 * 2**20  # the largest MMAP_THRESHOLD it accepts
 
 
 def keep_freed_memory(kept: int = 2**30) -> bool:
-    """Let this process keep up to `kept` bytes it has freed instead of handing them back to the system.
+    """Let this process keep up to `kept` freed bytes instead of returning them to the system.
 
-    Glibc alone has the option; elsewhere nothing changes and the answer is False. It holds for the whole process, so
-    a program decides on it, never a library: the command line and the benchmarks do.
+    Only glibc has the option; elsewhere nothing changes and the result is False. It affects the whole process, so only
+    programs set it (the command line and the benchmarks), never the library.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

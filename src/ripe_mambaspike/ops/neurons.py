@@ -1,4 +1,4 @@
-"""The neurons: what each computes by channel, and one function that runs any of them over all steps.
+"""The neurons: the per-channel constants of each, and one function that runs any of them over all steps.
 
     u_t = decay · u_{t−1} + gain · x_t, fire where u_t ≥ threshold, subtract the threshold     LIF, SiLIF
     m_t = (decay + j rotation) · m_{t−1} + gain · x_t, u_t = 2 Re m_t, a spike takes 1/2 off m  CSiLIF
@@ -24,7 +24,7 @@ CSILIF_RESET = 0.5
 
 
 class Neuron(NamedTuple):
-    """Any of the neurons by what its step computes, per channel [C], float32; without rotation the membrane is real."""
+    """A neuron by the constants of its step, per channel [C], float32; without rotation the membrane is real."""
 
     decay: Tensor
     rotation: Tensor | None
@@ -73,7 +73,7 @@ def fire_over_time(
 ) -> tuple[Fired, Membrane]:
     """x [B, T, C, ...] through all steps of a neuron → ((spikes, potential), final state); the state [B, C, ...].
 
-    Spikes and potential have x's shape and precision; the potential is the one before reset, None unless kept.
+    Spikes and potential have x's shape and dtype; the potential is the one before reset, None unless requested.
     """
     decay, rotation, gain, threshold = neuron
     shaped = Neuron(

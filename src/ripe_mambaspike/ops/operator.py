@@ -10,10 +10,11 @@ registers `torch.ops.ripe.scale(x, weight)`. Its implementations are functions o
 `reference.py` (plain PyTorch), `cpu.py` (C++) and `triton.py`, that take the NamedTuple: `scale(i)` and, where there
 are gradients, `scale_backward(i, grads)`, which returns one tensor for each name in `gradients` (an empty one where
 that input is None). The reference has no backward: it is differentiated. Where `cpu.py` or `triton.py` is missing, the
-reference computes instead, with one line in the log.
+reference computes instead and one line is logged.
 
 Spikes are stored as bytes, which have no gradient. So every spike tensor has a `grad_proxy` beside it: a tensor of the
-same shape that stores nothing (all its strides are 0) and receives the spikes' gradient. A reader of spikes takes both.
+same shape that stores nothing (all its strides are 0) and receives the spikes' gradient. An operator that reads spikes
+takes both.
 """
 
 import importlib.util
@@ -48,7 +49,7 @@ class Operator:
 
     `inputs`: the NamedTuple of its arguments; `outputs`: names of the tensors that it returns (`counts[]` for a list of
     them); `fake(i)`: empty outputs of the right shapes; `gradients`: inputs that have one; `saved`: outputs that
-    `<name>_backward(i, grads, *saved)` reads; `state`: inputs with which no gradient can be computed.
+    `<name>_backward(i, grads, *saved)` reads; `state`: inputs that do not support gradients.
     """
 
     def __init__(
@@ -78,31 +79,31 @@ class Operator:
                 f"{name}_backward",
                 arguments,
                 gradients,
-                lambda *v: self.backward(*self._parted(v)),
+                lambda *v: self.backward(*self._split_arguments(v)),
                 self._backward_fake,
             )
             self.registered.register_autograd(self._gradient, setup_context=self._context)
 
     def reference(self, i: Any) -> Any:
-        """The reference's outputs, differentiable, spikes as numbers; None for what is not wanted."""
+        """The reference's outputs: differentiable, spikes as floats, None for outputs that were not requested."""
         return implementation("plain", self.folder, self.name)(i)
 
     def _kind(self, i: Any) -> str:
         kind = kind_for(first_tensor(i))
-        if kind == "plain" or _exists(self.folder, MODULES[kind]):
+        if kind == "plain" or _has_module(self.folder, MODULES[kind]):
             return kind
-        log_once(f"{self.name} has no {MODULES[kind]}.py; its reference takes over")
+        log_once(f"{self.name} has no {MODULES[kind]}.py; using the reference implementation")
         return "plain"
 
     def forward(self, i: Any) -> Any:
-        """What the operator computes."""
+        """Run the operator with the implementation for its device."""
         kind = self._kind(i)
         if kind != "plain":
             return implementation(kind, self.folder, self.name)(i)
-        return _same_form(self.reference(i), self.fake(i))
+        return _as_operator_outputs(self.reference(i), self.fake(i))
 
     def backward(self, i: Any, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> Any:
-        """What its gradient computes."""
+        """Run the operator's backward with the implementation for its device."""
         kind = self._kind(i)
         if kind == "plain":
             given = [getattr(i, field) for field in self.gradients]
@@ -113,14 +114,14 @@ class Operator:
             )
         else:
             found = implementation(kind, self.folder, f"{self.name}_backward")(i, grads, *saved)
-        return _unpacked(found)
+        return _unwrap_single(found)
 
     def _backward_fake(self, *values: Any) -> Any:
-        i, _, _ = self._parted(values)
+        i, _, _ = self._split_arguments(values)
         given = [getattr(i, field) for field in self.gradients]
-        return _unpacked([nothing_like(first_tensor(i)) if one is None else torch.empty_like(one) for one in given])
+        return _unwrap_single([nothing_like(first_tensor(i)) if x is None else torch.empty_like(x) for x in given])
 
-    def _parted(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    def _split_arguments(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
         first, second = len(self.inputs._fields), len(self.inputs._fields) + len(self.outputs)
         return self.inputs(*values[:first]), values[first:second], values[second:]
 
@@ -131,7 +132,7 @@ class Operator:
             if given is not None and given is not False:
                 raise InputError(f"{field}: expected none where gradients are computed, got one", field=field)
         ctx.set_materialize_grads(False)
-        results = dict(zip(self.outputs, _listed(output), strict=True))
+        results = dict(zip(self.outputs, _as_tuple(output), strict=True))
         ctx.save_for_backward(*(getattr(i, field) for field in self.tensors), *(results[one] for one in self.saved))
         ctx.inputs = i._replace(**dict.fromkeys(self.tensors))
 
@@ -139,7 +140,7 @@ class Operator:
         count, kept = len(self.tensors), ctx.saved_tensors
         i = ctx.inputs._replace(**dict(zip(self.tensors, kept[:count], strict=True)))
         backward = getattr(torch.ops.ripe, f"{self.name}_backward")
-        found = dict(zip(self.gradients, _listed(backward(*i, *grads, *kept[count:])), strict=True))
+        found = dict(zip(self.gradients, _as_tuple(backward(*i, *grads, *kept[count:])), strict=True))
         return tuple(None if getattr(i, field) is None else found.get(field) for field in i._fields)
 
 
@@ -154,19 +155,19 @@ def nothing_like(x: Tensor) -> Tensor:
 
 
 def empty_if(wanted: bool, x: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """An output to be filled, of x's precision unless another is given; without elements where it is not wanted."""
+    """An uninitialized output, in x's dtype by default; without elements unless `wanted`."""
     return x.new_empty(shape if wanted else (0,), dtype=dtype or x.dtype)
 
 
 def gradient_like(grad: Tensor | None, parameter: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient in its parameter's shape and precision: zeros where none was computed, empty without a parameter."""
+    """A gradient in its parameter's shape and dtype: zeros if None, empty without a parameter."""
     if parameter is None:
         return nothing_like(like)
     return torch.zeros_like(parameter) if grad is None else grad.to(parameter.dtype).reshape(parameter.shape)
 
 
 def first_tensor(i: Any) -> Tensor:
-    """The first input that is a tensor: its device decides who computes."""
+    """The first input that is a tensor; its device selects the implementation."""
     for one in i:
         if isinstance(one, Tensor):
             return one
@@ -178,16 +179,16 @@ def first_tensor(i: Any) -> Tensor:
 def differentiate(
     function: Callable[..., Any], inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """Gradients of a function's inputs, an empty one for None; outputs whose gradient is None do not count."""
-    with ThreadPoolExecutor(1) as apart:  # inside an operator autograd is off; a thread of its own has it
-        return apart.submit(_differentiate, function, inputs, grads).result()
+    """Gradients of a function's inputs, empty for None; outputs whose gradient is None are ignored."""
+    with ThreadPoolExecutor(1) as executor:  # autograd is off inside an operator, but on in a new thread
+        return executor.submit(_differentiate, function, inputs, grads).result()
 
 
 def _differentiate(
     function: Callable[..., Any], inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
-    outputs = _listed(function(*leaves))
+    outputs = _as_tuple(function(*leaves))
     pairs = [(out, grad.to(out.dtype)) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
     given = [leaf for leaf in leaves if leaf is not None]
     cotangents = [grad for _, grad in pairs]
@@ -197,7 +198,7 @@ def _differentiate(
     return [nothing_like(given[0]) if leaf is None else next(found) for leaf in leaves]
 
 
-class _SpikesAs(torch.autograd.Function):
+class _SpikesAsFloat(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, spikes: Tensor, grad_proxy: Tensor) -> Tensor:
         return spikes.to(grad_proxy.dtype)
@@ -208,8 +209,8 @@ class _SpikesAs(torch.autograd.Function):
 
 
 def spikes_as(spikes: Tensor, grad_proxy: Tensor) -> Tensor:
-    """Spikes as numbers of the proxy's precision, differentiable: for whatever has no operator of its own."""
-    return _SpikesAs.apply(spikes, grad_proxy)
+    """Spikes as floats of the proxy's dtype, differentiable, for modules without an operator."""
+    return _SpikesAsFloat.apply(spikes, grad_proxy)
 
 
 def select_steps(table: Tensor | None, first_step: int | Tensor, steps: int) -> Tensor | None:
@@ -243,22 +244,22 @@ def _register(name: str, arguments: list[str], outputs: tuple[str, ...], call: A
     return registered
 
 
-def _same_form(found: Any, like: Any) -> Any:
-    """A reference's outputs in the form of an operator's: spikes as bytes, empty where not wanted, own memory."""
+def _as_operator_outputs(found: Any, like: Any) -> Any:
+    """A reference's outputs as an operator returns them: spikes as bytes, unrequested outputs empty, no aliasing."""
     if isinstance(like, Tensor):
         stored = found is not None and like.numel() and any(like.stride())  # a proxy stores nothing
         return torch.empty_like(like).copy_(found) if stored else like
-    return type(like)(_same_form(one, other) for one, other in zip(found, like, strict=True))
+    return type(like)(_as_operator_outputs(one, other) for one, other in zip(found, like, strict=True))
 
 
-def _listed(found: Any) -> Any:
+def _as_tuple(found: Any) -> Any:
     return (found,) if isinstance(found, Tensor) else found
 
 
-def _unpacked(found: Any) -> Any:
+def _unwrap_single(found: Any) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
 @lru_cache
-def _exists(folder: str, module: str) -> bool:
+def _has_module(folder: str, module: str) -> bool:
     return importlib.util.find_spec(f"{folder}.{module}") is not None

@@ -10,15 +10,15 @@ def per_channel(values: Tensor, trailing: int) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x in float32 unless it is float64: sums over time are never kept in half precision or as integers."""
+    """x in float32 unless it is float64: sums over time are never in half precision or integers."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def like_input(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in the input's precision; where the input was of whole numbers, as it is."""
+    """x in the input's dtype; unchanged if the input had integers."""
     return x.to(dtype) if dtype.is_floating_point else x
 
 
 def packed(x: Tensor) -> Tensor:
-    """x laid out in the order of its dimensions: a copy, made without asking whether a traced size is 1."""
+    """x contiguous in the order of its dimensions: a copy, made without a guard on traced sizes of 1."""
     return x.clone(memory_format=torch.contiguous_format)

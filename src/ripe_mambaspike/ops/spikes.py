@@ -12,7 +12,7 @@ class _StepATan(torch.autograd.Function):
     def forward(ctx: Any, distance: Tensor, sharpness: float) -> Tensor:
         ctx.save_for_backward(distance)
         ctx.sharpness = sharpness
-        return torch.ge(distance, 0, out=torch.empty_like(distance))  # no detour over booleans
+        return torch.ge(distance, 0, out=torch.empty_like(distance))  # without a boolean temporary
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

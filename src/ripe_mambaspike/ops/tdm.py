@@ -14,7 +14,7 @@ def tdm(x: Tensor, coefficient: Tensor, initial_state: Tensor | None = None) -> 
     x = x if x.is_floating_point() else x.float()
     filter_weight = per_channel(coefficient, x.ndim - 3)
     now, before = (1 + filter_weight).to(x.dtype), -filter_weight.to(x.dtype)
-    if torch.compiler.is_exporting():  # without writing into parts of a tensor
+    if torch.compiler.is_exporting():  # without in-place writes to slices
         return x * now + shift(x, initial_state)[0] * before, x[:, -1]
     out = x * now
     out[:, 1:].addcmul_(x[:, :-1], before)

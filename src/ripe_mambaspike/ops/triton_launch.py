@@ -1,8 +1,8 @@
-"""How kernels are launched: sizes of blocks, and products without Hopper's asynchronous ones.
+"""How kernels are launched: block sizes, and matrix products without Hopper's asynchronous instructions.
 
-Compiled to those (Triton 3.6 on an H200), products of a computed operand, 64 channels wide and more, gave sums that
-were wrong and changed from run to run. Triton has an environment variable against them, which it reads while it
-compiles; it is set for our launches alone. What another thread compiles at that very moment is slower, not wrong.
+With those (Triton 3.6 on an H200), products of a computed operand, 64 or more channels wide, gave wrong sums that
+changed from run to run. Triton has an environment variable to disable them, which it reads while compiling; it is set
+during our launches only. A kernel that another thread compiles at that moment is slower, not wrong.
 """
 
 import os
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 BUSY_PROGRAMS = 4 * 132  # programs that keep a large GPU busy
-SWITCH = "DISABLE_MMA_V3"
+NO_WGMMA_VARIABLE = "DISABLE_MMA_V3"
 
 
 class Synchronous:
-    """A kernel whose products are the ordinary ones, launched like any other: kernel[grid](…)."""
+    """A kernel compiled with synchronous matrix products, launched like any other: kernel[grid](…)."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -27,15 +27,15 @@ class Synchronous:
         launch = self.kernel[grid]
 
         def under_switch(*arguments: Any, **options: Any) -> None:
-            before = os.environ.get(SWITCH)
-            os.environ[SWITCH] = "1"
+            before = os.environ.get(NO_WGMMA_VARIABLE)
+            os.environ[NO_WGMMA_VARIABLE] = "1"
             try:
                 launch(*arguments, **options)
             finally:
                 if before is None:
-                    os.environ.pop(SWITCH, None)
+                    os.environ.pop(NO_WGMMA_VARIABLE, None)
                 else:
-                    os.environ[SWITCH] = before
+                    os.environ[NO_WGMMA_VARIABLE] = before
 
         return under_switch
 
@@ -45,7 +45,7 @@ def ceil_div(count: int, by: int) -> int:
 
 
 def next_power_of_2(count: int) -> int:
-    """The least that is not below count; Triton's own takes microseconds when it is called from Python."""
+    """The smallest power of two of at least `count`; Triton's own takes microseconds when called from Python."""
     return 1 << (count - 1).bit_length()
 
 
@@ -54,7 +54,7 @@ def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def neuron_state(i: Any, finals: Sequence[Tensor], suffix: str = "") -> dict[str, Any]:
-    """The kernel arguments of a neuron's state before the first step and after the last, None where there is none."""
+    """The kernel arguments for a neuron's initial and final state, each may be None."""
     given = (i.membrane, i.membrane_imag, i.last_spikes)
     tensors = (*contiguous(*given), *(one if one.numel() else None for one in finals))
     names = ("membrane", "membrane_imag", "last_spikes", "final_membrane", "final_imag", "final_spikes")
@@ -63,7 +63,7 @@ def neuron_state(i: Any, finals: Sequence[Tensor], suffix: str = "") -> dict[str
 
 
 def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
-    """(elements, warps) of a program over one of `copies` flat runs: 16 bytes a thread, small where work is scarce."""
+    """(elements, warps) per program over `copies` flat arrays: 16 bytes per thread, fewer if work is scarce."""
     each = 16 // dtype.itemsize
     warps = 8
     while warps > 1 and ceil_div(size, 32 * each * warps) * copies < BUSY_PROGRAMS:
@@ -74,8 +74,8 @@ def flat_block(size: int, copies: int, dtype: torch.dtype) -> tuple[int, int]:
 def tile_of(positions: int, channels: int, elements: int, per_warp: int) -> tuple[int, int, int]:
     """(rows, columns, warps) of a tile of positions by channels, both powers of two.
 
-    At most 64 channels, so that a tile has enough rows to make its sums over them few; and if that can be had with
-    whole cache sectors, a number that divides the channels.
+    At most 64 channels, so that a tile has many rows and partial sums are few; if possible with whole cache sectors, a
+    number that divides the channels.
     """
     divisor = channels & -channels  # the largest power of two in it
     columns = min(64, divisor if divisor >= 32 else next_power_of_2(channels))

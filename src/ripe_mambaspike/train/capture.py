@@ -34,9 +34,9 @@ class CapturedStep:
         require_unmodified(model, "capture_step")
         self.batches = [(x.clone(), y.clone()) for x, y in batches]
         self._model, self._optimizer = model, optimizer
-        kept = _snapshot(model, optimizer)
+        snapshot = _snapshot(model, optimizer)
         self._warm_up(settings)
-        _restore(model, optimizer, kept)
+        _restore(model, optimizer, snapshot)
         self.record(settings)
 
     def record(self, settings: StepSettings) -> None:
@@ -74,10 +74,10 @@ def capture_step(
     return CapturedStep(model, optimizer, [(x, y)], settings)
 
 
-Kept = tuple[list[Tensor], dict[int, dict[str, Tensor]]]
+Snapshot = tuple[list[Tensor], dict[int, dict[str, Tensor]]]
 
 
-def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Kept:
+def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Snapshot:
     tensors = [t.detach().clone() for t in model.state_dict().values()]
     moments = {
         id(parameter): {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
@@ -87,9 +87,9 @@ def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Kept:
 
 
 @torch.no_grad()
-def _restore(model: RipeMambaSpike, optimizer: Optimizer, kept: Kept) -> None:
+def _restore(model: RipeMambaSpike, optimizer: Optimizer, snapshot: Snapshot) -> None:
     """Restore everything in place, because the graph reads it there; state that is new starts from zero."""
-    tensors, moments = kept
+    tensors, moments = snapshot
     for held, value in zip(model.state_dict().values(), tensors, strict=True):
         held.copy_(value)
     for parameter, state in optimizer.state.items():

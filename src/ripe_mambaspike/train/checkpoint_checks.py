@@ -39,7 +39,7 @@ def _check_epochs(document: CheckpointDocument, epochs: int) -> None:
     _expect("rows", len(document.rows), done, done)
     for index, row in enumerate(document.rows):
         if row.get("epoch") != index + 1:
-            raise _wrong(f"rows[{index}].epoch", f"{index + 1}", row.get("epoch"))
+            raise _mismatch(f"rows[{index}].epoch", f"{index + 1}", row.get("epoch"))
     if document.best is not None:
         _expect("best.epoch", document.best.epoch, 1, done)
 
@@ -64,21 +64,21 @@ def _check_tensors(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
             wanted |= dict(zip(names, (parameter, parameter, torch.zeros((), dtype=torch.float32)), strict=True))
     if differing := sorted(wanted.keys() ^ tensors.keys()):
         name = differing[0]
-        raise _wrong(name, *(("a tensor", "none") if name in wanted else ("none", "a tensor")))
+        raise _mismatch(name, *(("a tensor", "none") if name in wanted else ("none", "a tensor")))
     for name, value in wanted.items():
         found = tensors[name]
         if found.shape != value.shape or found.dtype != value.dtype:
-            raise _wrong(name, f"{tuple(value.shape)} {value.dtype}", f"{tuple(found.shape)} {found.dtype}")
+            raise _mismatch(name, f"{tuple(value.shape)} {value.dtype}", f"{tuple(found.shape)} {found.dtype}")
         if found.is_floating_point() and not torch.isfinite(found).all():
-            raise _wrong(name, "finite numbers", "others")
+            raise _mismatch(name, "finite numbers", "others")
         if name.endswith(("exp_avg_sq", ".step")) and (found < 0).any():
-            raise _wrong(name, "numbers of at least 0", "negative ones")
+            raise _mismatch(name, "numbers of at least 0", "negative ones")
 
 
 def _expect(field: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise _wrong(field, f"{least}" if least == most else f"an int from {least} to {most}", value)
+        raise _mismatch(field, f"{least}" if least == most else f"an int from {least} to {most}", value)
 
 
-def _wrong(field: str, expected: str, got: object) -> InputError:
+def _mismatch(field: str, expected: str, got: object) -> InputError:
     return InputError(f"{field}: expected {expected}, got {got}", field=field)

@@ -117,9 +117,9 @@ def process_group(processes: Processes, device: str) -> Iterator[None]:
         _leave(device, failed=True)
         if not _is_loss(error):
             raise
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise ProcessLostError(
-            f"process {processes.rank} lost the others ({said}); the first one that ended shows the cause"
+            f"process {processes.rank} lost the others ({reason}); the first one that ended shows the cause"
         ) from error
     else:
         _leave(device)

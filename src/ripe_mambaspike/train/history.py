@@ -89,13 +89,13 @@ class TensorBoardLog:
             return
         self._hook = threading.excepthook
         threading.excepthook = self._thread_failed
-        with self._trying():
+        with self._log_write_errors():
             self._writer = module.SummaryWriter(str(folder), purge_step=first_epoch)
 
     def write(self, row: Row) -> None:
         if self._writer is None:
             return
-        with self._trying():
+        with self._log_write_errors():
             for name, value in row.items():
                 if name != "epoch" and value is not None and math.isfinite(value):
                     self._writer.add_scalar(name, value, int(row["epoch"] or 0))
@@ -103,7 +103,7 @@ class TensorBoardLog:
 
     def close(self) -> None:
         if self._writer is not None:
-            with self._trying():
+            with self._log_write_errors():
                 self._writer.close()
         if hasattr(self, "_hook"):
             threading.excepthook = self._hook
@@ -114,7 +114,7 @@ class TensorBoardLog:
             self._hook(what)
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
+    def _log_write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

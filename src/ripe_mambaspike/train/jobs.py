@@ -200,5 +200,5 @@ def _last_line(log: Path) -> str:
         lines = log.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    said = [line.split("\r")[-1].strip() for line in lines]
-    return next((line.removeprefix("ripe: ") for line in reversed(said) if line), "")
+    lines = [line.split("\r")[-1].strip() for line in lines]
+    return next((line.removeprefix("ripe: ") for line in reversed(lines) if line), "")

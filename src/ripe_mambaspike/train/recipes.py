@@ -127,8 +127,8 @@ def to_yaml(recipe: Recipe, comments: bool = False) -> str:
     """The whole recipe in YAML, in field order; with comments, each field's help behind it."""
     helps = field_help() if comments else {}
 
-    def line(indent: str, name: str, value: str, said: str) -> str:
-        return f"{indent}{name}:{' ' if value else ''}{value}{f'  # {said}' if comments and said else ''}"
+    def line(indent: str, name: str, value: str, help_text: str) -> str:
+        return f"{indent}{name}:{' ' if value else ''}{value}{f'  # {help_text}' if comments and help_text else ''}"
 
     lines = []
     for name, kind in get_type_hints(Recipe).items():

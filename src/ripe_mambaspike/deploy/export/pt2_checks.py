@@ -10,7 +10,7 @@ from typing import Any
 Check = Callable[[Any, str], Any]
 MAX_ENTRIES = 1_000_000  # of one list or mapping
 MAX_INT64 = 2**63 - 1
-NO_NUMBERS = ("Infinity", "-Infinity", "NaN")  # as JSON has none
+NON_FINITE = ("Infinity", "-Infinity", "NaN")  # as JSON has none
 
 
 class UnknownPartError(ValueError):
@@ -115,6 +115,6 @@ def natural(value: Any, field: str) -> int:
 
 
 def real(value: Any, field: str) -> float | str:
-    if isinstance(value, bool) or not (isinstance(value, int | float) or value in NO_NUMBERS):
+    if isinstance(value, bool) or not (isinstance(value, int | float) or value in NON_FINITE):
         raise UnknownPartError(field, "a number", value)
     return value

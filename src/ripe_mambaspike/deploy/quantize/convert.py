@@ -29,7 +29,7 @@ from ripe_mambaspike.nn.evaluation import evaluation
 
 Rounding = Literal["plain", "searched", "compensated"]
 MIN_CLIPS = 8
-TOGETHER = 4  # clips a pass
+CLIPS_PER_PASS = 4  # clips a pass
 SCALE_BYTES = 4
 FORMS = ("deployed", "dual-kernel")
 
@@ -122,12 +122,12 @@ def to_int8(
     stored: dict[str, Stored] = {}
     layers: list[LayerError] = []
     for name, parameter in network.named_parameters():
-        if name in moments and _pays(parameter) and not name.startswith(halves):
+        if name in moments and _int8_is_smaller(parameter) and not name.startswith(halves):
             stored[name], error = _in_int8(name, parameter, moments[name], rounding)
             layers.append(error)
         elif (half := _in_float16(parameter)) is not None:
             stored[name] = half
-    return stored, CalibrationReport(count, rounding, tuple(layers), _numbers(network, stored))
+    return stored, CalibrationReport(count, rounding, tuple(layers), _count_by_dtype(network, stored))
 
 
 def apply_stored(model: Model, stored: Mapping[str, Stored]) -> RipeMambaSpike:
@@ -189,7 +189,7 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
     for part in _parts(clips):
         check_input(part, model.config.max_time_steps, torch.float32)
         seen = part[part.flatten(1).any(1)]
-        batches.extend(piece for piece in seen.split(TOGETHER) if len(piece))
+        batches.extend(piece for piece in seen.split(CLIPS_PER_PASS) if len(piece))
     count = sum(map(len, batches))
     if count < MIN_CLIPS:
         raise InputError(
@@ -207,7 +207,7 @@ def _parts(clips: Any) -> Iterator[Tensor]:
         yield (part[None] if part.ndim == 4 else part).detach().cpu().float()
 
 
-def _pays(parameter: Tensor) -> bool:
+def _int8_is_smaller(parameter: Tensor) -> bool:
     """Whether int8 and its scales are smaller than float16: not for rows of up to four numbers."""
     return parameter.numel() + SCALE_BYTES * len(parameter) < 2 * parameter.numel()
 
@@ -233,7 +233,7 @@ def _in_float16(parameter: Tensor) -> Stored | None:
     return Stored(half, None) if parameter.ndim > 1 and bool(half.isfinite().all()) else None
 
 
-def _numbers(model: RipeMambaSpike, stored: Mapping[str, Stored]) -> dict[str, int]:
+def _count_by_dtype(model: RipeMambaSpike, stored: Mapping[str, Stored]) -> dict[str, int]:
     counts = {"int8": 0, "float16": 0, "float32": 0}
     for name, parameter in model.named_parameters():
         kind = "float32" if name not in stored else "float16" if stored[name].scale is None else "int8"

@@ -17,7 +17,7 @@ from ripe_mambaspike.nn.bridge import FoldedMixture
 from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.ops.backend import kernels
 
-PIECE = 2**24  # numbers of patches made at a time
+PATCH_ELEMENTS = 2**24  # numbers of patches made at a time
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def input_moments(model: RipeMambaSpike, clips: Iterable[Tensor]) -> dict[str, T
     `clips` are batches [B, T, 2, H, W] in the network's precision. K are the numbers one output is made of: a row of
     the parameter, flat. G is 1, or the groups of a parameter [groups, out, in].
     """
-    listener = _Listener(model)
+    listener = _MomentRecorder(model)
     mixture = model.bridge.mixture
     handle = mixture.register_forward_pre_hook(listener.mixture_reads)
     try:
@@ -40,7 +40,7 @@ def input_moments(model: RipeMambaSpike, clips: Iterable[Tensor]) -> dict[str, T
     return listener.moments
 
 
-class _Listener(TorchFunctionMode):
+class _MomentRecorder(TorchFunctionMode):
     """Takes down what is multiplied by a parameter; it is known by its place in memory, so views of it count."""
 
     def __init__(self, model: RipeMambaSpike) -> None:
@@ -109,7 +109,7 @@ def _patch_moments(x: Tensor, side: int, stride: Any, padding: Any) -> Tensor:
     """Of the patches that a kernel meets: x [B, C, H, W] → [1, C·side², C·side²], ordered as a kernel is."""
     size = x.shape[1] * side**2
     total = torch.zeros(size, size, dtype=torch.float64)
-    for piece in x.split(max(1, PIECE // (x[0].numel() * side**2))):
+    for piece in x.split(max(1, PATCH_ELEMENTS // (x[0].numel() * side**2))):
         patches = F.unfold(piece, side, padding=padding, stride=stride)  # [b, K, L]
         total += _row_moments(patches.transpose(1, 2).flatten(0, 1))
     return total[None]

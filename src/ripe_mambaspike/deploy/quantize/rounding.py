@@ -19,7 +19,7 @@ RATIOS = (*(ratio / 50 for ratio in range(50, 29, -1)), *(0.6 * 0.85**power for 
 # The share of the mean moment that every input is given, about what one more spike in a few dozen clips would be:
 # those silent in calibration count a little too.
 DAMPING = 1e-3
-SMALLEST = 1e-30  # rows below it are zero: their scales would leave float32's normal numbers
+MIN_WEIGHT = 1e-30  # rows below it are zero: their scales would leave float32's normal numbers
 
 
 class Rounded(NamedTuple):
@@ -110,7 +110,7 @@ def _refitted(weight: Tensor, rounded: Rounded, moments: Tensor, shared: bool) -
     if shared:
         over, under = over.sum(1, keepdim=True), under.sum(1, keepdim=True)
     fitted = (over / under).float().double()
-    usable = (under > 0) & fitted.isfinite() & (fitted > SMALLEST)
+    usable = (under > 0) & fitted.isfinite() & (fitted > MIN_WEIGHT)
     return Rounded(rounded.values, torch.where(usable, fitted, rounded.scale))
 
 
@@ -121,7 +121,7 @@ def _largest(weight: Tensor, shared: bool) -> Tensor:
 def _scale(largest: Tensor, ratio: float) -> Tensor:
     """A number that float32 holds, since restoring multiplies by that; 1 for rows of zeros."""
     scale = (largest * (ratio / MAX_INT8)).float().double()
-    return torch.where(largest > SMALLEST * MAX_INT8, scale, 1.0)
+    return torch.where(largest > MIN_WEIGHT * MAX_INT8, scale, 1.0)
 
 
 def _nearest(weight: Tensor, scale: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""The C++ operators as one shared library: compiled on first use, kept on disk, loaded once a process.
+"""The C++ operators as one shared library: compiled on first use, cached on disk, loaded once per process.
 
 The sources are plain C++17 (`ops/<operator>/*.cpp`, functions with C linkage over raw pointers).
-PyTorch's extension loader compiles them; where its tool ninja is missing, the compiler it would use is called itself.
-The library lies in PyTorch's folder for extensions (TORCH_EXTENSIONS_DIR), under a name made from everything it was
-built from and for, so that a stale one or another processor's is never loaded. A build happens in a folder of its own
-and is moved into place whole: a killed build leaves nothing that another would wait for.
+PyTorch's extension loader compiles them; without ninja the compiler is called directly. The library is stored in
+PyTorch's extension folder (TORCH_EXTENSIONS_DIR) under a hash of everything it depends on, so that a stale one or one
+for another processor is never loaded. A build runs in its own temporary folder and is moved into place atomically: a
+killed build leaves no lock behind.
 """
 
 import ctypes
@@ -24,17 +24,17 @@ import torch
 from torch.utils import cpp_extension
 
 LOG = logging.getLogger("ripe_mambaspike")
-SOURCES = Path(__file__).parents[1]  # every operator's folder has its own; headers that they share lie here
+SOURCES = Path(__file__).parents[1]  # each operator's folder has its own sources; shared headers are here
 HEADERS = Path(__file__).parent
 NAME = "ripe_mambaspike_cpu"
-SECONDS = 20  # what a build takes on two cores
+BUILD_SECONDS = 20  # typical, on two cores
 FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 
 _lock = Lock()
 
 
 class _BuildError(Exception):
-    """Why there is no library, in a clause."""
+    """The reason why there is no library, as a clause."""
 
 
 def library() -> ctypes.CDLL:
@@ -46,13 +46,13 @@ def library() -> ctypes.CDLL:
 
 
 def unavailable_reason() -> str | None:
-    """Why the C++ operators cannot be used here, None where they can; builds them if need be."""
+    """Why the C++ operators cannot be used here, None if they can; builds them if needed."""
     found = _loaded()
     return found if isinstance(found, str) else None
 
 
 def cached_path() -> Path:
-    """Where the library lies once built."""
+    """The path of the built library."""
     return _folder() / f"{NAME}_{_key()}.so"
 
 
@@ -79,7 +79,7 @@ def _folder() -> Path:
 
 
 def _key() -> str:
-    """A hash of all that decides what the library holds: sources, flags, compiler, PyTorch and the processor."""
+    """A hash of all that the library depends on: sources, flags, compiler, PyTorch and the processor."""
     made_of = hashlib.sha256()
     for path in sorted([*SOURCES.rglob("*.cpp"), *SOURCES.rglob("*.h")]):
         made_of.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -89,7 +89,7 @@ def _key() -> str:
 
 
 def _processor() -> str:
-    """The instructions this processor has, which -march=native makes use of."""
+    """The instruction sets of this processor, which -march=native uses."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -99,31 +99,31 @@ def _processor() -> str:
 
 
 def _openmp() -> list[str]:
-    """Link with the OpenMP library that PyTorch has loaded: a second one would bring a second pool of threads."""
+    """Link with the OpenMP library that PyTorch has loaded: a second one would start a second thread pool."""
     torch_folder = Path(torch.__file__).parent
     shipped = sorted([*(torch_folder / "lib").glob("libgomp*"), *(torch_folder.parent / "torch.libs").glob("libgomp*")])
     return [str(shipped[0])] if shipped else ["-fopenmp"]
 
 
 def _build(path: Path) -> None:
-    """Compile in a fresh folder, move the library to `path`."""
+    """Compile in a fresh folder, then move the library to `path`."""
     compiler = cpp_extension.get_cxx_compiler()
     if shutil.which(compiler) is None:
         raise _BuildError(f"no C++ compiler was found ({compiler} is not on the PATH)")
     path.parent.mkdir(parents=True, exist_ok=True)
-    LOG.warning("building the CPU operators, once; about %d seconds", SECONDS)
+    LOG.warning("building the CPU operators (once, about %d seconds)", BUILD_SECONDS)
     work = Path(tempfile.mkdtemp(prefix=f"{NAME}_building_", dir=path.parent))
     try:
         compile_with = _with_ninja if cpp_extension.is_ninja_available() else _without_ninja
         os.replace(compile_with(compiler, work), path)  # noqa: PTH105
     except (RuntimeError, subprocess.CalledProcessError) as error:
-        raise _BuildError(_explained(error, path)) from error
+        raise _BuildError(_build_failure(error, path)) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _sources() -> list[str]:
-    """Every operator's; their names differ, because the objects lie in one folder."""
+    """Sources of all operators; file names are unique, because the objects share one folder."""
     return [str(source) for source in sorted(SOURCES.rglob("*.cpp"))]
 
 
@@ -147,10 +147,10 @@ def _without_ninja(compiler: str, work: Path) -> Path:
     return out
 
 
-def _explained(error: Exception, path: Path) -> str:
-    """The compiler's first error in a clause; all it said goes into a file beside the library's place."""
-    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+def _build_failure(error: Exception, path: Path) -> str:
+    """The compiler's first error as a clause; its full output goes to a log file beside the library."""
+    output = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
     log = path.with_suffix(".log")
-    log.write_text(said)
-    first = next((line.strip() for line in said.splitlines() if "error" in line.lower()), "the compiler failed")
-    return f"their build failed ({first}; {log} has the rest)"
+    log.write_text(output)
+    first = next((line.strip() for line in output.splitlines() if "error" in line.lower()), "the compiler failed")
+    return f"their build failed ({first}; full output in {log})"

@@ -1,4 +1,4 @@
-"""How Python calls a C++ operator: tensors as addresses, whole numbers as int64, others as double."""
+"""How Python calls a C++ operator: tensors as pointers, ints as int64, floats as double."""
 
 import ctypes
 from typing import Any
@@ -10,7 +10,7 @@ from ripe_mambaspike.ops.cpp.build import library
 
 
 def call(name: str, *arguments: Tensor | int | float | None) -> None:
-    """Run one operator; the number of threads that PyTorch would use is its last argument."""
+    """Run one operator; PyTorch's number of threads is its last argument."""
     function = getattr(library(), f"ripe_{name}")
     if function.argtypes is None:
         function.restype = None
@@ -19,19 +19,19 @@ def call(name: str, *arguments: Tensor | int | float | None) -> None:
 
 
 def dense(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
-    """x contiguous, and in that precision if one is given."""
+    """x contiguous, in `dtype` if one is given."""
     if x is None:
         return None
     return (x if dtype is None else x.to(dtype)).contiguous()
 
 
 def or_null(x: Tensor) -> Tensor | None:
-    """An output, None where it has no elements because it is not wanted."""
+    """An output; None if it has no elements because it was not requested."""
     return x if x.numel() else None
 
 
 def is_bfloat16(x: Tensor) -> int:
-    """1 for bfloat16, 0 for float32: which of the two an operator is to read."""
+    """1 for bfloat16, 0 for float32: the dtype that an operator reads."""
     return int(x.dtype == torch.bfloat16)
 
 

@@ -61,10 +61,10 @@ def enter_fire(
     initial_state: EnterFireState | None = None,
     output_final_state: bool = False,
 ) -> tuple[EnterFireOutput, EnterFireState | None]:
-    """Events x [B, T, 2, H, W] → spikes, potential and operand [B, T, H', W', C], and the final state where wanted.
+    """Events x [B, T, 2, H, W] → spikes, potential and operand [B, T, H', W', C], and the final state if requested.
 
     entry: scale and shift [S, 2] or [1, 2]; filter_coefficient: λ [2] of the filter before the kernel [C, 2, 3, 3];
-    affine: scale and shift [S, C] or [1, C] behind it; coefficient: λ [C] of the next filter.
+    affine: scale and shift [S, C] or [1, C] after it; coefficient: λ [C] of the next filter.
     """
     tables = [select_steps(table, first_step, x.shape[1]) for table in (*entry, *affine)]
     given = (None, None, None, None) if initial_state is None else (initial_state.input, *initial_state.neuron)
@@ -80,14 +80,14 @@ def enter_fire(
 
 
 def normalized(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`scale x + shift` in float32 (float64 for float64): events are small numbers, and sums follow."""
+    """`scale x + shift` in float32, or in float64 for float64 inputs."""
     if x.is_cuda:  # PyTorch rounds the product there; through float64 the result is rounded once, as in the kernels
         return torch.addcmul(shift.double(), x.double(), scale.double()).to(shift.dtype)
     return torch.addcmul(shift, x.to(shift.dtype), scale)
 
 
 def empty_enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
-    """All outputs, to be filled."""
+    """All outputs, uninitialized."""
     samples, steps, _, height, width = i.x.shape
     shape = (samples, steps, -(-height // 2), -(-width // 2), i.kernel.shape[0])
     potential, operand = (i.x.new_empty(shape, dtype=i.kernel.dtype) for _ in range(2))

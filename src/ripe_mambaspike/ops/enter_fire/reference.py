@@ -12,14 +12,14 @@ from ripe_mambaspike.ops.tdm import tdm
 
 
 def enter_fire(i: EnterFireInputs) -> tuple[Any, ...]:
-    """(spikes, potential, operand) [B, T, H', W', C] and the final states, spikes as numbers."""
+    """(spikes, potential, operand) [B, T, H', W', C] and the final states, spikes as floats."""
     current = F.conv2d(filtered(i), i.kernel, None, 2, 1).permute(0, 2, 3, 1)
     spikes, _, *rest = norm_fire(neuron_inputs(i, current))
     return *(t.unflatten(2, current.shape[1:3]) for t in (spikes, *rest[:2])), *rest[2:]
 
 
 def filtered(i: EnterFireInputs) -> Tensor:
-    """Events behind the entry norm and the filter, as images [B·T, 2, H, W] in the kernel's precision."""
+    """Events after the entry norm and the filter, as images [B·T, 2, H, W] in the kernel's dtype."""
     normed = normalized(i.x, i.entry_scale[..., None, None], i.entry_shift[..., None, None])
     if i.filter_coefficient is not None:
         normed = tdm(normed, i.filter_coefficient, i.last_input)[0]
@@ -27,7 +27,7 @@ def filtered(i: EnterFireInputs) -> Tensor:
 
 
 def neuron_inputs(i: EnterFireInputs, current: Tensor) -> NormFireInputs:
-    """What drives the neuron, from the convolution's output [B·T, H', W', C]."""
+    """The neuron's input, from the convolution's output [B·T, H', W', C]."""
     x = current.flatten(1, 2).unflatten(0, i.x.shape[:2])
     neuron = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient)
     state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)

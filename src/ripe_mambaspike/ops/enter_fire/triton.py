@@ -2,10 +2,9 @@
 """From binned events to the first neuron: a program owns some output positions and walks through the steps.
 
 The 3×3×2 patch of every position is one row of a matrix with 18 (padded to 32) columns, gathered straight from the
-events, normalized and filtered in registers, and multiplied with the kernel. Registers decide how many programs run at
-once, so everything is arranged for the product to come out where the neuron wants it (`_dealt`), and the steps are
-walked by a `while`: in a `for` loop the compiler keeps the neuron's state twice, once as the product lies in the
-threads and once as it is stored.
+events, normalized and filtered in registers, and multiplied with the kernel. Occupancy is limited by registers. So the
+columns are permuted to give each thread neighbouring channels (`_channel_of_column`), and the loop over steps is a
+`while`: with `for`, the compiler keeps the neuron's state in two layouts, the product's and the stored one.
 """
 
 import torch
@@ -21,32 +20,32 @@ from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous,
 PATCH = 18  # 3 × 3 taps of 2 channels
 PADDED = 32
 BUSY_POSITIONS = 16 * 12 * 132  # positions that keep a large GPU busy
-REGISTERS = 168  # of a thread, so that twelve warps fit
+REGISTERS = 168  # per thread, so that twelve warps fit
 
 
 @triton.jit
-def _dealt(column, COLUMNS: tl.constexpr):
+def _channel_of_column(column, COLUMNS: tl.constexpr):
     """The channel computed in a column of the product.
 
-    A thread gets two neighbouring columns of every eight. They are dealt such that its channels are neighbours.
+    A thread holds two neighbouring columns of every eight; the permutation makes its channels neighbours.
     """
     return column % 8 // 2 * (COLUMNS // 4) + column // 8 * 2 + column % 2
 
 
 @triton.jit
-def _in_order(product, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Columns as dealt → channels in their order; nothing moves between threads."""
-    hands = tl.reshape(product, (ROWS, COLUMNS // 8, 4, 2))
-    return tl.reshape(tl.permute(hands, (0, 2, 1, 3)), (ROWS, COLUMNS))
+def _restore_channel_order(product, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Undo the permutation of `_channel_of_column`; no data moves between threads."""
+    groups = tl.reshape(product, (ROWS, COLUMNS // 8, 4, 2))
+    return tl.reshape(tl.permute(groups, (0, 2, 1, 3)), (ROWS, COLUMNS))
 
 
 @triton.jit
-def _of_channels(pointer, channel, CHANNELS: tl.constexpr, EVEN: tl.constexpr):
+def _load_channels(pointer, channel, CHANNELS: tl.constexpr, EVEN: tl.constexpr):
     return tl.load(pointer + channel, mask=EVEN | (channel < CHANNELS), other=0.0)[None, :]
 
 
 @triton.jit
-def _of_polarities(pointer, positive):
+def _load_polarities(pointer, positive):
     return tl.where(positive, tl.load(pointer + 1), tl.load(pointer))
 
 
@@ -93,7 +92,7 @@ def _enter_fire_kernel(
     BLOCKS: tl.constexpr = (POSITIONS + ROWS - 1) // ROWS
     EVEN_ROWS: tl.constexpr = POSITIONS % ROWS == 0
     EVEN: tl.constexpr = CHANNELS % COLUMNS == 0
-    # From the last sample to the first: the next kernel starts with those that are still in the cache.
+    # From the last sample to the first, so that the next kernel starts with those still in the cache.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample = (program // BLOCKS).to(tl.int64)
     place = program % BLOCKS * ROWS + tl.arange(0, ROWS)
@@ -105,14 +104,14 @@ def _enter_fire_kernel(
     row = (place // OUT_WIDTH * 2)[:, None] + (tap // 3 - 1)[None, :]
     column = (place % OUT_WIDTH * 2)[:, None] + (tap % 3 - 1)[None, :]
     inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH) & (entry < PATCH)[None, :] & known[:, None]
-    # In 64 bits, so that all of a thread's pixels are one address and constants.
+    # In 64 bits, so that a thread's pixels are one address plus constants.
     center = (place // OUT_WIDTH * (2 * WIDTH) + place % OUT_WIDTH * 2).to(tl.int64)
     beside = entry % 2 * (HEIGHT * WIDTH) + (tap // 3 - 1) * WIDTH + (tap % 3 - 1)
     source = center[:, None] + beside.to(tl.int64)[None, :]
 
     column = tl.arange(0, COLUMNS)
     channel = tl.program_id(1) * COLUMNS + column
-    dealt = tl.program_id(1) * COLUMNS + _dealt(column, COLUMNS)
+    dealt = tl.program_id(1) * COLUMNS + _channel_of_column(column, COLUMNS)
     weights = tl.load(
         kernel + dealt[None, :] * PATCH + entry[:, None],
         mask=(entry < PATCH)[:, None] & (dealt < CHANNELS)[None, :],
@@ -120,11 +119,11 @@ def _enter_fire_kernel(
     )
     before = 0.0
     if filtered is not None:
-        before = _of_polarities(filtered, positive)
+        before = _load_polarities(filtered, positive)
 
     written = known[:, None] & (EVEN | (channel < CHANNELS)[None, :])
     target = place.to(tl.int64)[:, None] * CHANNELS + channel.to(tl.int64)[None, :]
-    target = tl.max_contiguous(target, (1, COLUMNS // 4))  # no more than a thread has together
+    target = tl.max_contiguous(target, (1, COLUMNS // 4))  # at most what a thread holds contiguously
     if PER_SAMPLE:
         entry_scale += sample * (STEPS * 2)
         entry_shift += sample * (STEPS * 2)
@@ -140,12 +139,12 @@ def _enter_fire_kernel(
     events = tl.load(first_frame + source, mask=inside, other=0.0)
     step = 0
     while step < STEPS:
-        slope = _of_polarities(entry_scale + step * 2, positive)
-        offset = _of_polarities(entry_shift + step * 2, positive)
-        scales = _of_channels(scale + step * CHANNELS, channel, CHANNELS, EVEN)
-        shifts = _of_channels(shift + step * CHANNELS, channel, CHANNELS, EVEN)
+        slope = _load_polarities(entry_scale + step * 2, positive)
+        offset = _load_polarities(entry_shift + step * 2, positive)
+        scales = _load_channels(scale + step * CHANNELS, channel, CHANNELS, EVEN)
+        shifts = _load_channels(shift + step * CHANNELS, channel, CHANNELS, EVEN)
         normed = tl.where(inside, tl.fma(events.to(tl.float32), slope, offset), 0.0)
-        # The next step's events are on their way while this one's are computed.
+        # Prefetch the next step's events.
         frame = first_frame + tl.minimum(step + 1, STEPS - 1) * (2 * HEIGHT * WIDTH)
         events = tl.load(frame + source, mask=inside, other=0.0)
         patch = normed
@@ -153,14 +152,14 @@ def _enter_fire_kernel(
             patch = tl.fma(normed, 1.0 + before, -(last * before))
         last = normed
         product = tl.dot(patch.to(weights.dtype), weights, input_precision="ieee").to(kernel.dtype.element_ty)
-        current = _in_order(product, ROWS, COLUMNS)
-        # The neuron's constants are read anew at every step: they are near, and registers are scarce.
-        decays = _of_channels(decay, channel, CHANNELS, EVEN)
+        current = _restore_channel_order(product, ROWS, COLUMNS)
+        # The neuron's constants are reloaded at every step: they are cached, and registers are scarce.
+        decays = _load_channels(decay, channel, CHANNELS, EVEN)
         rotations = 0.0
         if RESONATING:
-            rotations = _of_channels(rotation, channel, CHANNELS, EVEN)
-        gains = _of_channels(gain, channel, CHANNELS, EVEN)
-        thresholds = _of_channels(threshold, channel, CHANNELS, EVEN)
+            rotations = _load_channels(rotation, channel, CHANNELS, EVEN)
+        gains = _load_channels(gain, channel, CHANNELS, EVEN)
+        thresholds = _load_channels(threshold, channel, CHANNELS, EVEN)
         drive = tl.fma(current.to(tl.float32), scales, shifts)
         spike, charge, real, imag = fire_step(
             drive, real, imag, decays, rotations, gains, thresholds, sharpness, RESONATING, RELAXED
@@ -169,7 +168,7 @@ def _enter_fire_kernel(
         tl.store(potential + base + target, charge.to(potential.dtype.element_ty), mask=written)
         emitted = spike
         if coefficient is not None:
-            emitted = tl.fma(_of_channels(coefficient, channel, CHANNELS, EVEN), spike - last_spike, spike)
+            emitted = tl.fma(_load_channels(coefficient, channel, CHANNELS, EVEN), spike - last_spike, spike)
         tl.store(operand + base + target, emitted.to(operand.dtype.element_ty), mask=written)
         last_spike = spike
         base += POSITIONS * CHANNELS
@@ -180,7 +179,7 @@ def _enter_fire_kernel(
 
 
 def entry_block(positions: int, dtype: torch.dtype) -> tuple[int, int]:
-    """(positions, warps) of a program: one warp where there is work for all, and tensor cores for its products."""
+    """(positions, warps) of a program: one warp if positions fill the GPU and tensor cores are used, else four."""
     if dtype.itemsize == 2:
         return (16, 1) if positions >= BUSY_POSITIONS else (16, 4)
     return (32, 4) if positions >= 32 * 128 else (16, 4)

@@ -1,8 +1,8 @@
-"""The bridge without its rates, for inference: pooled spikes convolved once, what comes out summed over time.
+"""The bridge without materialized rates, for inference: pooled spikes are convolved, then summed over time.
 
 Rates and their changes are linear in the pooled spikes, so a convolution over them is the rate of one convolution of
 the spikes plus the change of the rate of another. The two run as one, over half of the channels and twice as wide;
-one pass over its outputs sums them and computes everything up to the tokens. Triton kernels alone compute these.
+one pass over its outputs sums them and computes everything up to the tokens. Only Triton kernels implement these.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Spikes pooled step by step, and what the bridge's convolution makes of them summed over time, on a GPU.
+"""On a GPU: spikes pooled step by step, and the outputs of the bridge's convolution summed over time.
 
 Rows of both kernels run over all samples at once, so that no grid leaves a part of a program idle.
 """
@@ -15,13 +15,13 @@ from ripe_mambaspike.ops.row_norm import EPSILON
 from ripe_mambaspike.ops.row_norm.triton import normalize
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
-POOL_TILE = 1024  # numbers a program holds: 16 bytes a thread
+POOL_TILE = 1024  # elements per program: 16 bytes per thread
 POOL_WARPS = 2
-TOGETHER = 16  # pixels of a cell read at once
-JOIN_TILE = 128  # positions × channels a program holds
+PIXELS_PER_READ = 16  # pixels of a cell read at once
+JOIN_TILE = 128  # positions × channels per program
 JOIN_WARPS = 1
-MIN_PROGRAMS = 512  # programs; where the positions make fewer, the steps are shared out too
-PIECE = 8  # earlier steps summed at once
+MIN_PROGRAMS = 512  # with fewer, the steps are split among programs too
+STEPS_PER_READ = 8  # earlier steps summed at once
 
 
 @triton.jit
@@ -29,12 +29,12 @@ def _pool_kernel(
     spikes_ptr, out_ptr, positions,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     OFFSET: tl.constexpr, ALL: tl.constexpr, SPAN: tl.constexpr, COVERED: tl.constexpr, FULL: tl.constexpr,
-    WHOLE: tl.constexpr, TOGETHER: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr, PIXELS_PER_READ: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of cells and channels; the cells and the sizes are those of `pooled_rates`.
 
     spikes [images, H, W, C], out [images, rows, columns, ALL], positions = images · rows · columns. FULL: all cells
-    have COVERED pixels, read without a rest. WHOLE: spikes are bytes.
+    have COVERED pixels, a multiple of those read at once. WHOLE: spikes are bytes.
     """
     position = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -48,8 +48,8 @@ def _pool_kernel(
         total = tl.zeros([CELLS, BLOCK], tl.int32)
     else:
         total = tl.zeros([CELLS, BLOCK], tl.float32)
-    for start in range(0, COVERED, TOGETHER):
-        for inner in tl.static_range(TOGETHER):
+    for start in range(0, COVERED, PIXELS_PER_READ):
+        for inner in tl.static_range(PIXELS_PER_READ):
             down, across = (start + inner) // SPAN, (start + inner) % SPAN
             inside = wanted
             if not FULL:
@@ -79,7 +79,7 @@ def _join_kernel(
     STEPS: tl.constexpr,
     SEGMENT: tl.constexpr,  # steps of a program
     BEFORE: tl.constexpr,  # most steps before them
-    PIECE: tl.constexpr,
+    STEPS_PER_READ: tl.constexpr,
     COLUMNS: tl.constexpr,  # d
     WIDTH: tl.constexpr,  # d padded to a power of two
     ROWS: tl.constexpr,
@@ -98,8 +98,8 @@ def _join_kernel(
     outer_shift = tl.load(outer_shift_ptr + column, mask=known, other=0.0)
     rated = tl.zeros([ROWS, WIDTH], tl.float32)
     changed = tl.zeros([ROWS, WIDTH], tl.float32)
-    for earlier in range(0, BEFORE, PIECE):
-        for inner in tl.static_range(PIECE):
+    for earlier in range(0, BEFORE, STEPS_PER_READ):
+        for inner in tl.static_range(STEPS_PER_READ):
             step = earlier + inner
             past = inside & (step < first)
             place = (start + step * places) * (2 * COLUMNS) + column
@@ -133,7 +133,7 @@ def pooled_spikes(i: PooledSpikesInputs) -> Tensor:
         height, width, wide = one.shape[2:]
         span = most_covered(width, columns)
         covered = most_covered(height, rows) * span
-        together = min(TOGETHER, covered)
+        together = min(PIXELS_PER_READ, covered)
         full = height % rows == 0 and width % columns == 0 and covered % together == 0
         block = min(64, next_power_of_2(wide))
         cells = max(1, POOL_TILE // block)
@@ -157,7 +157,7 @@ def joined_tokens(i: JoinedTokensInputs) -> Tensor:
     segments = ceil_div(steps, segment)
     _join_kernel[(blocks, segments)](
         convolved, attended, *(vector.contiguous() for vector in vectors), out, places, samples * places, EPSILON,
-        STEPS=steps, SEGMENT=segment, BEFORE=(segments - 1) * segment, PIECE=PIECE,
+        STEPS=steps, SEGMENT=segment, BEFORE=(segments - 1) * segment, STEPS_PER_READ=STEPS_PER_READ,
         COLUMNS=columns, WIDTH=width, ROWS=rows, num_warps=JOIN_WARPS,
     )  # fmt: skip
     return out

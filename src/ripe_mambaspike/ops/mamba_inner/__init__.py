@@ -55,9 +55,9 @@ def mamba_inner(
     initial_state: MambaState | None = None,
     output_final_state: bool = False,
 ) -> tuple[Tensor, MambaState | None]:
-    """inputs [B, L, D, 2E] (inner half, gate half) → y·silu(gate) [B, L, D, E], and the final state where wanted.
+    """inputs [B, L, D, 2E] (inner half, gate half) → y·silu(gate) [B, L, D, E], and the final state if requested.
 
-    States exist for one direction alone (D = 1), and gradients without them.
+    States are supported for one direction only (D = 1), and gradients only without states.
     """
     if inputs.shape[2] != 1 and (initial_state is not None or output_final_state):
         raise InputError(f"initial_state: expected one direction, got {inputs.shape[2]}", field="initial_state")
@@ -72,7 +72,7 @@ def mamba_inner(
 
 
 def empty_mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
-    """Both outputs, to be filled."""
+    """Both outputs, uninitialized."""
     batch, length, directions, width = i.inputs.shape
     dtype = torch.float64 if i.inputs.dtype == torch.float64 else torch.float32
     ssm = empty_if(i.output_final_state, i.inputs, (batch, *i.A.shape[1:]), dtype)

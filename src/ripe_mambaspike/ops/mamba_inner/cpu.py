@@ -1,7 +1,7 @@
 """The inside of a Mamba block in C++; the matrix products around its scan are PyTorch's.
 
-u and the projections are float32 whatever the activations' precision: they are small, and nothing is rounded twice.
-Tensors that a matrix product reads are [D, B·L, ...]; every number has one fixed order of summation.
+u and the projections are float32 whatever the activations' dtype: they are small, and nothing is rounded twice.
+Inputs of matrix products are [D, B·L, ...]; the order of summation is fixed.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ def mamba_inner_backward(i: MambaInnerInputs, grads: tuple[Tensor | None, ...]) 
 
 
 class _Call:
-    """What every C++ function is given first: the sizes B, L, D, E, K, R, N and the precision; and the weights."""
+    """The first arguments of every C++ function: the sizes B, L, D, E, K, R, N, the dtype and the weights."""
 
     def __init__(self, i: MambaInnerInputs) -> None:
         self.i, self.inputs = i, i.inputs.contiguous()
@@ -73,7 +73,7 @@ class _Call:
 
 
 def _as(grad: Tensor, parameter: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient with its parameter's shape and precision and memory of its own: some are parts of one sum."""
+    """A gradient in its parameter's shape and dtype, copied: some are views of one sum."""
     return nothing_like(like) if parameter is None else torch.empty_like(parameter).copy_(grad.reshape(parameter.shape))
 
 

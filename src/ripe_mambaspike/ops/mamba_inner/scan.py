@@ -2,13 +2,13 @@
 
     h_l = exp(Δ_l A) h_{l−1} + Δ_l B_l x_l          y_l = C_l h_l + D x_l
 
-The sequence is cut into chunks that all advance together, one position at a time; what the chunks hand to each
-other is then combined by doubling (log₂ of the number of chunks), and the positions are swept once more with the
-right starting states. So the number of tensor operations depends on the chunk length alone, never on L, and no
-quotient or logarithm of a decay is formed: nothing can overflow.
+The sequence is split into chunks that all advance together, one position at a time; the chunks' final states are then
+combined by doubling (log₂ of the number of chunks), and the positions are swept once more with the right initial
+states. So the number of tensor operations depends on the chunk length alone, never on L, and no quotient or logarithm
+of a decay is formed: nothing can overflow.
 
 Glossary: L tokens, D channels, N states a channel; a chunk has K positions, there are M of them. Inside this file
-tensors are [K, B, D, N, M] or parts of it: what advances together, the same position of all chunks, lies together.
+tensors are [K, B, D, N, M] or parts of it: the same position of all chunks is contiguous.
 """
 
 import math
@@ -24,7 +24,7 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 
 MAX_CHUNK = 32
 MAX_ELEMENTS = 2**20  # of one [K, B, D, N, M] at a time: such blocks stay in a CPU's caches
-MAX_ELEMENTS_ELSEWHERE = 2**27  # on other devices few large blocks are better
+MAX_ELEMENTS_ELSEWHERE = 2**27  # other devices prefer few large blocks
 
 
 def selective_scan(
@@ -65,7 +65,7 @@ def selective_scan(
 
 
 class _Layout:
-    """How L tokens lie in M chunks of K positions."""
+    """How L tokens are split into M chunks of K positions."""
 
     def __init__(self, length: int, chunk: int) -> None:
         self.length, self.chunk = length, chunk
@@ -83,7 +83,7 @@ class _Layout:
 
 
 class _Scan(torch.autograd.Function):
-    """Keeps its inputs alone for the backward pass and computes the states again there."""
+    """Saves only its inputs for the backward pass, which recomputes the states."""
 
     @staticmethod
     def forward(
@@ -128,7 +128,7 @@ class _Scan(torch.autograd.Function):
 
 
 class _Scratch:
-    """Large intermediates of equal shape, kept from block to block: fresh memory costs more than the arithmetic."""
+    """Large temporaries of equal shape, reused from block to block: fresh memory costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Tensor] = {}
@@ -151,32 +151,32 @@ class _Block:
         self.total = torch.exp(delta.sum(0).unsqueeze(2) * decay)  # over a whole chunk [B, D, N, M]
 
     def states(self, begin: Tensor) -> tuple[Tensor, Tensor]:
-        """All states [K, B, D, N, M] and the last, from `begin` [B, D, N]. They take the inputs' place."""
+        """All states [K, B, D, N, M] and the last one, from `begin` [B, D, N]. They overwrite the inputs."""
         decays, inputs = self.decays.unbind(), self.inputs.unbind()
         local = inputs[0].clone()
         for decay, drive in zip(decays[1:], inputs[1:], strict=True):
             torch.addcmul(drive, decay, local, out=local)
-        self.starts, final = _hand_over(local, self.total, begin)
+        self.starts, final = _combine_chunks(local, self.total, begin)
         state = self.starts
         for decay, drive in zip(decays, inputs, strict=True):
             state = torch.addcmul(drive, decay, state, out=drive)
         return self.inputs, final
 
     def costates(self, seen: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-        """g_l = seen_l + decay_{l+1} g_{l+1}, in the place of `seen`, and what reaches the state before the first."""
+        """g_l = seen_l + decay_{l+1} g_{l+1}, overwriting `seen`, and the gradient of the initial state."""
         steps = list(zip(self.decays.unbind(), seen.unbind(), strict=True))[::-1]
         local = torch.zeros_like(self.total)
         for decay, grad in steps:
             local = local.add_(grad).mul_(decay)
-        carried, begin = _hand_over(local.flip(-1), self.total.flip(-1), end)
+        carried, begin = _combine_chunks(local.flip(-1), self.total.flip(-1), end)
         carried = carried.flip(-1)
         for decay, grad in steps:
             carried = grad.add_(carried) * decay
         return seen, begin
 
 
-def _hand_over(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Tensor]:
-    """What every chunk starts from [.., M] and what the last one leaves, given what each leaves from zero."""
+def _combine_chunks(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Tensor]:
+    """Every chunk's initial state [.., M] and the last one's final state, given the final states from zero."""
     leaves = torch.cat((begin.unsqueeze(-1), local), -1)
     total = torch.cat((torch.zeros_like(total[..., :1]), total), -1)
     step = 1
@@ -189,7 +189,7 @@ def _hand_over(local: Tensor, total: Tensor, begin: Tensor) -> tuple[Tensor, Ten
 
 
 def _blocks(x: Tensor, decay: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the channels that together cover x once."""
+    """Slices of batch and channels that cover x exactly once."""
     positions, batch, channels, count = x.shape
     most = MAX_ELEMENTS if x.device.type == "cpu" else MAX_ELEMENTS_ELSEWHERE
     fitting = max(1, most // (positions * count * decay.shape[1]))

@@ -1,9 +1,9 @@
-"""The selective scan for exported graphs: plain functions of tensors, with as many nodes whatever the length.
+"""The selective scan for exported graphs: plain tensor functions, whose number of nodes does not depend on the length.
 
-The same idea as `scan.py`: all chunks of K positions advance together, what they hand to each other is combined by
-doubling. Here K is fixed, the number of chunks M may be a symbol, and where it is one the doublings are as many as the
-longest sequence needs (those beyond log₂ M change nothing). Every exponent is at most zero and no quotient is formed:
-nothing can overflow.
+The same idea as `scan.py`: all chunks of K positions advance together, and their final states are combined by doubling.
+Here K is fixed and the number of chunks M may be a symbol; if it is one, there are as many doublings as the longest
+sequence needs (those beyond log₂ M change nothing). Every exponent is at most zero and no quotient is formed: nothing
+can overflow.
 
 Glossary: L tokens, D channels, N states a channel; inside, tensors are [K, M, B, D, N] or parts of it.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 from ripe_mambaspike.ops.shapes import packed
 
 CHUNK = 32  # K
-DOUBLINGS = 13  # where M is a symbol
-MAX_TOKENS = CHUNK * 2**DOUBLINGS  # that a graph of any length can take: 262,144
+DOUBLINGS = 13  # if M is a symbol
+MAX_TOKENS = CHUNK * 2**DOUBLINGS  # of a graph with a symbolic length: 262,144
 
 
 def traced_scan(
@@ -28,25 +28,25 @@ def traced_scan(
     [B, D, N]. Returns (y [B, L, D], final state).
     """
     length = x.shape[1]
-    x, delta, into, out_of = (_cut(part) for part in (x, delta, input_weight, output_weight))
+    x, delta, into, out_of = (_split_chunks(part) for part in (x, delta, input_weight, output_weight))
     inputs = (delta * x).unsqueeze(-1) * into.unsqueeze(-2)
     shape = inputs.shape
-    drives = inputs.flatten(1)  # two dimensions: what runs over the positions is cheap to trace
+    drives = inputs.flatten(1)  # two dimensions make the loop over positions cheap to trace
     decays = torch.exp(delta.unsqueeze(-1) * decay).flatten(1)
     first, *others = drives.split(1)
     local = [first]
     for drive, kept in zip(others, decays.split(1)[1:], strict=True):
         local.append(torch.addcmul(drive, kept, local[-1]))
-    reach = torch.exp(delta.cumsum(0).unsqueeze(-1) * decay)  # how much of a chunk's start is left at each position
+    reach = torch.exp(delta.cumsum(0).unsqueeze(-1) * decay)  # share of a chunk's initial state left at each position
     begin = torch.zeros_like(inputs[0, :1]) if initial_state is None else initial_state.to(inputs.dtype).unsqueeze(0)
     leaves = local[-1].reshape(shape[1], -1)
-    starts = _hand_over(leaves, reach[-1].flatten(1), begin.flatten(1)).reshape(shape[1:])
+    starts = _combine_chunks(leaves, reach[-1].flatten(1), begin.flatten(1)).reshape(shape[1:])
     states = torch.cat(local).reshape(shape) + reach * starts
     y = (states @ out_of.unsqueeze(-1)).squeeze(-1)
     return y.permute(2, 1, 0, 3).flatten(1, 2)[:, :length], states[-1, -1]
 
 
-def _cut(x: Tensor) -> Tensor:
+def _split_chunks(x: Tensor) -> Tensor:
     """[B, L, F] → [K, M, B, F]; positions past the end are zero, which leaves every state as it is."""
     batch, length, features = x.shape
     count = (length + CHUNK - 1) // CHUNK  # an expression where the length is a symbol
@@ -54,10 +54,10 @@ def _cut(x: Tensor) -> Tensor:
     return packed(padded.reshape(batch, count, CHUNK, features).permute(2, 1, 0, 3))
 
 
-def _hand_over(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
-    """What every chunk starts from [M, F], given what each leaves from zero and how much of its start survives it.
+def _combine_chunks(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:
+    """Every chunk's initial state [M, F], given its final state from zero and the decay over the whole chunk.
 
-    The row of the initial state comes first, and nothing survives it: whatever reaches back beyond it adds nothing.
+    The row of the overall initial state comes first with decay zero, so that nothing before it contributes.
     """
     count = leaves.shape[0]
     if isinstance(count, int) and count == 1:

@@ -7,8 +7,8 @@ from ripe_mambaspike.ops.mamba_inner.triton_conv_kernels import conv_gradients_k
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import Sizes
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
-ELEMENTS = 2048  # of a tile
-SEGMENT = 256  # tokens whose gradients a program sums
+TILE_ELEMENTS = 2048
+SEGMENT = 256  # tokens whose gradients one program sums
 
 
 def convolve_tokens(
@@ -30,9 +30,9 @@ def _convolve(
     *,
     gradient: bool = False,
 ) -> None:
-    """Fill u, or turn it from u's gradient into the convolution's."""
+    """Fill u, or replace u's gradient in it by the convolution's."""
     columns = min(128, next_power_of_2(sizes.channels))
-    rows = ELEMENTS // columns
+    rows = TILE_ELEMENTS // columns
     blocks = ceil_div(sizes.channels, columns)
     conv_kernel[(ceil_div(sizes.length, rows) * blocks, sizes.sequences)](
         inputs,
@@ -58,11 +58,11 @@ def convolve_backward(
 ) -> tuple[Tensor, Tensor]:
     """Fill the inner half of grad_inputs; the gradients of conv [D, E, K] and of its bias [D, E], empty if None.
 
-    grad_u is used up: it becomes the convolution's gradient.
+    grad_u is overwritten by the convolution's gradient.
     """
     _convolve(inputs, conv, conv_bias, grad_u, sizes, gradient=True)
     columns = min(64, next_power_of_2(sizes.channels))
-    rows = ELEMENTS // 2 // columns
+    rows = TILE_ELEMENTS // 2 // columns
     blocks = ceil_div(sizes.channels, columns)
     segments = ceil_div(sizes.length, SEGMENT)
     sums = conv.new_empty(sizes.directions, sizes.batch, segments, sizes.taps + 1, sizes.channels)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""The depthwise convolution over the tokens a direction has met, its silu, and the gradient of both.
+"""The causal depthwise convolution of each direction, its silu, and the gradient of both.
 
 Layout: inputs and grad_inputs [B, L, D, 2E] (the inner half comes first), weight [D, E, K], u [D, B, L, E].
-Tokens are counted in the order in which a direction meets them; direction 1 starts at the last.
+Tokens are indexed in the order in which a direction visits them; direction 1 starts at the last.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def inner_rows(inputs_ptr, index, reverse, length, stride, column, known, K: tl.constexpr, before_ptr=None, width=0):
-    """The inner half of the tokens met as number `index` [rows, columns], zero outside the sequence.
+    """The inner half of the tokens visited at `index` [rows, columns], zero outside the sequence.
 
     before_ptr: the K − 1 tokens before the first [K − 1, width].
     """
@@ -56,7 +56,7 @@ def conv_kernel(
     COLUMNS: tl.constexpr,
     before_ptr=None,  # the tokens before the first [B, K − 1, E], with one direction
 ):
-    """u = silu(convolution + bias). GRADIENT: what u_ptr holds is u's gradient, which becomes the convolution's."""
+    """u = silu(convolution + bias). GRADIENT: u_ptr holds u's gradient, which is replaced by the convolution's."""
     block, start = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
     column = block * COLUMNS + tl.arange(0, COLUMNS)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ripe_mambaspike.ops.mamba_inner.triton_scan_backward import costates_kernel, gradients_kernel
-from ripe_mambaspike.ops.mamba_inner.triton_scan_forward import hand_over_kernel, outputs_kernel, walk_kernel
+from ripe_mambaspike.ops.mamba_inner.triton_scan_forward import chunk_starts_kernel, outputs_kernel, walk_kernel
 from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import (
     LANES,
     ChunkPlan,
@@ -19,12 +19,12 @@ from ripe_mambaspike.ops.mamba_inner.triton_scan_plan import (
 )
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
-CELLS = 128  # of states [N, E], for a program that hands over
-WARPS = 1  # has all states of its channels: their sum crosses no warps
+CELLS_PER_PROGRAM = 128  # of states [N, E], in chunk_starts_kernel
+WARPS = 1  # one warp holds all states of its channels, so that their sum stays within it
 
 
 class ScanInputs(NamedTuple):
-    """What the scan reads, forwards and backwards."""
+    """The inputs of the scan, forward and backward."""
 
     u: Tensor  # [D, B, L, E]
     proj: Tensor  # [D, B, L, R + 2N]
@@ -36,7 +36,7 @@ class ScanInputs(NamedTuple):
 
 
 class ScanGradients(NamedTuple):
-    u: Tensor  # but for what comes through proj
+    u: Tensor  # without the part that comes through proj
     proj: Tensor
     dt_proj: Tensor
     dt_bias: Tensor
@@ -45,64 +45,64 @@ class ScanGradients(NamedTuple):
 
 
 def groups_of(sizes: Sizes) -> int:
-    """Channels a thread has in the backward pass: two of many, so that sums over them begin within a thread."""
+    """Channels per thread in the backward pass: two if there are many, so that sums over them start within a thread."""
     return 1 if sizes.channels < 8 * LANES else 2
 
 
 def scan(
     given: ScanInputs,
     sizes: Sizes,
-    cut: ChunkPlan,
+    plan: ChunkPlan,
     initial_state: Tensor | None = None,
     final_state: Tensor | None = None,
 ) -> Tensor:
     """y·silu(gate) [B, L, D, E]. States [D·B, E, N] float32: the initial one is read, the final one filled."""
     lanes = forward_lanes(sizes)
-    tile = forward_tile(sizes.states, lanes, forward_held(sizes, cut))
+    tile = forward_tile(sizes.states, lanes, forward_held(sizes, plan))
     out = given.inputs.new_empty(sizes.batch, sizes.length, sizes.directions, sizes.channels)
-    starts = _starts(given, sizes, cut, lanes, tile, initial_state)[0] if cut.chunks > 1 else out
-    outputs_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.sequences)](
+    starts = _forward_starts(given, sizes, plan, lanes, tile, initial_state)[0] if plan.chunks > 1 else out
+    outputs_kernel[(sizes.blocks(lanes=lanes) * plan.chunks, sizes.sequences)](
         *given,
         starts,
         out,
         sizes.batch,
         sizes.length,
-        cut.chunks,
+        plan.chunks,
         D=sizes.directions,
         E=sizes.channels,
-        CHUNK=cut.chunk,
-        FROM_START=cut.chunks > 1,
-        EVEN=sizes.length % cut.chunk == 0 and sizes.channels % lanes == 0,
+        CHUNK=plan.chunk,
+        FROM_START=plan.chunks > 1,
+        EVEN=sizes.length % plan.chunk == 0 and sizes.channels % lanes == 0,
         R=sizes.rank,
         N=sizes.states,
         T=tile,
         LANES=lanes,
-        initial_ptr=None if cut.chunks > 1 else initial_state,
+        initial_ptr=None if plan.chunks > 1 else initial_state,
         final_ptr=final_state,
         num_warps=WARPS,
     )
     return out
 
 
-def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: Sizes, cut: ChunkPlan) -> ScanGradients:
+def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: Sizes, plan: ChunkPlan) -> ScanGradients:
     """Fill the gate half of grad_inputs; all other gradients. grad [B, L, D, E]."""
     groups = groups_of(sizes)
-    blocks, many = sizes.blocks(groups), cut.chunks > 1
+    blocks, many = sizes.blocks(groups), plan.chunks > 1
     grad_u = torch.empty_like(given.u)
     parts = given.decay.new_empty(blocks, *given.proj.shape)
     sums = given.decay.new_empty(
-        sizes.directions, sizes.batch, cut.chunks, sizes.states + 2 + sizes.rank, sizes.channels
+        sizes.directions, sizes.batch, plan.chunks, sizes.states + 2 + sizes.rank, sizes.channels
     )
-    starts, steps = _starts(given, sizes, cut, LANES, forward_tile(sizes.states)) if many else (sums, sums)
-    ends = _ends(given, grad, steps, sizes, cut) if many else sums
+    starts, steps = _forward_starts(given, sizes, plan, LANES, forward_tile(sizes.states)) if many else (sums, sums)
+    ends = _backward_ends(given, grad, steps, sizes, plan) if many else sums
     tile = backward_tile(sizes.states)
     tiles = ceil_div(sizes.length, tile)
     at_once = samples_at_once(sizes)
     states = given.decay.new_empty(sizes.directions * at_once, tiles, sizes.states, sizes.channels)
     for first in range(0, sizes.batch, at_once):
         samples = min(at_once, sizes.batch - first)
-        _walk(given, starts, states, sums, sizes, cut, tile, (first, samples), tiles)
-        gradients_kernel[(blocks * cut.chunks, sizes.directions * samples)](
+        _scan_chunks(given, starts, states, sums, sizes, plan, tile, (first, samples), tiles)
+        gradients_kernel[(blocks * plan.chunks, sizes.directions * samples)](
             given.u,
             given.proj,
             given.inputs,
@@ -120,9 +120,9 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
             sizes.length,
             sizes.directions,
             sizes.channels,
-            cut.chunks,
+            plan.chunks,
             tiles,
-            CHUNK=cut.chunk,
+            CHUNK=plan.chunk,
             FROM_END=many,
             R=sizes.rank,
             RANKS=next_power_of_2(sizes.rank),
@@ -144,20 +144,20 @@ def scan_backward(given: ScanInputs, grad: Tensor, grad_inputs: Tensor, sizes: S
     )
 
 
-def _starts(
-    given: ScanInputs, sizes: Sizes, cut: ChunkPlan, lanes: int, tile: int, initial_state: Tensor | None = None
+def _forward_starts(
+    given: ScanInputs, sizes: Sizes, plan: ChunkPlan, lanes: int, tile: int, initial_state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What every chunk starts from [D·B, M, N, E], and the sum of its steps [D·B, M, E]."""
-    leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
-    sums = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.channels)
-    _walk(given, None, leaves, sums, sizes, cut, tile, (0, sizes.batch), lanes=lanes)
-    return _handed_over(leaves, sums, given.decay, sizes, cut, initial_state), sums
+    """Every chunk's initial state [D·B, M, N, E], and the sum of its steps [D·B, M, E]."""
+    leaves = given.decay.new_empty(sizes.sequences, plan.chunks, sizes.states, sizes.channels)
+    sums = given.decay.new_empty(sizes.sequences, plan.chunks, sizes.channels)
+    _scan_chunks(given, None, leaves, sums, sizes, plan, tile, (0, sizes.batch), lanes=lanes)
+    return _chunk_starts(leaves, sums, given.decay, sizes, plan, initial_state), sums
 
 
-def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: ChunkPlan) -> Tensor:
-    """The gradient that reaches every chunk's last state from the chunks after it [D·B, M, N, E]."""
-    leaves = given.decay.new_empty(sizes.sequences, cut.chunks, sizes.states, sizes.channels)
-    costates_kernel[(sizes.blocks() * cut.chunks, sizes.sequences)](
+def _backward_ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, plan: ChunkPlan) -> Tensor:
+    """The gradient of every chunk's final state, from the chunks after it [D·B, M, N, E]."""
+    leaves = given.decay.new_empty(sizes.sequences, plan.chunks, sizes.states, sizes.channels)
+    costates_kernel[(sizes.blocks() * plan.chunks, sizes.sequences)](
         given.proj,
         given.inputs,
         grad,
@@ -167,31 +167,31 @@ def _ends(given: ScanInputs, grad: Tensor, sums: Tensor, sizes: Sizes, cut: Chun
         sizes.length,
         sizes.directions,
         sizes.channels,
-        cut.chunks,
-        CHUNK=cut.chunk,
+        plan.chunks,
+        CHUNK=plan.chunk,
         R=sizes.rank,
         N=sizes.states,
         T=forward_tile(sizes.states),
         LANES=LANES,
         num_warps=WARPS,
     )
-    return _handed_over(leaves, sums, given.decay, sizes, cut, reverse=True)
+    return _chunk_starts(leaves, sums, given.decay, sizes, plan, reverse=True)
 
 
-def _walk(
+def _scan_chunks(
     given: ScanInputs,
     starts: Tensor | None,
     states: Tensor,
     sums: Tensor,
     sizes: Sizes,
-    cut: ChunkPlan,
+    plan: ChunkPlan,
     tile: int,
     samples: tuple[int, int],
     tiles: int = 0,
     lanes: int = LANES,
 ) -> None:
-    """Walk over all chunks of some samples (the first, how many); `tiles` to keep the state before every tile."""
-    walk_kernel[(sizes.blocks(lanes=lanes) * cut.chunks, sizes.directions * samples[1])](
+    """Scan all chunks of some samples (first, count); with `tiles` the state before every tile is stored."""
+    walk_kernel[(sizes.blocks(lanes=lanes) * plan.chunks, sizes.directions * samples[1])](
         given.u,
         given.proj,
         *given[3:6],
@@ -202,10 +202,10 @@ def _walk(
         sizes.batch,
         sizes.length,
         sizes.channels,
-        cut.chunks,
+        plan.chunks,
         tiles,
-        CHUNK=cut.chunk,
-        FROM_START=starts is not None and cut.chunks > 1,
+        CHUNK=plan.chunk,
+        FROM_START=starts is not None and plan.chunks > 1,
         KEEP=tiles > 0,
         R=sizes.rank,
         N=sizes.states,
@@ -215,29 +215,29 @@ def _walk(
     )
 
 
-def _handed_over(
+def _chunk_starts(
     leaves: Tensor,
     sums: Tensor,
     decay: Tensor,
     sizes: Sizes,
-    cut: ChunkPlan,
+    plan: ChunkPlan,
     initial_state: Tensor | None = None,
     *,
     reverse: bool = False,
 ) -> Tensor:
     starts = torch.empty_like(leaves)
-    hand_over_kernel[(ceil_div(sizes.states * sizes.channels, CELLS), sizes.sequences)](
+    chunk_starts_kernel[(ceil_div(sizes.states * sizes.channels, CELLS_PER_PROGRAM), sizes.sequences)](
         leaves,
         sums,
         decay,
         starts,
         sizes.batch,
         sizes.channels,
-        CHUNKS=cut.chunks,
+        CHUNKS=plan.chunks,
         REVERSE=reverse,
         N=sizes.states,
-        AHEAD=min(16, next_power_of_2(cut.chunks)),
-        BLOCK=CELLS,
+        PREFETCH=min(16, next_power_of_2(plan.chunks)),
+        BLOCK=CELLS_PER_PROGRAM,
         initial_ptr=initial_state,
         num_warps=4,
     )

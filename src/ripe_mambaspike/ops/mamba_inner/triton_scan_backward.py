@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""The gradient of the selective scan: states and co-states of a tile are computed again, in registers.
+"""The gradient of the selective scan: states and co-states of a tile are recomputed in registers.
 
-g_l = C_l dy_l + exp(Δ_{l+1} A) g_{l+1} is the scan's recurrence from the end. What a tile hands to the one before it
-is the gradient of the state it started from; over chunks it is handed on like the states (`hand_over_kernel`).
+g_l = C_l dy_l + exp(Δ_{l+1} A) g_{l+1} is the scan's recurrence from the end. A tile passes the gradient of its initial
+state to the tile before it; between chunks it is passed on like the states (`chunk_starts_kernel`).
 
 Layout: u and grad_u [D, B, L, E], proj [D, B, L, R + 2N], inputs and grad_inputs [B, L, D, 2E], grad [B, L, D, E],
 co-states [D·B, M, N, E] for M chunks, states before every tile [D·samples, tiles, N, E].
@@ -34,7 +34,7 @@ def costates_kernel(
     chunks,
     CHUNK: tl.constexpr, R: tl.constexpr, N: tl.constexpr, T: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """What a chunk hands to the one before it when nothing comes from the one after it, leaves [D·B, M, N, E]."""
+    """The gradient of a chunk's initial state if none arrives from the chunk after it, leaves [D·B, M, N, E]."""
     part, block = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
     sequence = tl.program_id(1).to(tl.int64)
@@ -77,7 +77,7 @@ def gradients_kernel(
 ):  # fmt: skip
     """All gradients of one chunk's scan; RANKS is R or the next power of two.
 
-    The gate half of grad_inputs, and grad_u but for what comes through proj. A block of channels adds its own
+    The gate half of grad_inputs, and grad_u without the part that comes through proj. A block of channels adds its own
     grad_proj [blocks, D, B, L, R + 2N], a chunk its own sums [D, B, M, N + 2 + R, E]: the gradients of decay, skip,
     step bias and step weight, in this order.
     """

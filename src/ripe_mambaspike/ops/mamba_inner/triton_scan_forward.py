@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment"
-"""The selective scan forwards: from the tokens of a chunk to its states and outputs.
+"""The forward selective scan: from the tokens of a chunk to its states and outputs.
 
-A chunk that does not know its start yet is walked from zero (`walk_kernel`); `hand_over_kernel` then tells every
-chunk its start, and `outputs_kernel` walks all chunks again from there. A sequence of one chunk needs the last alone:
-half the work, so few sequences get programs of fewer channels before they are cut (`scan_plan.forward_lanes`).
+Chunks are first scanned from zero (`walk_kernel`); `chunk_starts_kernel` then computes every chunk's initial state, and
+`outputs_kernel` scans all chunks again from there. A sequence of one chunk needs only the last kernel, half the work.
+So a small batch first gets programs of fewer channels, and only then more chunks (`triton_scan_plan.forward_lanes`).
 
 Layout: u [D, B, L, E], proj [D, B, L, R + 2N] (step, B, C), inputs [B, L, D, 2E], states [D·B, M, N, E] for M chunks.
 """
@@ -37,9 +37,9 @@ def walk_kernel(
     CHUNK: tl.constexpr, FROM_START: tl.constexpr, KEEP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
     T: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Walk over one chunk. KEEP: store the state before every tile, states [D·samples, tiles, N, E].
+    """Scan one chunk. KEEP: store the state before every tile, states [D·samples, tiles, N, E].
 
-    Otherwise store what the chunk leaves, states [D·B, M, N, E], and the sum of its steps, sums [D·B, M, E].
+    Otherwise store the chunk's final state, states [D·B, M, N, E], and the sum of its steps, sums [D·B, M, E].
     """
     part, block = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     direction, sample = tl.program_id(1) // samples, first_sample + tl.program_id(1) % samples
@@ -86,7 +86,7 @@ def walk_kernel(
 
 
 @triton.jit
-def hand_over_kernel(
+def chunk_starts_kernel(
     leaves_ptr,
     sums_ptr,
     decay_ptr,
@@ -96,13 +96,13 @@ def hand_over_kernel(
     CHUNKS: tl.constexpr,
     REVERSE: tl.constexpr,
     N: tl.constexpr,
-    AHEAD: tl.constexpr,
+    PREFETCH: tl.constexpr,
     BLOCK: tl.constexpr,
     initial_ptr=None,  # the state before the first token [D·B, E, N]; None for zeros
 ):
-    """What every chunk starts from, starts [D·B, M, N, E], given what each leaves from zero and the sum of its steps.
+    """Every chunk's initial state, starts [D·B, M, N, E], from the final states of scans from zero and their step sums.
 
-    REVERSE hands over from the last chunk to the first, as the co-states are.
+    REVERSE goes from the last chunk to the first, for the co-states.
     """
     cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # state · E + channel
     known = cell < N * channels
@@ -116,15 +116,15 @@ def hand_over_kernel(
     rates *= LOG2_E
 
     carried = initial(initial_ptr, sequence * channels * N + channel * N + cell // channels, known)
-    for begin in range(0, CHUNKS, AHEAD):
+    for begin in range(0, CHUNKS, PREFETCH):
         leaves = ()
         sums = ()
-        for k in tl.static_range(AHEAD):  # all are under way before the first is used
+        for k in tl.static_range(PREFETCH):  # issue all loads before the first is used
             part = token_of(begin + k, REVERSE, CHUNKS)
             there = known & (begin + k < CHUNKS)
             leaves = leaves + (tl.load(leaves_ptr + part * N * channels + cell, mask=there, other=0.0),)
             sums = sums + (tl.load(sums_ptr + part * channels + channel, mask=there, other=0.0),)
-        for k in tl.static_range(AHEAD):
+        for k in tl.static_range(PREFETCH):
             part = token_of(begin + k, REVERSE, CHUNKS)
             there = known & (begin + k < CHUNKS)
             tl.store(starts_ptr + part * N * channels + cell, carried, mask=there)
@@ -135,8 +135,8 @@ def hand_over_kernel(
 def _read(u_ptr, proj_ptr, inputs_ptr, token, met, known, channel, D, E, R: tl.constexpr, N: tl.constexpr):
     """u and gate [T, 1, LANES], the step's R parts [T, 1, LANES] each, B and C [T, N] of some tokens.
 
-    The parts are loaded for every channel, though they are the same: of a load this large the compiler shares the
-    steps between lanes, where it would compute those of a smaller one in each.
+    The parts are the same for every channel, but loaded for each: then the compiler distributes the steps over lanes
+    instead of computing them in every lane.
     """
     there = met[:, None, None] & known[None]
     u = tl.load(u_ptr + token[:, None, None] * E + channel[None], mask=there, other=0.0).to(tl.float32)
@@ -163,7 +163,7 @@ def _steps(parts, weights, bias, met, known, R: tl.constexpr):
 
 @triton.jit
 def _by_channel(channel, N: tl.constexpr):
-    """Where the states of the program's channels lie in [E, N]: offsets [G, N, LANES]."""
+    """Offsets [G, N, LANES] of the states of the program's channels in [E, N]."""
     return channel[:, None, :] * N + tl.arange(0, N)[None, :, None]
 
 
@@ -193,7 +193,7 @@ def outputs_kernel(
     initial_ptr=None,  # the state before the first token [D·B, E, N], for a single chunk
     final_ptr=None,  # where to write the state after the last token [D·B, E, N]; None to leave it out
 ):
-    """(Σ C h + skip·u)·silu(gate) of one chunk, into out [B, L, D, E]. EVEN: no tile or block of channels is cut."""
+    """(Σ C h + skip·u)·silu(gate) of one chunk, into out [B, L, D, E]. EVEN: no masks are needed."""
     part, block = tl.program_id(0) % chunks, tl.program_id(0) // chunks
     direction, sample = tl.program_id(1) // batch, (tl.program_id(1) % batch).to(tl.int64)
     sequence = tl.program_id(1).to(tl.int64)
@@ -228,7 +228,7 @@ def outputs_kernel(
     u, gate, parts, into, out_of = _read(u_ptr, proj_ptr, inputs_ptr, token, met, known, channel, D, E, R, N)
     step = _steps(parts, weights, bias, met, known, R)
     for offset in range(0, CHUNK, T):
-        # the next tile is under way while this one is computed; after the last, that one again
+        # prefetch the next tile; after the last one, that one again
         index = first + tl.minimum(offset + T, CHUNK - T) + tl.arange(0, T)
         met = (index < length) | EVEN
         ahead = token_of(index, reverse, length)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What the kernels of the selective scan share.
+"""Helpers shared by the kernels of the selective scan.
 
 A program owns a block of channels and walks over the tokens in tiles. Numbers per token and channel are tiles
 [T, G, LANES], those per state [T, G, N, LANES]: a channel to each lane of a warp, and its states N, the tokens T and
@@ -7,8 +7,8 @@ the channel groups G within a thread. Where a program of the forward pass has 8 
 states of one. So the recurrence over a tile never leaves a thread, and taking or placing one row of a tile (`row_of`,
 `with_row`), written as a selection over all of them, costs nothing once compiled.
 
-Tokens are counted in the order in which a direction meets them; direction 1 starts at the last. Past the last token
-a step is zero, which leaves every state as it is.
+Tokens are indexed in the order in which a direction visits them; direction 1 starts at the last. Past the last token
+the step is zero, which leaves every state as it is.
 """
 
 import triton
@@ -46,7 +46,7 @@ def rates_of(decay_ptr, channel, channels, N: tl.constexpr):
 
 @triton.jit
 def cells_of(channel, channels, N: tl.constexpr):
-    """Where the states of the program's channels lie in [N, E]: offsets [G, N, LANES].
+    """Offsets [G, N, LANES] of the states of the program's channels in [N, E].
 
     The hints make each lane load and store the channel it computes with: not aligned, so that no thread takes several
     channels at once, and the middle dimension goes before the first once the lanes are full. The compiler would
@@ -58,7 +58,7 @@ def cells_of(channel, channels, N: tl.constexpr):
 
 @triton.jit
 def places_of(token, stride, channel):
-    """Where the tokens' channels lie, each token `stride` after the last: offsets [T, G, LANES], hinted likewise."""
+    """Offsets [T, G, LANES] of the tokens' channels, tokens `stride` apart, with the same hints."""
     offsets = token[:, None, None] * stride + channel[None]
     return tl.multiple_of(tl.max_contiguous(offsets, [1, 2, 32]), [1, 1, 1])
 
@@ -83,8 +83,8 @@ def softplus(x):
 def quick_softplus(x):
     """The same within 2e-7 for the outputs alone, as max(x, 0) + log(1 + p).
 
-    log(1 + p) / p is the polynomial that strays least from it on [0, 1]: by 3e-8, and no division. Gradients by the
-    decay hang on the last bits of a step where decays are large, so they take the other.
+    log(1 + p) / p is a minimax polynomial on [0, 1], with an error of 3e-8 and no division. Gradients of large decays
+    depend on the last bits of a step, so they use the exact version.
     """
     power = tl.exp2(tl.abs(x) * -LOG2_E)
     series = 0.005232546800008849
@@ -130,7 +130,7 @@ def state_tile(pointer, token, stride, met, N: tl.constexpr):
 def step_logits(proj_ptr, weight_ptr, bias, token, channel, met, channels, R: tl.constexpr, N: tl.constexpr):
     """What the softplus makes a step of [T, G, LANES]: the step part of proj times weight [E, R], plus the bias."""
     logits = tl.zeros([token.shape[0], channel.shape[0], channel.shape[1]], tl.float32) + bias[None]
-    for rank in range(R):  # a loop left to LLVM to unroll: what lies in one is computed once, not by every warp
+    for rank in range(R):  # not static_range: in a loop that LLVM unrolls, work is not repeated by every warp
         part = tl.load(proj_ptr + token * (R + 2 * N) + rank, mask=met, other=0.0).to(tl.float32)
         weight = tl.load(weight_ptr + channel * R + rank, mask=channel < channels, other=0.0)
         logits += part[:, None, None] * weight[None]
@@ -151,5 +151,5 @@ def powers_of(step, rates):
 
 @triton.jit
 def token_of(index, reverse, length):
-    """Where in memory the tokens lie that a direction meets as number `index`."""
+    """The memory index of the tokens that a direction visits at `index`."""
     return tl.where(reverse, length - 1 - index, index)

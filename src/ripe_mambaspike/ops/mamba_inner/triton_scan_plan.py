@@ -1,4 +1,4 @@
-"""How the work of a scan is laid over the GPU: plain functions of the shapes, so every run is cut the same way."""
+"""How the work of a scan is split over the GPU: functions of the shapes alone, so that runs are reproducible."""
 
 from typing import NamedTuple
 
@@ -7,18 +7,18 @@ from torch import Tensor
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.ops.triton_launch import ceil_div
 
-LANES = 32  # channels side by side in a warp
+LANES = 32  # channels per warp
 MIN_BACKWARD_PROGRAMS = 1000  # programs of one chunk a sequence that keep the chip busy without a second pass
-CUT_PROGRAMS = 8192  # programs when the sequences are cut
+CHUNKED_PROGRAMS = 8192  # programs if sequences are split into chunks
 MIN_CHUNK = 32
-MIN_LANES = 8  # channels of a warp in the forward pass, if more would leave the chip idle: a lane has fewer states
+MIN_LANES = 8  # channels per warp in the forward pass, if more would leave the GPU idle
 BUSY_PROGRAMS = 1000  # programs of the forward pass that fill the chip; of short chunks twice as many
 MIN_FORWARD_PROGRAMS = 500  # programs of whole sequences that are faster than two passes
-STATES_PER_THREAD = 32  # states of all tokens of a tile that a thread holds
-RESIDENT_PROGRAMS = 1056  # programs that run at once if a thread holds twice as many: 8 on each of 132 multiprocessors
+STATES_PER_THREAD = 32  # over all tokens of a tile
+RESIDENT_PROGRAMS = 1056  # that run at once with twice as many: 8 on each of 132 multiprocessors
 TILE = 16  # tokens of the longest tile
 MAX_STATES = 64
-SCRATCH = 2**29  # bytes for the states before every tile
+SCRATCH_BYTES = 2**29  # for the states before every tile
 
 
 class Sizes(NamedTuple):
@@ -60,7 +60,7 @@ def sizes_of(inputs: Tensor, conv: Tensor, dt_proj: Tensor, decay: Tensor) -> Si
 
 
 def forward_lanes(sizes: Sizes) -> int:
-    """Channels of a program: fewer where the programs, of whole sequences or of chunks, would not fill the chip."""
+    """Channels per program: fewer if the programs, of whole sequences or of chunks, would not fill the GPU."""
     wanted, parts = BUSY_PROGRAMS, 1
     if sizes.sequences * sizes.blocks(lanes=MIN_LANES) < MIN_FORWARD_PROGRAMS:
         wanted, parts = 2 * BUSY_PROGRAMS, ceil_div(sizes.length, MIN_CHUNK)
@@ -70,14 +70,14 @@ def forward_lanes(sizes: Sizes) -> int:
     return lanes
 
 
-def forward_held(sizes: Sizes, cut: ChunkPlan) -> int:
-    """States a thread of the forward pass holds: many where few programs must hide what they wait for."""
-    programs = sizes.sequences * sizes.blocks(lanes=forward_lanes(sizes)) * cut.chunks
+def forward_held(sizes: Sizes, plan: ChunkPlan) -> int:
+    """States per thread of the forward pass: more if few programs have to hide memory latency."""
+    programs = sizes.sequences * sizes.blocks(lanes=forward_lanes(sizes)) * plan.chunks
     return 2 * STATES_PER_THREAD if programs <= RESIDENT_PROGRAMS else STATES_PER_THREAD
 
 
 def forward_tile(states: int, lanes: int = LANES, held: int = STATES_PER_THREAD) -> int:
-    """Tokens of a tile: as many as leave a thread its states."""
+    """Tokens per tile: as many as a thread has room for."""
     return max(2, min(TILE, held * LANES // (states * lanes)))
 
 
@@ -86,9 +86,9 @@ def backward_tile(states: int) -> int:
 
 
 def cut_of(sizes: Sizes, groups: int | None = None) -> ChunkPlan:
-    """One chunk where the programs of all sequences are enough, else as many as make CUT_PROGRAMS programs.
+    """One chunk if whole sequences fill the GPU, else enough chunks for CHUNKED_PROGRAMS programs.
 
-    groups: channels a thread has in the backward pass; None for the forward pass.
+    groups: channels per thread in the backward pass; None for the forward pass.
     """
     if groups is None:
         blocks, enough = sizes.blocks(lanes=forward_lanes(sizes)), MIN_FORWARD_PROGRAMS
@@ -97,7 +97,7 @@ def cut_of(sizes: Sizes, groups: int | None = None) -> ChunkPlan:
     programs = sizes.sequences * blocks
     if programs >= enough:
         return cut_in(sizes, sizes.length)
-    return cut_in(sizes, max(MIN_CHUNK, ceil_div(sizes.length, ceil_div(CUT_PROGRAMS, programs))))
+    return cut_in(sizes, max(MIN_CHUNK, ceil_div(sizes.length, ceil_div(CHUNKED_PROGRAMS, programs))))
 
 
 def cut_in(sizes: Sizes, chunk: int) -> ChunkPlan:
@@ -110,4 +110,4 @@ def samples_at_once(sizes: Sizes) -> int:
     """Samples whose states before every tile fit the scratch memory."""
     tiles = ceil_div(sizes.length, backward_tile(sizes.states))
     each = 4 * sizes.directions * tiles * sizes.states * sizes.channels
-    return max(1, min(sizes.batch, SCRATCH // each))
+    return max(1, min(sizes.batch, SCRATCH_BYTES // each))

@@ -1,4 +1,4 @@
-"""Membrane-potential attention (DS-MPA) over normalized features, and for inference together with the neuron behind it.
+"""Membrane-potential attention (DS-MPA) over normalized features, and for inference fused with the neuron after it.
 
     X_t ← scale_t · X_t + shift_t                        the norm of the features
     A_t = φ(Q_t)(φ(K_t)ᵀ V_t) / (φ(Q_t)·Σφ(K_t) + ε)     Q, K from the potential, V from the spikes of the step before
@@ -66,7 +66,7 @@ class AttendFireInputs(NamedTuple):
 
 
 class AttendFireState(NamedTuple):
-    input_spikes: Tensor  # that the attention read last [B, P, C]
+    input_spikes: Tensor  # last input spikes of the attention [B, P, C]
     neuron: FireState
 
 
@@ -92,7 +92,7 @@ def attend(
     """((X + γ A X, A or an empty tensor), final state) of potential, spikes and features [B, T, P, C].
 
     scale, shift: tables [S, C], used from `first_step` on, or [1, C] for all steps. The kernels hold A in the hull of
-    the values to rounding, the reference exactly.
+    the values up to rounding, the reference exactly.
     """
     tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
     out, attention = torch.ops.ripe.attend(
@@ -132,7 +132,7 @@ def attend_fire(
 
 
 def empty_attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
-    """All outputs of `attend_fire`, to be filled."""
+    """All outputs of `attend_fire`, uninitialized."""
     x = i.features
     spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
     return spikes, x.new_empty(x.shape), empty_if(i.keep_attention, x, x.shape), *empty_finals(i, x)

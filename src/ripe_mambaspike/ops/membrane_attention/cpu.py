@@ -1,4 +1,4 @@
-"""DS-MPA, and DS-MPA with the neuron that reads it, by the C++ operators."""
+"""DS-MPA, and DS-MPA fused with the neuron after it, in C++."""
 
 from typing import Any
 
@@ -35,21 +35,21 @@ def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
 
 
 def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """Gradients of potential, spikes, features, scale, shift, the three weights and gain, in the inputs' precision."""
+    """Gradients of potential, spikes, features, scale, shift, the three weights and gain, in the inputs' dtypes."""
     rows, *affine = norm(i)
     if rows:
         raise InputError("first_step: expected an int where gradients are computed, got a tensor", field="first_step")
     small = [*affine, *_weights(i, torch.float32), dense(i.gain, torch.float32)]
     wide = [torch.empty_like(i.potential, memory_format=torch.contiguous_format) for _ in range(3)]
     found = [None if p is None else torch.empty_like(p) for p in small]
-    arriving = [dense(grad, i.potential.dtype) for grad in grads]
-    call("attend_backward", *_kinds(i), *i.potential.shape, *_wide(i), *small, *arriving, *wide, *found)
+    incoming = [dense(grad, i.potential.dtype) for grad in grads]
+    call("attend_backward", *_kinds(i), *i.potential.shape, *_wide(i), *small, *incoming, *wide, *found)
     given = (i.scale, i.shift, i.query, i.key, i.value, i.gain)
     return *wide, *(gradient_like(grad, p, i.gain) for grad, p in zip(found, given, strict=True))
 
 
 def _wide(i: Any) -> list[Tensor | None]:
-    """Potential, spikes and features, contiguous, in one precision but for spikes of bytes."""
+    """Potential, spikes and features, contiguous and in one dtype, except for spikes stored as bytes."""
     dtype = i.potential.dtype
     return [dense(i.potential), dense(i.spikes, _spike_dtype(i)), dense(i.features, dtype)]
 

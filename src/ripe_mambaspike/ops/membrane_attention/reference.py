@@ -49,7 +49,7 @@ def normalizer(query: Tensor, key: Tensor) -> Tensor:
 def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """`A = φ(Q)(φ(K)ᵀV) / (φ(Q)·Σφ(K) + ε)`, Eq. (dsmpa-attn): [B, T, C, N] three times → [B, T, C, N].
 
-    Each A is a convex combination of the values and zero; rounding is not allowed to leave that hull.
+    Each A is a convex combination of the values and zero; it is clamped so that rounding cannot leave that hull.
     """
     query, key = positive_feature(query), positive_feature(key)
     if torch.compiler.is_exporting():
@@ -58,8 +58,8 @@ def convex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def sigmoid_attention(query: Tensor, key: Tensor, value: Tensor, block: int = 512) -> Tensor:
-    """`A = σ(QKᵀ)V`, the unnormalized control, over blocks of queries so that N×N is never held whole."""
-    if torch.compiler.is_exporting():  # how many blocks there are would be fixed
+    """`A = σ(QKᵀ)V`, the unnormalized control, over blocks of queries so that N×N is never materialized."""
+    if torch.compiler.is_exporting():  # the number of blocks would be baked into the graph
         return batched_product(value, torch.sigmoid(batched_product(key, query, transposed=0)))
     out = [value @ torch.sigmoid(key.transpose(-1, -2) @ q) for q in query.split(block, -1)]
     return torch.cat(out, -1)
@@ -105,7 +105,7 @@ def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
 
 
 def attend_fire(i: AttendFireInputs) -> tuple[Any, ...]:
-    """(spikes, operand, A, final membrane, its imaginary part, final spikes), spikes as numbers."""
+    """(spikes, operand, A, final membrane, its imaginary part, final spikes), spikes as floats."""
     weights = (i.query, i.key, i.value, i.attention_gain)
     norm = (i.scale, i.shift)
     out, attention = attend(
@@ -130,7 +130,7 @@ def _traced_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def batched_product(first: Tensor, second: Tensor, transposed: int | None = None) -> Tensor:
     """Matrix products over the leading dimensions, which are the same in both; one of the two (0, 1) may be transposed.
 
-    As `@` computes it, but without asking for sizes, which an export would fix.
+    Like `@`, but without reading sizes, which an export would specialize on.
     """
     pair = [first.flatten(0, -3), second.flatten(0, -3)]
     if transposed is not None:
@@ -143,7 +143,7 @@ def _normalizer(query: Tensor, key_sum: Tensor) -> Tensor:
 
 
 class _PositiveFeature(torch.autograd.Function):
-    """φ' is 1 above zero and φ itself below, so min(φ, 1): the output is all there is to keep."""
+    """φ' is 1 above zero and φ itself below, so min(φ, 1): only the output is saved."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
@@ -159,9 +159,9 @@ class _PositiveFeature(torch.autograd.Function):
 
 
 class _ConvexAttention(torch.autograd.Function):
-    """The quotient over features φ(Q), φ(K) and values, with the hull's bounds held against rounding.
+    """The quotient over features φ(Q), φ(K) and values, clamped to the hull of the values.
 
-    Gradients ignore the bounds: what they cut off is rounding error, not signal.
+    Gradients ignore the clamp, which only removes rounding errors.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""DS-MPA on NVIDIA GPUs: `attend`, its gradient, and together with the neuron that reads it."""
+"""DS-MPA on NVIDIA GPUs: `attend`, its gradient, and `attend_fire`, fused with the neuron after it."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ from ripe_mambaspike.ops.norm_fire import NormFireInputs
 from ripe_mambaspike.ops.norm_fire.triton import norm_fire
 from ripe_mambaspike.ops.triton_launch import contiguous
 
-MIN_NUMBERS = 256  # numbers in a tensor
+MIN_ELEMENTS = 256  # below, gradients are computed in float32
 
 
 def attend(i: AttendInputs) -> tuple[Tensor, Tensor]:
     """(modulated features, A or an empty tensor)."""
-    return _attend(_given(i, i.gain), i.keep_attention)
+    return _attend(_kernel_inputs(i, i.gain), i.keep_attention)
 
 
 def _attend(given: AttentionInputs, keep_attention: bool) -> tuple[Tensor, Tensor]:
@@ -32,8 +32,8 @@ def _attend(given: AttentionInputs, keep_attention: bool) -> tuple[Tensor, Tenso
         return modulate_wide(given, keep_attention)
 
 
-def _given(i: AttendInputs | AttendFireInputs, gain: Tensor) -> AttentionInputs:
-    """The kernels' inputs; with a state the spikes are shifted, so that every step has those of the step before."""
+def _kernel_inputs(i: AttendInputs | AttendFireInputs, gain: Tensor) -> AttentionInputs:
+    """The kernels' inputs; with a state the spikes are shifted, so that each step reads those of the step before."""
     spikes, shifted = i.spikes, i.input_spikes is not None
     if i.input_spikes is not None:
         spikes = torch.cat((i.input_spikes.unsqueeze(1).to(spikes.dtype), spikes[:, :-1]), 1)
@@ -44,22 +44,22 @@ def _given(i: AttendInputs | AttendFireInputs, gain: Tensor) -> AttentionInputs:
 
 
 def attend_backward(i: AttendInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """Gradients in the order of the inputs; those of the spikes in the potential's precision."""
-    if i.potential.dtype == torch.bfloat16 and i.potential.numel() < MIN_NUMBERS:
-        # Over a handful of numbers the rounding of one is not averaged away, and float32 costs nothing.
+    """Gradients in the order of the inputs; those of the spikes in the potential's dtype."""
+    if i.potential.dtype == torch.bfloat16 and i.potential.numel() < MIN_ELEMENTS:
+        # In small tensors rounding errors do not average out, and float32 costs nothing.
         found = attend_backward(AttendInputs(*map(_float, i)), tuple(map(_float, grads)))
         like = (i.potential, i.potential, i.features, i.gain, i.gain, i.query, i.key, i.value, i.gain)
         return tuple(grad.to(one.dtype) for grad, one in zip(found, like, strict=True))
     route = backward if fused_gradient(i.potential) else backward_wide
-    with torch.autocast(i.potential.device.type, enabled=False):  # what it computes in is already decided
-        return route(_given(i, i.gain), *contiguous(*grads))
+    with torch.autocast(i.potential.device.type, enabled=False):  # the dtype is already decided
+        return route(_kernel_inputs(i, i.gain), *contiguous(*grads))
 
 
 def attend_fire(i: AttendFireInputs) -> tuple[Tensor, ...]:
     """(spikes, operand, A or an empty tensor, the final states)."""
     state = (i.membrane, i.membrane_imag, i.last_spikes, i.output_final_state)
     firing = (i.decay, i.rotation, i.gain, i.threshold, i.coefficient, i.relaxed, i.sharpness)
-    given = _given(i, i.attention_gain)
+    given = _kernel_inputs(i, i.attention_gain)
     if fused(i.potential) and fills_gpu(i.potential):
         return modulate_fire(given, mixture(given), Firing(*firing, *state), i.keep_attention)
     current, attention = _attend(given, i.keep_attention)

@@ -1,4 +1,4 @@
-"""The attention's gradient for as many channels as a program holds: what runs around the two passes."""
+"""The attention's gradient if one program holds all channels: launches of the two passes."""
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ def backward(given: AttentionInputs, grad_out: Tensor | None, grad_attention: Te
 
 
 def affine_gradients(scale: Tensor | None, shift: Tensor | None, gain: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Of scale and shift, from sums [B, T, chunks, 2, C]; an empty tensor for one that is not there."""
+    """Gradients of scale and shift from sums [B, T, chunks, 2, C]; empty if there is no such parameter."""
     if scale is not None and shift is not None:
         return sums[..., 0, :].sum((0, 2)), sums[..., 1, :].sum((0, 2))
     first, second = (gain.new_empty(0) if given is None else torch.zeros_like(given) for given in (scale, shift))

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""X + γ A X and the neuron that reads it in one kernel: a program keeps its positions' state over all steps."""
+"""X + γ A X and the neuron after it in one kernel: a program keeps its positions' state over all steps."""
 
 from typing import NamedTuple
 
@@ -25,12 +25,12 @@ from ripe_mambaspike.ops.norm_fire import empty_finals
 from ripe_mambaspike.ops.norm_fire.triton_step import as_stored, fire_step, initial, store_final
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, contiguous
 
-MIN_PROGRAMS = 1024  # with fewer, walking through the steps one by one leaves the GPU idle
-MAX_CHANNELS = 64  # channels; wider programs have too few registers for the neurons' state
+MIN_PROGRAMS = 1024  # with fewer, the sequential loop over steps leaves the GPU idle
+MAX_CHANNELS = 64  # wider programs have too few registers for the neurons' state
 
 
 class Firing(NamedTuple):
-    """The neuron [C], its reader's filter, how it fires, and its state [B, P, C] before the first step."""
+    """The neuron [C], the filter after it, how it fires, and its state [B, P, C] before the first step."""
 
     decay: Tensor
     rotation: Tensor | None
@@ -57,7 +57,7 @@ def attention_block(x: Tensor) -> int:
 
 
 def warps_for(x: Tensor) -> int:
-    """As measured: a warp for 32 channels, so that most of a step stays within a warp; without matrix units two."""
+    """Tuned by measurement: a warp per 32 channels, so that most of a step stays within it; two in float32."""
     return padded(x.shape[3]) // 16 if x.dtype == torch.float32 else ceil_div(padded(x.shape[3]), 32)
 
 
@@ -142,7 +142,7 @@ def _modulate_fire(
         scale_row, shift_row = load_affine(scale, shift, table_row, channels, C, AFFINE)
         gain_row = load_row(gain, channels, C)[:, None]
         current = modulated(x, attention, scale_row[:, None], shift_row[:, None], gain_row)
-        # Rounded as it is where the modulated features are stored, so that the neuron fires at the same steps.
+        # Rounded as in the unfused path, which stores the features, so that the neuron fires at the same steps.
         current = current.to(operand.dtype.element_ty).to(tl.float32)
         decay_row = load_row(decay, channels, C)[:, None]
         rotation_row = load_row(rotation, channels, C)[:, None]

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""The attention's gradient where a program holds all channels: two passes over the positions, nothing stored between.
+"""The attention's gradient if one program holds all channels: two passes over the positions, nothing stored between.
 
 With the centred mixture M (see triton_mix) and D = dA / denominator, dφ(Q) = D Mᵀ − (D·(A − c)) kᵀ: a difference
 taken before anything is rounded. The key side waits for the sums dM = φ(Q)ᵀ D over all positions.
@@ -46,13 +46,13 @@ def query_side(
     if step == 0:
         for index in range(SPAN):
             rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
-            arriving = _arriving(grad_out, base, rows, positions, channels, C, BLOCK, WIDTH, OUT)
+            incoming = _load_gradient(grad_out, base, rows, positions, channels, C, BLOCK, WIDTH, OUT)
             if AFFINE:
                 x = load_tile(features + base, rows, positions, channels, C).to(tl.float32)
-                by_scale += tl.sum(arriving * x, 1)
-                by_shift += tl.sum(arriving, 1)
+                by_scale += tl.sum(incoming * x, 1)
+                by_shift += tl.sum(incoming, 1)
             scale_row, _ = load_affine(scale, shift, step, channels, C, AFFINE)
-            store_tile(grad_features + base, rows, positions, channels, arriving * scale_row[:, None], C)
+            store_tile(grad_features + base, rows, positions, channels, incoming * scale_row[:, None], C)
     else:
         weight = load_matrix(query, channels, channels, C)
         mixture = load_matrix(mixed + later.to(tl.int64) * C * C, channels, channels, C)
@@ -75,17 +75,17 @@ def query_side(
             scale_row, shift_row = load_affine(scale, shift, step, channels, C, AFFINE)
             gain_row = load_row(gain, channels, C)
             normed = x * scale_row[:, None] + shift_row[:, None]
-            arriving = _arriving(grad_out, base, rows, positions, channels, C, BLOCK, WIDTH, OUT)
-            by_x = arriving * (1.0 + gain_row[:, None] * attention)
+            incoming = _load_gradient(grad_out, base, rows, positions, channels, C, BLOCK, WIDTH, OUT)
+            by_x = incoming * (1.0 + gain_row[:, None] * attention)
             if AFFINE:
                 by_scale += tl.sum(by_x * x, 1)
                 by_shift += tl.sum(by_x, 1)
             store_tile(grad_features + base, rows, positions, channels, by_x * scale_row[:, None], C)
-            by_product = arriving * normed
+            by_product = incoming * normed
             by_gain += tl.sum(by_product * attention, 1)
 
             by_attention = gain_row[:, None] * by_product
-            by_attention += _arriving(grad_attention, base, rows, positions, channels, C, BLOCK, WIDTH, ATTENTION)
+            by_attention += _load_gradient(grad_attention, base, rows, positions, channels, C, BLOCK, WIDTH, ATTENTION)
             by_numerator = by_attention / denominator[None, :]
             by_denominator = -tl.sum(by_numerator * centered, 0)
             by_key_sum += tl.sum(phi * by_denominator[None, :], 1)
@@ -116,8 +116,8 @@ def key_side(
 ):  # fmt: skip
     """A chunk of a step: the key's part added to grad_potential, the gradient of the spikes before, partial grad_key.
 
-    grad_gathered [pairs, C, C], grad_key_sum [pairs, C] and grad_key [pairs, chunks, C, C] are of later steps. What
-    nothing reads, the first step's potential and the last step's spikes, gets zero from the first step's programs.
+    grad_gathered [pairs, C, C], grad_key_sum [pairs, C] and grad_key [pairs, chunks, C, C] are of later steps. The
+    first step's programs write zero gradients for the first step's potential and the last step's spikes.
     """
     pair = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -143,7 +143,7 @@ def key_side(
             rows = (chunk * SPAN + index) * BLOCK + tl.arange(0, BLOCK)
             u = load_tile(potential + base, rows, positions, channels, C)
             s = load_tile(spikes + before, rows, positions, channels, C).to(tl.float32)
-            around = (s - rates[:, None]).to(u.dtype)  # what the centred mixture was made of
+            around = (s - rates[:, None]).to(u.dtype)  # as in the centred mixture
             phi = positive(tl.dot(weight, u, input_precision=PRECISION))
             by_s = tl.dot(tl.trans(by_gathered), phi.to(u.dtype), input_precision=PRECISION)
             store_tile(grad_spikes + before, rows, positions, channels, by_s, C)
@@ -158,13 +158,13 @@ def key_side(
 
 
 @triton.jit
-def _arriving(
+def _load_gradient(
     grad, base, rows, positions, channels,
     C: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PRESENT: tl.constexpr,
 ):  # fmt: skip
-    """A tile of an output's gradient, zero where there is none."""
+    """A tile of an output's gradient, zero if it has none."""
     if PRESENT:
-        arriving = load_tile(grad + base, rows, positions, channels, C).to(tl.float32)
+        incoming = load_tile(grad + base, rows, positions, channels, C).to(tl.float32)
     else:
-        arriving = tl.zeros([WIDTH, BLOCK], tl.float32)
-    return arriving
+        incoming = tl.zeros([WIDTH, BLOCK], tl.float32)
+    return incoming

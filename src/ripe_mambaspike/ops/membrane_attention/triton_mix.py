@@ -1,15 +1,15 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What the positions of a step give together: G = φ(K)ᵀ S with S the spikes before, and from it what a query reads.
+"""Sums over the positions of a step: G = φ(K)ᵀ S with S the previous spikes, and the mixture M that queries read.
 
 The numerator φ(K)ᵀV is G W_Vᵀ: the values are never formed. Attention is a mean of the values, close to their plain
 mean c = W_V r (r: the spikes' rates), so the mixture is kept without it: M = (G − k rᵀ) W_Vᵀ with k = Σφ(K), and
 
     A = c + (φ(Q) M − ε c) / (φ(Q)·k + ε).
 
-What is rounded then is only the difference from the mean; the same holds for the gradients, which are differences.
-While G is gathered the rates are not known yet: in float32 spikes are counted from those of the first position, which
-gives zero where all positions agree, and the rest is taken off at the end. In bfloat16 they are taken as they are, and
-the matrix units also form the sums over positions: numbers then stay where they are.
+Only the difference from the mean is rounded then; the same holds for the gradients, which are differences.
+While G is summed the rates are not known yet: in float32 the spikes of the first position are subtracted, which gives
+zero if all positions agree, and the remainder is subtracted at the end. In bfloat16 nothing is subtracted, and the
+tensor cores also sum over positions, which avoids moving data between threads.
 Without a state the first step has no spikes before it: the T − 1 *later* steps are computed, [B·(T − 1), ...].
 """
 
@@ -38,8 +38,8 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
 )
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div
 
-MANY_STEPS = 64  # from so many on, small programs fill the GPU
-MANY_PROGRAMS = 1920
+BUSY_STEPS = 64  # with at least as many, small programs fill the GPU
+BUSY_PROGRAMS = 1920
 
 
 class KeyMixture(NamedTuple):
@@ -47,11 +47,11 @@ class KeyMixture(NamedTuple):
 
     mixed: Tensor  # M [pairs, C, C], the activations' precision
     sums: Tensor  # [pairs, 3, C] float32: k, r and c
-    gathered: Tensor  # G [pairs, C, C] float32; empty unless kept
+    gathered: Tensor  # G [pairs, C, C] float32; empty unless requested
 
 
 def mixture(given: AttentionInputs, keep: bool = False) -> KeyMixture:
-    """G (if kept), and M with its sums, of every step that has spikes before it."""
+    """G (if requested), and M with its sums, of every step that has previous spikes."""
     potential, spikes, key, value, later = given.potential, given.spikes, given.key, given.value, given.mixtures
     _, steps, positions, channels = potential.shape
     cut = gathering(later, potential)
@@ -77,19 +77,19 @@ def mixture(given: AttentionInputs, keep: bool = False) -> KeyMixture:
 
 
 def gathering(later: int, x: Tensor) -> TilePlan:
-    """How _gather cuts `later` steps of x, as measured: with many steps, a warp for 32 channels in small programs."""
+    """How _gather splits `later` steps of x, tuned by measurement: with many steps, small programs of few warps."""
     cut = plan_tiles(later, x, least=32, most=MAX_PARTIALS, tile=8192)
-    if x.dtype == torch.float32 or cut.width > 64 or later < MANY_STEPS:
+    if x.dtype == torch.float32 or cut.width > 64 or later < BUSY_STEPS:
         return cut._replace(stages=1 if cut.width <= 32 else cut.stages)
     blocks = ceil_div(x.shape[2], 64)
-    span = ceil_div(blocks, min(blocks, ceil_div(MANY_PROGRAMS, later)))
+    span = ceil_div(blocks, min(blocks, ceil_div(BUSY_PROGRAMS, later)))
     narrow = cut.width <= 32
     return TilePlan(64, ceil_div(blocks, span), span, cut.width, 1 if narrow else 2, 1 if narrow else 2)
 
 
 @triton.jit
 def _without_mean(gathered, key_sum, excess, weight, PRECISION: tl.constexpr):
-    """(G − k rᵀ) W_Vᵀ for some rows of G as it is gathered, and by how much r exceeds what was taken off there."""
+    """(G − k rᵀ) W_Vᵀ for some rows of G, and by how much r exceeds the offset that was subtracted there."""
     centered = gathered - key_sum[:, None] * excess[None, :]
     return tl.dot(centered.to(weight.dtype), tl.trans(weight), input_precision=PRECISION)
 
@@ -100,8 +100,8 @@ def _mean_value(rates, weight):
 
 
 @triton.jit
-def _counted_from(before, like, channels, C: tl.constexpr):
-    """What spikes are counted from: those of the first position, or nothing in bfloat16, whose products are coarser."""
+def _spike_offset(before, like, channels, C: tl.constexpr):
+    """The offset subtracted from spikes: those of the first position; zero in bfloat16, whose products are coarser."""
     if like.dtype.element_ty == tl.float32:
         first = load_row(before, channels, C)
     else:
@@ -110,8 +110,8 @@ def _counted_from(before, like, channels, C: tl.constexpr):
 
 
 @triton.jit
-def _pair_of(later, steps, SHIFTED: tl.constexpr):
-    """(among all steps the one a mixture belongs to, the one whose place in memory has the spikes before it)."""
+def _step_and_source(later, steps, SHIFTED: tl.constexpr):
+    """(the step that a mixture belongs to, the step in memory that holds its previous spikes)."""
     if SHIFTED:
         pair = later
         source = later
@@ -128,15 +128,15 @@ def _gather(
     C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, SINGLE: tl.constexpr,
     KEEP: tl.constexpr, SIDE: tl.constexpr, SHIFTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A chunk of a later step's positions: to partial G, k and Σs; where it is the only one, all the way to M."""
+    """Partial G, k and Σs of a chunk of a later step's positions; M if it is the only chunk."""
     later = tl.program_id(0)
     chunk = tl.program_id(1)
-    pair, source = _pair_of(later, steps, SHIFTED)
+    pair, source = _step_and_source(later, steps, SHIFTED)
     channels = tl.arange(0, WIDTH)
     here = potential + pair.to(tl.int64) * positions * C
     before = spikes + source.to(tl.int64) * positions * C
     weight = load_matrix(key, channels, channels, C)
-    first = _counted_from(before, potential, channels, C)
+    first = _spike_offset(before, potential, channels, C)
     total = tl.zeros([WIDTH, WIDTH], tl.float32)
     key_sums = tl.zeros([WIDTH, SIDE], tl.float32)
     spike_sums = tl.zeros([SIDE, WIDTH], tl.float32)
@@ -150,7 +150,7 @@ def _gather(
             key_sums += tl.sum(features, 1)[:, None]
             spike_sums += tl.sum(s, 1)[None, :]
             total = tl.dot(features, tl.trans(s - first[:, None]), total, input_precision=PRECISION)
-        else:  # the matrix units sum over positions as well: then no numbers move between threads
+        else:  # tensor cores sum over positions as well, so no data moves between threads
             features = features.to(u.dtype)
             met = tl.where(rows < positions, 1.0, 0.0).to(u.dtype)
             key_sums = tl.dot(features, tl.broadcast_to(met[:, None], [BLOCK, SIDE]), key_sums)
@@ -196,8 +196,8 @@ def _mix(
         total += load_matrix(partial + place * C * C, rows, channels, C)
         key_sum += load_row(partial_sums + place * 2 * C, rows, C)
         spike_sum += load_row(partial_sums + (place * 2 + 1) * C, channels, C)
-    _, source = _pair_of(later, steps, SHIFTED)
-    first = _counted_from(spikes + source.to(tl.int64) * positions * C, mixed, channels, C)
+    _, source = _step_and_source(later, steps, SHIFTED)
+    first = _spike_offset(spikes + source.to(tl.int64) * positions * C, mixed, channels, C)
     rates = tl.div_rn(spike_sum, positions * 1.0)
     weight = load_matrix(value, channels, channels, C)
     product = _without_mean(total, key_sum, rates - first, weight, PRECISION)

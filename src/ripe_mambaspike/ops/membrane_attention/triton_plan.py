@@ -1,6 +1,6 @@
-"""What the attention's kernels are given, and how their work is cut into programs.
+"""The inputs of the attention's kernels, and how their work is split into programs.
 
-The cuts are plain rules on the sizes, so that a run can be repeated.
+The split depends on the sizes alone, so that runs are reproducible.
 """
 
 from typing import Any, NamedTuple
@@ -10,16 +10,16 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
-# The most channels one program holds whole, as [C, C] matrices; beyond it the products are left to cuBLAS, which in
-# float32 (no matrix units) is the better choice sooner.
+# The most channels that one program holds as whole [C, C] matrices. Wider products use cuBLAS, which in float32 (no
+# tensor cores) is faster at smaller widths.
 FUSED_CHANNELS = {torch.float32: 64, torch.bfloat16: 128}
-# Of the gradient's kernels. In bfloat16 wider ones are given to cuBLAS: compiled to Hopper's asynchronous products
-# they gave wrong sums (Triton 3.6), which narrower tiles do not use.
+# The same for the gradient's kernels. In bfloat16 wider ones use cuBLAS: compiled to Hopper's asynchronous products
+# they gave wrong sums (Triton 3.6). Narrower tiles do not use those.
 GRADIENT_CHANNELS = {torch.float32: 64, torch.bfloat16: 32}
-FLOAT32_PRODUCTS = "ieee"  # or "tf32x3", which uses the matrix units; tf32 alone is too coarse
+FLOAT32_PRODUCTS = "ieee"  # or "tf32x3", which uses tensor cores; tf32 alone is too coarse
 PROGRAMS = 384  # about three for every multiprocessor of a large GPU
-MAX_PARTIALS = 16  # of one step's sums over positions
-SLICE_BYTES = 512 * 2**20  # what the temporaries of one slice of the batch may take
+MAX_PARTIALS = 16  # partial sums per step
+SLICE_BYTES = 512 * 2**20  # limit for the temporaries of one slice of the batch
 
 
 class AttentionInputs(NamedTuple):
@@ -51,7 +51,7 @@ class AttentionInputs(NamedTuple):
         return self.pairs if self.shifted else self.pairs - self.potential.shape[0]
 
     def affine(self, part: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """(scale, shift) of some samples for a kernel, which does not read them where there is no norm."""
+        """(scale, shift) of some samples for a kernel, which does not read them without a norm."""
         if self.scale is None or self.shift is None:
             return self.gain, self.gain
         per_sample = self.scale.dim() == 3
@@ -65,7 +65,7 @@ class AttentionInputs(NamedTuple):
 
 
 class TilePlan(NamedTuple):
-    """A step's positions in `chunks` programs, each of `span` blocks of `block` positions."""
+    """A step's positions split into `chunks` programs of `span` blocks of `block` positions each."""
 
     block: int
     chunks: int
@@ -80,7 +80,7 @@ class TilePlan(NamedTuple):
 
 
 def fused(x: Tensor) -> bool:
-    """Whether x [B, T, P, C] is narrow enough for the kernels that keep everything in one program."""
+    """Whether x [B, T, P, C] is narrow enough for the kernels in which one program holds all channels."""
     return x.shape[-1] <= FUSED_CHANNELS[x.dtype]
 
 
@@ -92,7 +92,7 @@ def fused_gradient(x: Tensor) -> bool:
 def plan_tiles(pairs: int, x: Tensor, least: int = 16, most: int = 1 << 30, tile: int = 4096) -> TilePlan:
     """For `pairs` steps of x [B, T, P, C]: at most `most` chunks, blocks of `least` positions or more.
 
-    `tile` bounds what a block of bfloat16 holds, C·positions; float32 products take more registers.
+    `tile` limits the elements of a bfloat16 block, C·positions; float32 products take more registers.
     """
     positions, channels = x.shape[2:]
     width = padded(channels)
@@ -126,7 +126,7 @@ def padded(size: int) -> int:
 
 
 def slices(x: Tensor, buffers: int, matrices: int) -> list[slice]:
-    """x's batch in slices whose temporaries, `buffers` like x and `matrices` [C, C] a step, stay within bounds."""
+    """Slices of x's batch whose temporaries, `buffers` like x and `matrices` [C, C] per step, fit SLICE_BYTES."""
     batch, steps, positions, channels = x.shape
     one = steps * channels * (positions * buffers * x.element_size() + channels * matrices * 4)
     size = max(1, SLICE_BYTES // max(one, 1))

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What lies between the attention's matrix products where those are left to cuBLAS: kernels over whole rows."""
+"""Row-wise kernels between the attention's matrix products if those are computed by cuBLAS."""
 
 import triton
 import triton.language as tl
@@ -21,7 +21,7 @@ from ripe_mambaspike.ops.membrane_attention.triton_tiles import (
 def apply_feature(
     x, sums, positions, C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, SUM: tl.constexpr
 ):
-    """φ in place of x [pairs, P, C]; sums [pairs, chunks, C] of what was stored."""
+    """Replace x [pairs, P, C] by φ(x); sums [pairs, chunks, C] over the stored values."""
     pair = tl.program_id(0)
     chunk = tl.program_id(1)
     here = x + pair.to(tl.int64) * positions * C
@@ -85,7 +85,7 @@ def modulate_rows_gradient(
     C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
     AFFINE: tl.constexpr, OUT: tl.constexpr, ATTENTION: tl.constexpr,
 ):  # fmt: skip
-    """The numerator's gradient in its place, the denominator's [pairs, P], grad_features, and partial sums.
+    """Replace the numerator by its gradient; the denominator's [pairs, P], grad_features, and partial sums.
 
     affine_sums [pairs, chunks, 2, C]: scale, shift; channel_sums the same: γ and k.
     """
@@ -109,15 +109,15 @@ def modulate_rows_gradient(
         centered, denominator = quotient(above, query, key_row, center_row)
         attention = center_row[:, None] + centered
         if OUT:
-            arriving = load_tile(grad_out + base, rows, positions, channels, C).to(tl.float32)
+            incoming = load_tile(grad_out + base, rows, positions, channels, C).to(tl.float32)
         else:
-            arriving = tl.zeros([WIDTH, BLOCK], tl.float32)
-        by_x = arriving * (1.0 + gain_row[:, None] * attention)
+            incoming = tl.zeros([WIDTH, BLOCK], tl.float32)
+        by_x = incoming * (1.0 + gain_row[:, None] * attention)
         if AFFINE:
             by_scale += tl.sum(by_x * x, 1)
             by_shift += tl.sum(by_x, 1)
         store_tile(grad_features + base, rows, positions, channels, by_x * scale_row[:, None], C)
-        by_product = arriving * (x * scale_row[:, None] + shift_row[:, None])
+        by_product = incoming * (x * scale_row[:, None] + shift_row[:, None])
         by_gain += tl.sum(by_product * attention, 1)
         by_attention = gain_row[:, None] * by_product
         if ATTENTION:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What the attention's kernels share: tiles of rows and channels, the positive feature, the quotient."""
+"""Helpers shared by the attention's kernels: tiles of rows and channels, the positive feature, the quotient."""
 
 import triton
 import triton.language as tl
@@ -20,8 +20,8 @@ UNPACK = tl.constexpr(
 def load_tile(pointer, rows, limit, channels, C: tl.constexpr):
     """[channels, rows] of a [rows, C] tensor, zero beyond row `limit` and channel C.
 
-    Turned, because a thread of a matrix unit holds few rows of a tile and many of its columns: what there is per
-    channel, of which there is a lot, then takes few registers.
+    Transposed, because a thread of a tensor core holds few rows and many columns of a tile: per-channel values then
+    take few registers.
     """
     mask = (channels < C)[:, None] & (rows < limit)[None, :]
     return tl.load(pointer + rows[None, :] * C + channels[:, None], mask=mask, other=0)
@@ -29,10 +29,10 @@ def load_tile(pointer, rows, limit, channels, C: tl.constexpr):
 
 @triton.jit
 def store_tile(pointer, rows, limit, channels, value, C: tl.constexpr):
-    """A tile [channels, rows] to where load_tile would read it.
+    """Store a tile [channels, rows] where load_tile would read it.
 
-    Eight numbers at once, whatever their size: given sixteen bytes each, the compiler would compute everything twice,
-    once as it stores numbers and once as it stores bytes.
+    Eight elements at once, whatever their size: with sixteen bytes each, the compiler would compute everything twice,
+    in the layout for floats and in the one for bytes.
     """
     mask = (channels < C)[:, None] & (rows < limit)[None, :]
     places = rows[None, :] * C + channels[:, None]
@@ -66,7 +66,7 @@ def store_row(pointer, channels, value, C: tl.constexpr):
 
 @triton.jit
 def mixture_of(pair, steps, SHIFTED: tl.constexpr):
-    """Which mixture belongs to a step; without SHIFTED the first step of a sample has none."""
+    """The index of a step's mixture; without SHIFTED the first step of a sample has none."""
     if SHIFTED:
         index = pair
     else:
@@ -76,7 +76,7 @@ def mixture_of(pair, steps, SHIFTED: tl.constexpr):
 
 @triton.jit
 def is_first(step, SHIFTED: tl.constexpr):
-    """Whether there are no spikes before a step."""
+    """Whether a step has no previous spikes."""
     if SHIFTED:
         first = step < 0
     else:
@@ -96,7 +96,7 @@ def norm_row(pair, step, PER_SAMPLE: tl.constexpr):
 
 @triton.jit
 def modulated(features, attention, scale, shift, gain):
-    """X + γ A X with X from the features, float32; products written out so that every kernel rounds alike."""
+    """X + γ A X with X from the features, float32; explicit products make every kernel round alike."""
     x = tl.fma(features, scale, shift)
     return tl.fma(gain * attention, x, x)
 
@@ -114,7 +114,7 @@ def store_modulated(
 
 @triton.jit
 def load_affine(scale, shift, step, channels, C: tl.constexpr, AFFINE: tl.constexpr):
-    """(scale, shift) of a step; one and zero where there is no norm."""
+    """(scale, shift) of a step; one and zero without a norm."""
     if AFFINE:
         by = load_row(scale + step * C, channels, C)
         to = load_row(shift + step * C, channels, C)
@@ -126,7 +126,7 @@ def load_affine(scale, shift, step, channels, C: tl.constexpr, AFFINE: tl.conste
 
 @triton.jit
 def spikes_like(s, u):
-    """Spikes as numbers of u's precision. Bytes become bfloat16 by their bits, four at a time."""
+    """Spikes in u's dtype. Bytes become bfloat16 by bit operations, four at a time."""
     if s.dtype == tl.uint8 and u.dtype == tl.bfloat16:
         if COMPILED:
             numbers = tl.inline_asm_elementwise(UNPACK, "=r,=r,r", [s], dtype=tl.bfloat16, is_pure=True, pack=4)
@@ -147,5 +147,5 @@ def positive(z):
 def quotient(numerator, query, key_sum, center):
     """(A − centre [C, rows], denominator [rows]) from M's part of the numerator and φ(Q); see attention_mix."""
     denominator = tl.sum(query * key_sum[:, None], 0) + TINY
-    inverse = 1.0 / denominator  # one division a position instead of one a number
+    inverse = 1.0 / denominator  # one division per position instead of one per element
     return (numerator - TINY * center[:, None]) * inverse[None, :], denominator

@@ -1,4 +1,4 @@
-"""Attention over more channels than a program holds: matrix products by cuBLAS, a slice of the batch at a time.
+"""Attention over more channels than one program holds: matrix products by cuBLAS, a slice of the batch at a time.
 
 Steps are numbered through the slice, [pairs, P, C], so that the spikes before step n are those of n − 1 without a
 copy. For the first step of a sample those are another sample's: its mixture is set to zero. With a state the spikes are
@@ -15,7 +15,7 @@ from ripe_mambaspike.ops.membrane_attention.triton_rows import apply_feature, ce
 
 
 class Gathered(NamedTuple):
-    """Of every step of a slice, as attention_mix has it of the later ones."""
+    """The sums of `triton_mix` for every step of a slice."""
 
     key: Tensor  # φ(K) [pairs, P, C]
     centered: Tensor  # S − r [pairs, P, C], of the spikes at this place
@@ -49,7 +49,7 @@ def modulate_wide(given: AttentionInputs, keep_attention: bool) -> tuple[Tensor,
 
 
 def gather_wide(given: AttentionInputs, part: slice) -> Gathered:
-    """What the positions of a step give together, for some samples."""
+    """The sums over the positions of each step, for some samples."""
     potential, spikes = (t[part].flatten(0, 1) for t in (given.potential, given.spikes))
     (pairs, positions, channels), steps = potential.shape, given.potential.shape[1]
     phi, key_sum = feature_of(potential, given.key, total=True)
@@ -71,7 +71,7 @@ def gather_wide(given: AttentionInputs, part: slice) -> Gathered:
 
 
 def feature_of(x: Tensor, weight: Tensor, total: bool = False, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(φ(x Wᵀ) [pairs, P, C], its sums over positions [pairs, C] if wanted)."""
+    """(φ(x Wᵀ) [pairs, P, C], its sums over positions [pairs, C] if requested)."""
     pairs, positions, channels = x.shape
     phi = torch.empty_like(x) if out is None else out
     torch.mm(x.view(-1, channels), weight.t(), out=phi.view(-1, channels))

@@ -1,4 +1,4 @@
-"""The attention's gradient over more channels than a program holds, a slice of the batch at a time."""
+"""The attention's gradient over more channels than one program holds, a slice of the batch at a time."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from ripe_mambaspike.ops.membrane_attention.triton_wide import feature_of, gathe
 
 
 def backward_wide(given: AttentionInputs, grad_out: Tensor | None, grad_attention: Tensor | None) -> tuple[Tensor, ...]:
-    """Gradients of the inputs in their order; those of the spikes in the potential's precision."""
+    """Gradients of the inputs in their order; those of the spikes in the potential's dtype."""
     potential, _, features, scale, shift, query, key, value, gain, _ = given
     steps, positions, channels = potential.shape[1:]
     affine = scale is not None and shift is not None
@@ -29,9 +29,9 @@ def backward_wide(given: AttentionInputs, grad_out: Tensor | None, grad_attentio
         by_denominator = gain.new_empty(pairs, positions)
         affine_sums = gain.new_empty((pairs, cut.chunks, 2, channels) if affine else 0)
         channel_sums = gain.new_empty(pairs, cut.chunks, 2, channels)
-        arriving = (gain if grad is None else grad[part] for grad in (grad_out, grad_attention))
+        incoming = (gain if grad is None else grad[part] for grad in (grad_out, grad_attention))
         modulate_rows_gradient[pairs, cut.chunks](
-            *(phi, numerator, found.key_sum, found.center, features[part], *given.affine(), gain, *arriving),
+            *(phi, numerator, found.key_sum, found.center, features[part], *given.affine(), gain, *incoming),
             *(grad_features[part], by_denominator, affine_sums, channel_sums, steps, positions),
             AFFINE=affine,
             OUT=grad_out is not None,
@@ -83,7 +83,7 @@ def _by_value(by_mixed: Tensor, gathered: Tensor, key_sum: Tensor, rates: Tensor
 
 
 def _summed(first: Tensor, second: Tensor) -> Tensor:
-    """A product over many positions, in float32 whatever its factors are."""
+    """A product over many positions, in float32 whatever the dtype of its factors."""
     if first.dtype == torch.float32:
         return first @ second
     return torch.mm(first, second, out_dtype=torch.float32)

@@ -21,7 +21,7 @@ __all__ = ["FireOutput", "FireState", "Neuron", "NormFireInputs", "norm_fire", "
 
 
 class FireState(NamedTuple):
-    """What a neuron and the filter behind it keep from one step to the next, each [B, P, C]."""
+    """The state of a neuron and of the filter after it, each [B, P, C]."""
 
     membrane: Tensor  # after the reset, float32
     membrane_imag: Tensor | None  # the imaginary part, of a neuron with rotation
@@ -31,7 +31,7 @@ class FireState(NamedTuple):
 class FireOutput(NamedTuple):
     spikes: Tensor  # [B, T, P, C], uint8, or x's precision when relaxed
     grad_proxy: Tensor  # receives the spikes' gradient
-    potential: Tensor  # before the reset, x's precision; empty unless kept
+    potential: Tensor  # before the reset, x's dtype; empty unless requested
     operand: Tensor  # (1 + λ) s_t − λ s_{t−1} in x's precision: the spikes themselves without a coefficient
 
 
@@ -67,7 +67,7 @@ def norm_fire(
     initial_state: FireState | None = None,
     output_final_state: bool = False,
 ) -> tuple[FireOutput, FireState | None]:
-    """x [B, T, P, C] → spikes, potential and operand of all steps, and the final state where it is wanted.
+    """x [B, T, P, C] → spikes, potential and operand of all steps, and the final state if requested.
 
     scale, shift: tables [S, C] of which the rows from `first_step` (an int, or one a sample [B]) on are used, or [1, C]
     shared by all steps. Gradients need `initial_state=None` and `output_final_state=False`.
@@ -98,7 +98,7 @@ def empty_finals(i: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def empty_norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
-    """All outputs, to be filled."""
+    """All outputs, uninitialized."""
     x = i.x
     spikes = x.new_empty(x.shape, dtype=x.dtype if i.relaxed else torch.uint8)
     potential = empty_if(i.keep_potential, x, x.shape)

@@ -21,7 +21,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
 
 
 def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """The gradients of x and of the seven parameters, empty where there is no parameter."""
+    """The gradients of x and of the seven parameters, empty for parameters that are None."""
     x = i.x.contiguous()
     own_rows, *tensors = parameters(i)
     if own_rows:
@@ -36,12 +36,12 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
 
 
 def parameters(i: Any) -> list[Any]:
-    """What `norm` gives, then the neuron's parameters and the filter's coefficient, as C++ reads them."""
+    """The norm's arguments, then the neuron's parameters and the filter's coefficient, as C++ reads them."""
     return [*norm(i), *(dense(getattr(i, name), torch.float32) for name in PARAMETERS[2:])]
 
 
 def norm(i: Any) -> tuple[int, Tensor | None, Tensor | None]:
-    """Whether every sample has rows of its own (it has not without a norm), scale and shift, as C++ reads them."""
+    """Whether scale and shift are per sample (never without a norm), and both as C++ reads them."""
     if i.scale is None or i.shift is None:
         return 0, None, None
     return int(i.scale.ndim == 3), dense(i.scale, torch.float32), dense(i.shift, torch.float32)

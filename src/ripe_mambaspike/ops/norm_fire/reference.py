@@ -11,7 +11,7 @@ from ripe_mambaspike.ops.tdm import tdm
 
 
 def norm_fire(i: NormFireInputs) -> tuple[Any, ...]:
-    """(spikes, spikes, potential, operand, final membrane, its imaginary part, final spikes); spikes as numbers."""
+    """(spikes, spikes, potential, operand, final membrane, its imaginary part, final spikes); spikes as floats."""
     state = None if i.membrane is None else (i.membrane, i.membrane_imag)
     neuron = Neuron(i.decay, i.rotation, i.gain, i.threshold)
     spikes, potentials, final = neuron_steps(affine(i.x, i.scale, i.shift), neuron, i.sharpness, i.relaxed, state)

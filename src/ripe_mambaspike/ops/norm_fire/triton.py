@@ -11,8 +11,8 @@ from ripe_mambaspike.ops.norm_fire.triton_gradient import norm_fire_backward_ker
 from ripe_mambaspike.ops.norm_fire.triton_kernels import norm_fire_kernel
 from ripe_mambaspike.ops.triton_launch import ceil_div, contiguous, flat_block, neuron_state, next_power_of_2, tile_of
 
-REGISTERS = 128  # of a thread, so that sixteen warps fit
-AHEAD = 4  # steps read before they are computed
+REGISTERS = 128  # per thread, so that sixteen warps fit
+PREFETCH = 4  # steps loaded at a time
 
 
 def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
@@ -22,7 +22,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
     spikes, _, potential, operand, *finals = outputs
     size = positions * channels
     block, warps = flat_block(size, samples, x.dtype)
-    ahead = _even_part(steps, AHEAD)
+    ahead = _steps_per_block(steps, PREFETCH)
     norm_fire_kernel[(ceil_div(size, block) * samples,)](
         x,
         *contiguous(*(getattr(i, name) for name in PARAMETERS)),
@@ -34,7 +34,7 @@ def norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
         STEPS=steps,
         CHANNELS=channels,
         RELAXED=i.relaxed,
-        AHEAD=ahead,
+        PREFETCH=ahead,
         BLOCK=block,
         EVEN=size % block == 0 and steps % ahead == 0,
         **neuron_state(i, finals, "_ptr"),
@@ -52,7 +52,7 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
     assert decay is not None
     rows, columns, warps = tile_of(positions, channels, 1024, 128)
     row_blocks = samples * ceil_div(positions, rows)
-    segment = min(4, next_power_of_2(steps))  # what the kernel can join
+    segment = min(4, next_power_of_2(steps))  # the kernel joins at most four
     segments = ceil_div(steps, segment)
     parts = 1 if rotation is None else 2
     slots = 2 + parts + (coefficient is not None)
@@ -95,6 +95,6 @@ def norm_fire_backward(i: NormFireInputs, grads: tuple[Tensor | None, ...]) -> t
     return grad_x, *(decay.new_empty(0) if grad is None else grad for grad in found)
 
 
-def _even_part(steps: int, most: int) -> int:
-    """How many steps to take at a time, at most so many, such that the last time is (nearly) as full as the others."""
+def _steps_per_block(steps: int, most: int) -> int:
+    """Steps per block, up to `most`, such that the last block is (nearly) as full as the others."""
     return ceil_div(steps, ceil_div(steps, most))

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment, var-annotated, misc"
-"""Norm and neuron over time, backward: the input's gradient, and the parameters' from the sums every program leaves."""
+"""Norm and neuron over time, backward: the input's gradient, and the parameters' from per-program partial sums."""
 
 import triton
 import triton.language as tl
@@ -18,8 +18,8 @@ def norm_fire_backward_kernel(
 ):  # fmt: skip
     """ROWS positions by COLUMNS channels of one sample.
 
-    A first sweep leaves the state at every segment's border in states [B, SEGMENTS − 1, 1 or 2, P, C]; then segment by
-    segment from the last, the steps are computed again and walked backwards. Sums over this program's rows go to
+    A first sweep stores the state at every segment's border in states [B, SEGMENTS − 1, 1 or 2, P, C]; then, from the
+    last segment to the first, the steps are recomputed and traversed backward. Sums over this program's rows go to
     channel_sums [row block; decay, gain, threshold, rotation?, coefficient?; C] and, with a norm, step_sums
     [row block, T, C, 2] (of x·grad_charged and grad_charged, which give the gradients of scale, shift and gain).
     Steps past the last and elements outside have no gradient coming in, so they add nothing to any sum.
@@ -67,7 +67,7 @@ def norm_fire_backward_kernel(
         tl.store(border + offset, real, mask=inside)
         if RESONATING:
             tl.store(border + size + offset, imag, mask=inside)
-    tl.debug_barrier()  # another thread of the program may read what this one wrote
+    tl.debug_barrier()  # other threads of the program may read what this one wrote
 
     grad_real = zeros
     grad_imag = zeros
@@ -162,7 +162,7 @@ def norm_fire_backward_kernel(
                 products = products + (tl.join(raw * grad_charged, grad_charged),)
                 grad_x *= tl.load(scale_ptr + t * CHANNELS + lanes, mask=live, other=0.0)
             tl.store(grad_x_ptr + (first + t * size) + offset, grad_x.to(grad_x_ptr.dtype.element_ty), mask=live)
-        if scale_ptr is not None:  # one reduction for the whole segment: each makes the program's warps wait
+        if scale_ptr is not None:  # one reduction for the whole segment: each one synchronizes the warps
             joined = products[0]
             if SEGMENT == 2:
                 joined = tl.join(products[0], products[1])

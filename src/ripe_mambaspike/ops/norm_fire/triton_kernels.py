@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, assignment, var-annotated"
 """Norm and neuron over time, forward. Tensors are [B, T, P, C]; a sample's step is a flat run of size = P·C.
 
-Every program owns some elements of one sample and walks over the steps with their state in registers. Steps are read
-AHEAD at a time, all loads first, so that memory is busy while the recurrence is computed.
+Every program owns some elements of one sample and loops over the steps with their state in registers. PREFETCH steps
+are loaded at a time, so that memory is busy while the recurrence is computed.
 """
 
 import triton
@@ -40,9 +40,9 @@ def norm_fire_kernel(
     STEPS: tl.constexpr,
     CHANNELS: tl.constexpr,
     RELAXED: tl.constexpr,
-    AHEAD: tl.constexpr,
+    PREFETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    EVEN: tl.constexpr,  # blocks divide size and AHEAD the steps: nothing to mask
+    EVEN: tl.constexpr,  # blocks divide size and PREFETCH the steps: nothing to mask
     PER_SAMPLE: tl.constexpr = False,  # scale and shift are [B, T, C] instead of [T, C]
     membrane_ptr=None,  # the state before the first step [B, P, C], float32; None for zeros
     membrane_imag_ptr=None,
@@ -54,7 +54,7 @@ def norm_fire_kernel(
     """A flat block of one sample; an element's channel is its index modulo CHANNELS. Absent tensors are None."""
     RESONATING: tl.constexpr = rotation_ptr is not None
     blocks = tl.cdiv(size, BLOCK)
-    # From the last sample to the first: what was written last, before this kernel and by it, is still in the cache.
+    # From the last sample to the first: the data written last, before this kernel and by it, is still in the cache.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample = (program // blocks).to(tl.int64)
     flat = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -78,13 +78,13 @@ def norm_fire_kernel(
     real = initial(membrane_ptr, owned, inside)
     imag = initial(membrane_imag_ptr, owned, inside)
     before = initial(last_spikes_ptr, owned, inside)
-    for start in range(0, STEPS, AHEAD):
+    for start in range(0, STEPS, PREFETCH):
         base = (sample * STEPS + start) * size
         xs = ()
-        for ahead in tl.static_range(AHEAD):
+        for ahead in tl.static_range(PREFETCH):
             live = EVEN | (inside & (start + ahead < STEPS))
             xs = xs + (tl.load(x_ptr + (base + ahead * size) + flat, mask=live, other=0.0),)
-        for ahead in tl.static_range(AHEAD):
+        for ahead in tl.static_range(PREFETCH):
             live = EVEN | (inside & (start + ahead < STEPS))
             x = normed(xs[ahead], scale_ptr, shift_ptr, (start + ahead) * CHANNELS + channel, live)
             spike, potential, next_real, next_imag = fire_step(

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""One step of any neuron and its gradient, for kernels that hold the neuron's state in registers.
+"""One step of any neuron and its gradient, for kernels that keep the neuron's state in registers.
 
 Everything is float32. Products that are summed are written as `fma`: left to the compiler, two kernels might round
 the same step differently, and a potential at its threshold would fire in one and not in the other.
@@ -10,7 +10,7 @@ import triton.language as tl
 
 from ripe_mambaspike.ops.neurons import CSILIF_RESET
 
-RESET = tl.constexpr(CSILIF_RESET)  # what a spike takes off the resonating neuron's state
+RESET = tl.constexpr(CSILIF_RESET)  # subtracted from the resonating neuron's state by a spike
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def fire_step(
 
 @triton.jit
 def initial(pointer, places, mask):
-    """A part of the state before the first step, float32 in the shape of `places`; zeros where there is none."""
+    """A part of the state before the first step, float32 in the shape of `places`; zeros if there is none."""
     if pointer is not None:
         state = tl.load(pointer + places, mask=mask, other=0).to(tl.float32)
     else:
@@ -50,14 +50,14 @@ def initial(pointer, places, mask):
 
 @triton.jit
 def store_final(pointer, places, state, mask):
-    """The same part after the last step, to where `initial` reads it; nothing where it is not wanted."""
+    """Store the same part after the last step in the layout `initial` reads, if requested."""
     if pointer is not None:
         tl.store(pointer + places, state, mask=mask)
 
 
 @triton.jit
 def as_stored(spike, pointer, RELAXED: tl.constexpr):
-    """Spikes in the type they are stored in; hard ones, 0.0 or 1.0, as bytes by their bits: converting them is slow."""
+    """Spikes in their stored dtype; hard ones (0.0 or 1.0) become bytes by bit operations, faster than a conversion."""
     if RELAXED:
         stored = spike.to(pointer.dtype.element_ty)
     else:
@@ -72,7 +72,7 @@ def fire_slope(spike, distance, sharpness, RELAXED: tl.constexpr):
         slope = sharpness * spike * (1.0 - spike)
     else:
         angle = 1.5707963267948966 * sharpness * distance
-        root = tl.rsqrt(1.0 + angle * angle)  # twice: cheaper than a division
+        root = tl.rsqrt(1.0 + angle * angle)  # used twice: cheaper than a division
         slope = 0.5 * sharpness * (root * root)
     return slope
 
@@ -84,9 +84,9 @@ def fire_step_gradient(
 ):  # fmt: skip
     """(grad_charged, grad_threshold, grad_real, grad_imag): back through the step that gave spike and potential.
 
-    In: the gradients of what the step gave, grad_real and grad_imag those of the state after reset. Out: the gradient
-    of the real state before firing, from which the caller has grad_x = gain·grad_charged and
-    grad_decay = real·grad_charged + imag·(grad_imag in), that of the threshold, and those of the state before the step.
+    In: the gradients of the step's outputs; grad_real and grad_imag are those of the state after reset. Out: the
+    gradient of the real state before firing, from which the caller computes grad_x = gain·grad_charged and
+    grad_decay = real·grad_charged + imag·(grad_imag in); that of the threshold, and those of the state before the step.
     """
     slope = fire_slope(spike, potential - threshold, sharpness, RELAXED)
     if RESONATING:

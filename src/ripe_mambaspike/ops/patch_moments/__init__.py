@@ -1,7 +1,7 @@
 """First and second moments of a convolution's 3×3 patches.
 
-With them the batch statistics of every bias-free branch over the same input are small matrix algebra: a branch that
-equals the kernel k [9C] has the mean k·m and the mean square kᵀ S k. `algebra.py` has what the implementations share.
+They give the batch statistics of every bias-free branch over the same input by small matrix algebra: a branch that
+equals the kernel k [9C] has the mean k·m and the mean square kᵀ S k. `algebra.py` is shared by the implementations.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def _empty(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
 
 
 def arriving(i: PatchMomentsInputs, grads: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
-    """Both gradients, zeros where there is none."""
+    """Both gradients, zeros for those that are None."""
     mean, second = (like if grad is None else grad for grad, like in zip(grads, _zeros(i), strict=True))
     return mean, second
 

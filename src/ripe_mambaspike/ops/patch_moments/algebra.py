@@ -1,4 +1,4 @@
-"""From correlations of an image to the second moment of its 3×3 patches, and the way back; stride 1.
+"""From correlations of an image to the second moment of its 3×3 patches, and its gradient; stride 1.
 
 Let R[δ] = Σ x(q) x(q+δ)ᵀ over all pixels q, zeros outside the image. Taps d, d' of a patch meet in
 
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIDES = (0, 2)  # tap indices −1 and +1, where a border is left out; 1 is the middle
+SIDES = (0, 2)  # indices of the taps −1 and +1, which miss a border; 1 is the middle
 
 
 def border(tap: int, size: int) -> int:
-    """The line that never lies under this tap of a patch: −1 (index 0) misses the last, +1 (index 2) the first."""
+    """The line that this tap of a patch never reads: −1 (index 0) misses the last, +1 (index 2) the first."""
     return size - 1 if tap == 0 else 0
 
 
@@ -53,7 +53,7 @@ def outputs(size: int, stride: int) -> int:
 
 
 def tap_places(rows: int, columns: int, stride: int) -> list[tuple[slice, slice]]:
-    """Where each of the nine taps meets the image padded by one before and two behind, over all output positions."""
+    """The slices that each of the nine taps reads from the image, padded by one before and two after."""
     return [
         (slice(y, y + rows * stride, stride), slice(x, x + columns * stride, stride))
         for y in range(3)
@@ -62,15 +62,15 @@ def tap_places(rows: int, columns: int, stride: int) -> list[tuple[slice, slice]
 
 
 def all_displacements(half: Tensor, dim: int) -> Tensor:
-    """Correlations [.., C, C] at a half of all displacements, the first of them 0, and at their opposites before it."""
+    """Correlations [.., C, C] at all displacements, from the half that starts at 0; the others are its opposites."""
     opposite = half.narrow(dim, 1, half.shape[dim] - 1).flip(dim).transpose(-1, -2)
     return torch.cat([opposite, half], dim)
 
 
 def unit_stride_gradient(x: Tensor, grad_mean: Tensor, grad_second: Tensor, positions: int) -> Tensor:
-    """The gradient of x [N, H, W, C] where every pixel has a patch: one 5×5 convolution, corrected at the borders.
+    """The gradient of x [N, H, W, C] at stride 1: one 5×5 convolution, corrected at the borders.
 
-    `positions` are all those the moments are means over; x may be a part of the images.
+    `positions` is the number of patches that the moments average over; x may be a part of the images.
     """
     _, height, width, channels = x.shape
     form = _quadratic(grad_second, positions)
@@ -102,7 +102,7 @@ def patch_gradient(grad_mean: Tensor, grad_second: Tensor, positions: int) -> tu
 def convolve_exactly(
     x: Tensor, kernel: Tensor, bias: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """x [N, H, W, C] over a kernel [D, C, h, w] → [N, H', W', D], all in x's precision (no TF32), reproducibly."""
+    """x [N, H, W, C] over a kernel [D, C, h, w] → [N, H', W', D], in x's dtype (no TF32), deterministic."""
     kernel, bias = kernel.to(x.dtype).contiguous(memory_format=torch.channels_last), bias.to(x.dtype)
     flags = False, True, True, False  # benchmark, deterministic, with cuDNN, with TF32
     out: Tensor = torch.ops.aten._convolution(

@@ -1,4 +1,4 @@
-"""Moments of 3×3 patches on a CPU, in PyTorch's own operators: its convolutions are faster than its products here."""
+"""Moments of 3×3 patches on a CPU by PyTorch's operators; convolutions are faster than matrix products here."""
 
 import torch
 import torch.nn.functional as F
@@ -18,18 +18,18 @@ from ripe_mambaspike.ops.patch_moments.algebra import (
     unit_stride_gradient,
 )
 
-MIN_HALVED_COLUMNS = 72  # columns below which a product is not worth halving
-PIXELS_TOGETHER = 1 << 14  # sums longer than this lose digits in float32
+MIN_HALVED_COLUMNS = 72  # below, a product is not worth halving
+MAX_PIXELS_PER_SUM = 1 << 14  # longer sums lose digits in float32
 
 
 def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
     x, stride = i
     images = x.flatten(0, 1).float()
     height, width = images.shape[1:3]
-    together = max(1, PIXELS_TOGETHER // (height * width))
+    images_per_part = max(1, MAX_PIXELS_PER_SUM // (height * width))
     if stride == 1:
-        return mean_patch(images, 1), _unit_stride(images, together)
-    parts = (_patches(part, stride) for part in images.split(together))
+        return mean_patch(images, 1), _unit_stride(images, images_per_part)
+    parts = (_patches(part, stride) for part in images.split(images_per_part))
     second = sum(_square(patches) for patches in parts)
     assert isinstance(second, Tensor)
     return mean_patch(images, stride), second / (len(images) * outputs(height, stride) * outputs(width, stride))
@@ -47,8 +47,8 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
     rows, columns = outputs(height, stride), outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * rows * columns)
     padded = images.new_zeros(count, height + 3, width + 3, channels)
-    together = max(1, 4 * PIXELS_TOGETHER // (height * width))
-    for part, out in zip(images.split(together), padded.split(together), strict=True):
+    images_per_part = max(1, 4 * MAX_PIXELS_PER_SUM // (height * width))
+    for part, out in zip(images.split(images_per_part), padded.split(images_per_part), strict=True):
         by_tap = convolve_exactly(part, kernel, bias, stride, (1, 1)).unflatten(-1, (9, channels))
         for tap, place in enumerate(tap_places(rows, columns, stride)):
             out[:, *place] += by_tap[..., tap, :]
@@ -56,7 +56,7 @@ def patch_moments_backward(i: PatchMomentsInputs, grads: tuple[Tensor | None, ..
 
 
 def _square(patches: Tensor) -> Tensor:
-    """patchesᵀ patches, whose lower half is not computed twice."""
+    """patchesᵀ patches, computing the symmetric half only once."""
     half = patches.shape[1] // 2
     if half < MIN_HALVED_COLUMNS:
         return patches.T @ patches
@@ -66,12 +66,12 @@ def _square(patches: Tensor) -> Tensor:
     return torch.cat((upper, lower))
 
 
-def _unit_stride(images: Tensor, together: int) -> Tensor:
-    """The mean of patch·patchᵀ by correlations."""
+def _unit_stride(images: Tensor, images_per_part: int) -> Tensor:
+    """The mean of patch·patchᵀ at stride 1, by correlations."""
     count, height, width, channels = images.shape
-    half = sum(_half_correlations(part) for part in images.split(together))
+    half = sum(_half_correlations(part) for part in images.split(images_per_part))
     assert isinstance(half, Tensor)
-    # rows below the middle one, the middle one's second half: the other 12 displacements are their transposes
+    # The other 12 displacements are transposes of these: the second half of the middle row and the rows below it.
     whole = all_displacements(half.flatten(0, 1)[2:], 0).view(5, 5, channels, channels)
     rows = [images[:, border(tap, height)] for tap in SIDES]
     columns = [images[:, :, border(tap, width)] for tap in SIDES]

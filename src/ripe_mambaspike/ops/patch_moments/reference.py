@@ -1,4 +1,4 @@
-"""Moments of 3×3 patches in plain PyTorch, every patch written out."""
+"""Moments of 3×3 patches in plain PyTorch, with every patch materialized."""
 
 import torch.nn.functional as F
 from torch import Tensor

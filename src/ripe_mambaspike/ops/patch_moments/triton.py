@@ -15,16 +15,16 @@ from ripe_mambaspike.ops.patch_moments.algebra import (
 )
 from ripe_mambaspike.ops.patch_moments.triton_kernels import collect, correlations, products
 
-FEWEST_CHANNELS = 16  # below, all nine taps fit one tile and the correlations save nothing
-LARGEST_TEMPORARY = 1 << 29  # bytes
-MOST_NUMBERS = 1 << 30  # in one convolution: cuDNN counts in 32 bits
+MIN_CHANNELS = 16  # with fewer, all nine taps fit one tile and correlations save nothing
+MAX_TEMPORARY_BYTES = 1 << 29  # bytes
+MAX_CONV_ELEMENTS = 1 << 30  # cuDNN uses 32-bit indices
 
 
 def patch_moments(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
     x, stride = i
     images = x.contiguous().flatten(0, 1)
     count, height, width, channels = images.shape
-    if stride == 1 and channels >= FEWEST_CHANNELS:
+    if stride == 1 and channels >= MIN_CHANNELS:
         second = _unit_stride(images)
     else:
         second = products(images, stride)
@@ -40,20 +40,20 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
     images = x.contiguous().flatten(0, 1)
     count, height, width, channels = images.shape
     if stride == 1 and min(height, width) < 3 and x.dtype != torch.float32:
-        # all border: what is added and taken off again outweighs what is left, so it is not rounded in between
+        # On tiny images the border terms cancel most of the sum, so nothing is rounded in between.
         return _gradient(x.float(), stride, grad_mean, grad_second).to(x.dtype)
     if stride == 1:
-        together = max(1, MOST_NUMBERS // (height * width * channels))
+        size = max(1, MAX_CONV_ELEMENTS // (height * width * channels))
         positions = count * height * width
-        parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(together)]
+        parts = [unit_stride_gradient(part, grad_mean, grad_second, positions) for part in images.split(size)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous().view(x.shape)
     if stride != 2:
         raise ValueError(f"stride: expected 1 or 2, got {stride}")
     positions = outputs(height, stride) * outputs(width, stride)
     kernel, bias = patch_gradient(grad_mean, grad_second, count * positions)
-    together = max(1, LARGEST_TEMPORARY // (9 * channels * positions * x.element_size()))
+    images_per_part = max(1, MAX_TEMPORARY_BYTES // (9 * channels * positions * x.element_size()))
     out = torch.empty_like(images)
-    for part, grads in zip(images.split(together), out.split(together), strict=True):
+    for part, grads in zip(images.split(images_per_part), out.split(images_per_part), strict=True):
         collect(convolve_exactly(part, kernel, bias, stride, (1, 1)), grads)
     return out.view(x.shape)
 
@@ -61,7 +61,7 @@ def _gradient(x: Tensor, stride: int, grad_mean: Tensor, grad_second: Tensor) ->
 def _unit_stride(images: Tensor) -> Tensor:
     """Σ patch·patchᵀ by correlations."""
     channels = images.shape[-1]
-    # the kernels hold the transposes: x(q+δ) first
+    # the kernels return the transposes: x(q+δ) first
     half = correlations(images, borders=False)[0].transpose(-1, -2)
     lines = correlations(images, borders=True).transpose(-1, -2)
     return second_moment(

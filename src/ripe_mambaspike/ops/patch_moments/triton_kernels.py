@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels for the moments of 3×3 patches, and how they are launched.
 
-All read images [N, H, W, C]. Sums over pixels are split among programs, each of which writes its own part; the parts
-are added afterwards, in a fixed order.
+All read images [N, H, W, C]. Sums over pixels are split among programs, which write partial sums; these are added
+afterwards in a fixed order.
 """
 
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from ripe_mambaspike.ops.triton_launch import Synchronous, ceil_div, next_power_of_2
 
-DISPLACEMENTS = 13  # of −2…2 rows and columns, those not before 0; the others are their opposites
+DISPLACEMENTS = 13  # those of −2…2 rows and columns from 0 on; the others are their opposites
 WINDOWS = 8  # last row, first row, last column, first column, and the four corners in the same order
 PROGRAMS = 132 * 8  # enough to fill a large GPU a few times over
-LONGEST_SUM = 1 << 14  # pixels a program adds up: longer sums lose digits
-LARGEST_PARTS = 1 << 28  # bytes of all parts together
+MAX_PIXELS_PER_SUM = 1 << 14  # longer sums lose digits
+MAX_PARTIALS_BYTES = 1 << 28
 
 
 class Tile(NamedTuple):
-    """What one program computes: wide × narrow products, `pixels` at a time."""
+    """The tile of one program: wide × narrow products, `pixels` at a time."""
 
     wide: int
     narrow: int
@@ -220,14 +220,14 @@ def collect(grads: Tensor, out: Tensor) -> None:
 
 def _tile(dtype: torch.dtype, channels: int) -> Tile:
     narrow = min(128, max(16, next_power_of_2(channels)))
-    if dtype == torch.float32:  # no matrix units: small tiles that stay in registers
+    if dtype == torch.float32:  # no tensor cores: small tiles that stay in registers
         return Tile(64, min(64, narrow), 32, 4, 2)
     return Tile(128, narrow, 64, 8 if narrow == 128 else 4, 3)
 
 
 def _split(pixels: int, programs: int, part: int, step: int) -> tuple[int, int]:
-    """How many programs share a sum over pixels, and the steps each takes; a power of two, so that few are compiled."""
-    splits = max(ceil_div(PROGRAMS, programs), pixels // LONGEST_SUM)
-    splits = max(1, min(splits, LARGEST_PARTS // (8 * part)))
+    """(programs per sum over pixels, steps of each); powers of two, so that few variants are compiled."""
+    splits = max(ceil_div(PROGRAMS, programs), pixels // MAX_PIXELS_PER_SUM)
+    splits = max(1, min(splits, MAX_PARTIALS_BYTES // (8 * part)))
     steps = next_power_of_2(max(1, pixels // (splits * step)) + 1) // 2
     return ceil_div(pixels, steps * step), steps

@@ -52,7 +52,7 @@ def pooled_rates(
     """Rates and their changes of every scale on the grid: [B, T, H_i, W_i, C_i] → [B, T, h, w, 2 ΣC_i].
 
     Channels come scale by scale, the rates of a scale before its changes; in the proxies' precision, summed in float32.
-    `keep` makes the rates leaky. `first_step`: steps that the state has seen, an int or one number a sample [B].
+    `keep` makes the rates leaky. `first_step`: steps that the state has seen, an int or one per sample [B].
     """
     if keep is not None:
         return _leaky(spikes, grad_proxies, grid, keep, initial_state, output_final_state)
@@ -73,9 +73,9 @@ def _leaky(
     initial_state: list[RateState] | None,
     output_final_state: bool,
 ) -> tuple[Tensor, list[RateState] | None]:
-    """Pooling is the operator's, which gives a step on its own back as its rate; what fades is plain PyTorch.
+    """Leaky rates: the operator pools each step on its own, and plain PyTorch averages over time.
 
-    The maps are small by then.
+    The pooled maps are small.
     """
     from ripe_mambaspike.ops.pooled_rates.reference import leaky_rates
 
@@ -85,7 +85,7 @@ def _leaky(
     parts, states = [], []
     given: list[RateState | None] = [*initial_state] if initial_state else [None] * len(spikes)
     for part, one in zip(pooled.split([2 * scale.shape[-1] for scale in spikes], -1), given, strict=True):
-        now = part.chunk(2, -1)[0]  # of a step on its own the change is the rate again
+        now = part.chunk(2, -1)[0]  # for a single step, the change equals the rate
         rates, state = leaky_rates(now if now.dtype == torch.float64 else now.float(), keep, one, dim=-1)
         parts.append(rates)
         states.append(state)
@@ -93,7 +93,7 @@ def _leaky(
 
 
 def empty_pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
-    """All outputs, to be filled."""
+    """All outputs, uninitialized."""
     like = i.grad_proxies[0]
     shape = (*i.spikes[0].shape[:2], i.rows, i.columns)
     rates = like.new_empty(*shape, 2 * sum(one.shape[-1] for one in i.spikes))

@@ -1,4 +1,4 @@
-"""How often a neuron has fired so far, and how that changes, in plain PyTorch; and the pooled operator."""
+"""Firing rates so far and their changes in plain PyTorch, and the pooled operator."""
 
 import torch
 import torch.nn.functional as F
@@ -41,13 +41,13 @@ def pool_to_grid(x: Tensor, grid: tuple[int, int]) -> Tensor:
     height, width = x.shape[-2:]
     if torch.compiler.is_exporting():
         return x if (height is grid[0] and width is grid[1]) else _pool_by_products(x, grid)
-    if height % grid[0] == 0 and width % grid[1] == 0:  # the same cells, by the faster of two functions
+    if height % grid[0] == 0 and width % grid[1] == 0:  # the same cells by a faster function
         return F.avg_pool2d(x, (height // grid[0], width // grid[1]))
     return F.adaptive_avg_pool2d(x, grid)
 
 
 def _pool_by_products(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The same for sizes that are symbols: two products with matrices of zeros and ones, exact for spikes."""
+    """The same for symbolic sizes: two products with matrices of zeros and ones, exact for spikes."""
     images, channels, height, width = x.shape
     rows, tall = _cells(height, grid[0], x)
     columns, wide = _cells(width, grid[1], x)
@@ -58,7 +58,7 @@ def _pool_by_products(x: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def _cells(size: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of `size` places belong to each of `count` cells [count, size], and how many [count]."""
+    """Which of `size` pixels belong to each of `count` cells [count, size], and how many [count]."""
     cell = torch.arange(count, device=like.device)
     start = torch.div(cell * size, count, rounding_mode="trunc")
     stop = torch.div((cell + 1) * size + (count - 1), count, rounding_mode="trunc")
@@ -81,7 +81,7 @@ def cumulative_rates(
     first = first.to(counts.dtype).reshape(-1, 1, *trailing)
     if initial_state is not None:
         counts = counts + initial_state.unsqueeze(1)
-        before = initial_state.unsqueeze(1) / first.clamp(min=1)  # a count of zeros where nothing came before
+        before = initial_state.unsqueeze(1) / first.clamp(min=1)  # zeros if no step came before
     time = first + torch.arange(1, steps + 1, device=spikes.device, dtype=counts.dtype).reshape(-1, *trailing)
     rate = counts / time
     change = rate - torch.cat((before, rate[:, :-1]), 1)
@@ -93,8 +93,8 @@ def leaky_rates(
 ) -> tuple[Tensor, RateState]:
     """`r_t = Σ_k keep^(t−k) s_k / Σ_k keep^(t−k)` and `δ_t = r_t − r_{t−1}`, stacked in `dim`: [B, T, C, ...] → 2C.
 
-    The mean of all steps so far, older ones counting less. The weights always sum to one, so nothing is underrated at
-    the start; keep = 1 is `cumulative_rates`. Step by step, so that pieces equal the whole to the bit.
+    The weighted mean of all steps so far, older ones counting less. The weights always sum to one, so the first rates
+    are not biased; keep = 1 is `cumulative_rates`. Step by step, so that pieces are bit-identical to the whole.
     """
     wide = at_least_float32(spikes)
     if initial_state is None or initial_state.weight is None:
@@ -102,7 +102,7 @@ def leaky_rates(
     else:
         total, weight = initial_state.count, initial_state.weight
     trailing = [1] * (total.ndim - 1)
-    rate = total / weight.to(total.dtype).clamp(min=1).reshape(-1, *trailing)  # after a step the weight is 1 or more
+    rate = total / weight.to(total.dtype).clamp(min=1).reshape(-1, *trailing)  # the weight is at least 1 after a step
     rates, changes = [], []
     for now in wide.unbind(1):
         before = rate
@@ -115,7 +115,7 @@ def leaky_rates(
 
 
 def windowed_rate(spikes: Tensor, window: int) -> Tensor:
-    """The baseline's rate: mean over the last `window` steps, or over those there are. [B, T, ...] → same."""
+    """The baseline's rate: mean over the last `window` steps, or all if there are fewer. [B, T, ...] → same."""
     counts = at_least_float32(spikes).cumsum(1)
     older = torch.cat((torch.zeros_like(counts[:, :window]), counts[:, :-window]), 1)[:, : counts.shape[1]]
     length = torch.arange(1, spikes.shape[1] + 1, device=spikes.device, dtype=counts.dtype).clamp(max=window)

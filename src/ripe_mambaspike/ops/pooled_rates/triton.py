@@ -2,7 +2,7 @@
 """Pooled cumulative rates on a GPU: one pass over the spikes of a scale, one over the gradient.
 
 Along an axis of `size` pixels, cell i of `cells` covers the pixels ⌊i·size/cells⌋ … ⌈(i+1)·size/cells⌉ − 1; the cells
-that cover a pixel follow from the same formula with the roles exchanged.
+that cover a pixel follow from the same formula with pixels and cells swapped.
 """
 
 import torch
@@ -14,7 +14,7 @@ from ripe_mambaspike.ops.norm_fire.triton_step import initial, store_final
 from ripe_mambaspike.ops.pooled_rates import PooledRatesBackwardInputs, PooledRatesInputs, empty_pooled_rates
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
-TILE = 512  # numbers a program holds at once
+TILE = 512  # elements per program
 POOL_WARPS = 2
 
 
@@ -33,19 +33,19 @@ def pool_kernel(
     spikes_ptr, out_ptr,
     STEPS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, OFFSET: tl.constexpr, ALL: tl.constexpr, SPAN: tl.constexpr, COVERED: tl.constexpr,
-    CELLS: tl.constexpr, TOGETHER: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
+    CELLS: tl.constexpr, PIXELS_PER_READ: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
     count_ptr=None, first_step_ptr=None, final_ptr=None,
 ):  # fmt: skip
     """A block of one sample's cells and channels over all steps.
 
     spikes [B, T, H, W, C], or with PACKED = 4 [B, T, H, W, C / 4] of four bytes each; out [B, T, rows, columns, ALL],
     where this scale's channels begin at OFFSET. SPAN: columns of the widest cell, COVERED: pixels of the largest,
-    TOGETHER: pixels read at once. EVEN: all cells are alike, and what is taken together divides all there is.
-    State: count [B, rows, columns, C] float32, the spikes before first_step [B] averaged over the cells, and where to
-    write the count after the last step; None where there is none.
+    PIXELS_PER_READ: pixels read at once. EVEN: all cells have the same size and no masks are needed.
+    State: count [B, rows, columns, C] float32, the spikes before first_step [B] averaged over the cells, and the output
+    for the count after the last step; each may be None.
 
-    Four bytes are summed as one integer, four channels by an instruction; no cell has enough pixels for a carry.
-    Built without fused products, so that a rate that stays the same has a change of exactly zero.
+    Four bytes are summed as one integer, four channels per instruction; no cell has enough pixels for a carry.
+    Compiled without fused multiply-adds, so that an unchanged rate has a change of exactly zero.
     """
     sample = tl.program_id(2).to(tl.int64)
     cell = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
@@ -70,9 +70,9 @@ def pool_kernel(
         moment = sample * STEPS + step
         image = spikes_ptr + moment * (HEIGHT * WIDTH * (CHANNELS // PACKED)) + corner
         found = tl.zeros([CELLS, BLOCK // PACKED], tl.int32 if PACKED > 1 else tl.float32)
-        for part in range((COVERED + TOGETHER - 1) // TOGETHER):
-            for inner in tl.static_range(TOGETHER):
-                within = part * TOGETHER + inner
+        for part in range((COVERED + PIXELS_PER_READ - 1) // PIXELS_PER_READ):
+            for inner in tl.static_range(PIXELS_PER_READ):
+                within = part * PIXELS_PER_READ + inner
                 down, across = within // SPAN, within % SPAN
                 inside = read & (EVEN | ((top + down < bottom) & (left + across < end))[:, None])
                 here = tl.load(image + (down * WIDTH + across) * (CHANNELS // PACKED), mask=inside, other=0)
@@ -123,7 +123,7 @@ def spread_kernel(
                 area = (tall * wide).to(tl.float32)[:, None]
                 rates += tl.load(grad_ptr + place, mask=given, other=0.0).to(tl.float32) / area
                 changes += tl.load(grad_ptr + place + CHANNELS, mask=given, other=0.0).to(tl.float32) / area
-        # the rate at this step counts itself and its change, and is taken off the next change
+        # the rate at this step enters the output, its own change, and (negatively) the next change
         total += (rates + changes - after) / (step + 1)
         after = changes
         place = (moment * (HEIGHT * WIDTH) + pixel)[:, None] * CHANNELS + channel[None, :]
@@ -160,7 +160,7 @@ def pooled_rates(i: PooledRatesInputs) -> tuple[Tensor, list[Tensor]]:
 
 
 def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
-    """The gradient [B, T, rows, columns, 2 ΣC_i] spread over the spikes of every scale, in its precision."""
+    """The gradient [B, T, rows, columns, 2 ΣC_i] distributed to the spikes of every scale, in its dtype."""
     grad = i.grad.contiguous()
     samples, steps, rows, columns, every = grad.shape
     out, offset = [], 0
@@ -179,5 +179,5 @@ def pooled_rates_backward(i: PooledRatesBackwardInputs) -> list[Tensor]:
 
 
 def most_covered(size: int, cells: int) -> int:
-    """The most of `size` pixels that one of the cells covers."""
+    """The largest number of the `size` pixels that one cell covers."""
     return max(-(-(index + 1) * size // cells) - index * size // cells for index in range(cells))

@@ -1,4 +1,4 @@
-"""LayerNorm of short rows. PyTorch's own gives each row a block of threads, which tokens of 32 numbers leave idle."""
+"""LayerNorm of short rows. PyTorch's own uses a block of threads per row, mostly idle for tokens of width 32."""
 
 from typing import NamedTuple
 

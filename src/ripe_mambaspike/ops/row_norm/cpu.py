@@ -1,4 +1,4 @@
-"""LayerNorm of rows on a CPU: PyTorch's own is right for it."""
+"""LayerNorm of rows on a CPU, by PyTorch's own operator."""
 
 import torch
 import torch.nn.functional as F

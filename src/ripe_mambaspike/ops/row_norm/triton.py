@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""LayerNorm of short rows: a program takes many rows whole."""
+"""LayerNorm of short rows: a program processes many whole rows."""
 
 import torch
 import triton
@@ -9,13 +9,13 @@ from torch import Tensor
 from ripe_mambaspike.ops.row_norm import EPSILON, RowNormInputs
 from ripe_mambaspike.ops.triton_launch import ceil_div, next_power_of_2
 
-TILE = 2048  # numbers a program holds at a time
-MOST_PROGRAMS = 1024  # of the backward pass: each leaves a row of partial sums
+TILE = 2048  # elements per program
+MAX_PROGRAMS = 1024  # of the backward pass: each writes a row of partial sums
 
 
 @triton.jit
 def normalize(x, COLUMNS: tl.constexpr, epsilon, inside):
-    """(rows of x less their mean over their spread, one over that spread), zero where not inside."""
+    """(normalized rows of x, reciprocal standard deviations), zero where masked."""
     mean = tl.sum(x, 1) / COLUMNS
     centered = tl.where(inside, x - mean[:, None], 0.0)
     spread = 1.0 / tl.sqrt(tl.sum(centered * centered, 1) / COLUMNS + epsilon)
@@ -89,7 +89,7 @@ def row_norm(i: RowNormInputs) -> Tensor:
 def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
     x, weight = i.x, i.weight
     rows, columns, width, tile = _sizes(x)
-    per_program = ceil_div(ceil_div(rows, MOST_PROGRAMS), tile) * tile
+    per_program = ceil_div(ceil_div(rows, MAX_PROGRAMS), tile) * tile
     programs = ceil_div(rows, per_program)
     grad_x = torch.empty_like(x)
     partials = weight.new_empty((programs, 2, columns))
@@ -110,7 +110,7 @@ def row_norm_backward(i: RowNormInputs, grads: tuple[Tensor, ...]) -> tuple[Tens
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int, int]:
-    """(rows, columns, columns padded to a power of two, rows a program takes at a time)."""
+    """(rows, columns, columns padded to a power of two, rows per tile)."""
     columns = x.shape[-1]
     width = next_power_of_2(columns)
     return x.numel() // columns, columns, width, max(1, TILE // width)

@@ -2,9 +2,9 @@
 
     out_t = W_now * s_t − W_before * s_{t−1} + b
 
-A spike is 0 or 1, so no product is needed: each spike adds a row of weights to every output it reaches. The time goes
-with the number of spikes, the result is the dense convolution's to rounding, and the additions are counted as made.
-Weights of float64 are added up in float64, int8 ones in int32 (and then the result is exact), all others in float32.
+A spike is 0 or 1, so no product is needed: each spike adds a row of weights to every output it reaches. The time is
+proportional to the number of spikes, the result equals the dense convolution up to rounding, and the additions are
+counted. float64 weights are summed in float64, int8 ones in int32 (then the result is exact), all others in float32.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.backend import backend, implementation
 
-SUMS = {torch.float64: torch.float64, torch.int8: torch.int32}  # by the weights' precision; float32 for any other
+SUMS = {torch.float64: torch.float64, torch.int8: torch.int32}  # by the weights' dtype; float32 for any other
 
 
 class AccumulateConvInputs(NamedTuple):
@@ -25,7 +25,7 @@ class AccumulateConvInputs(NamedTuple):
     bias: Tensor | None  # [C]
     stride: int = 1  # or 2
     initial_state: Tensor | None = None  # the spikes of the step before the first [B, H, W, Cin]
-    table: Tensor | None = None  # `arranged_weights(weight_now, weight_before)`, for those who call often
+    table: Tensor | None = None  # `arranged_weights(weight_now, weight_before)`, to reuse between calls
 
 
 def accumulate_conv(
@@ -50,7 +50,7 @@ def accumulate_conv(
 
 
 def arranged_weights(weight_now: Tensor, weight_before: Tensor | None) -> Tensor | None:
-    """The weights as the C++ operator reads them; None where it is not used."""
+    """The weights as the C++ operator reads them; None if it is not used."""
     if backend(weight_now, torch.float32) != "native":
         return None
     table: Tensor = implementation("native", __name__, "arranged")(weight_now, weight_before)
@@ -66,11 +66,11 @@ def _check(i: AccumulateConvInputs) -> None:
         if weight is not None:
             _expect(weight.shape == wanted and weight.dtype == now.dtype, name, f"{now.dtype} {list(wanted)}", weight)
     if i.weight_before is not None and now.dtype == torch.int8:
-        _expect(not i.weight_before.eq(-128).any(), "weight_before", "−127 to 127", "−128, whose negative is no byte")
+        _expect(not i.weight_before.eq(-128).any(), "weight_before", "−127 to 127", "−128, which has no negative")
     if i.bias is not None:
         _expect(i.bias.shape == now.shape[:1], "bias", f"[{now.shape[0]}]", i.bias)
         whole = now.dtype != torch.int8 or not i.bias.is_floating_point()
-        _expect(whole, "bias", "whole numbers with weights of bytes", i.bias)
+        _expect(whole, "bias", "integers with int8 weights", i.bias)
     if i.initial_state is not None:
         shape = (spikes.shape[0], *spikes.shape[2:])
         right = i.initial_state.dtype == torch.uint8 and i.initial_state.shape == shape

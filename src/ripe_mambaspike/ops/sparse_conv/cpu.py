@@ -7,7 +7,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.cpp.call import call, dense
 from ripe_mambaspike.ops.sparse_conv import SUMS, AccumulateConvInputs, refuse_other_bytes
 
-VECTOR = 64  # bytes of sums
+VECTOR = 64  # bytes
 MAX_VECTORS = 8  # vectors of output channels summed together
 OPERATORS = {
     torch.float32: "accumulate_conv",
@@ -36,8 +36,8 @@ def accumulate_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
 def arranged(weight_now: Tensor, weight_before: Tensor | None) -> Tensor:
     """The table of weight rows [blocks, 6 or 3, 3, Cin, block]: by row of taps (now, then before), tap, input channel.
 
-    The kernel for the step before is subtracted, so its sign is turned. A block is a part of the output channels, a
-    whole number of vectors; zeros fill up the last one.
+    The kernel for the previous step is subtracted, so it is stored negated. A block is a part of the output channels,
+    a multiple of the vector size; the last one is padded with zeros.
     """
     kept = weight_now.dtype if weight_now.dtype in SUMS else torch.float32
     lanes = VECTOR // SUMS.get(weight_now.dtype, torch.float32).itemsize

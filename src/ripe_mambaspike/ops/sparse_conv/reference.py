@@ -7,7 +7,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.sparse_conv import SUMS, AccumulateConvInputs, refuse_other_bytes
 from ripe_mambaspike.ops.tdm import shift
 
-PIECE = 2**16  # spikes whose weights are looked up together
+SPIKES_PER_LOOKUP = 2**16
 
 
 def accumulate_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
@@ -19,10 +19,10 @@ def accumulate_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
     additions = 0
     for seen, weight in _kernels(i, dtype):
         taps = weight.permute(2, 3, 1, 0)  # [3, 3, Cin, C]
-        for piece in seen.flatten(0, 1).nonzero().split(PIECE):
+        for piece in seen.flatten(0, 1).nonzero().split(SPIKES_PER_LOOKUP):
             image, row, column, channel = piece.unbind(1)
             for tap in range(9):
-                down, across = row + 1 - tap // 3, column + 1 - tap % 3  # in input positions, of the output's middle
+                down, across = row + 1 - tap // 3, column + 1 - tap % 3  # input position of the output's center
                 inside = (down >= 0) & (across >= 0) & (down < rows * i.stride) & (across < columns * i.stride)
                 reached = (inside & (down % i.stride == 0) & (across % i.stride == 0)).nonzero().squeeze(1)
                 place = ((image * rows + down // i.stride) * columns + across // i.stride)[reached]
@@ -35,7 +35,7 @@ def accumulate_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
 def dense_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
     """The same by dense convolutions."""
     dtype = SUMS.get(i.weight_now.dtype, torch.float32)
-    within = torch.float64 if dtype == torch.int32 else dtype  # products of whole numbers are exact there
+    within = torch.float64 if dtype == torch.int32 else dtype  # products of integers are exact in float64
     out, additions = i.spikes.new_zeros((), dtype=within), 0
     for seen, weight in _kernels(i, within):
         images = seen.flatten(0, 1).movedim(-1, 1)
@@ -48,7 +48,7 @@ def dense_conv(i: AccumulateConvInputs) -> tuple[Tensor, int]:
 
 
 def _kernels(i: AccumulateConvInputs, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """What each kernel reads, and its weights; those for the step before are subtracted."""
+    """The input of each kernel and its weights; those for the previous step are negated."""
     for given in (i.spikes, i.initial_state):
         if given is not None and given.numel() and given.max() > 1:
             refuse_other_bytes()

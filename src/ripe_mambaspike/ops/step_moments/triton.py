@@ -11,7 +11,7 @@ from ripe_mambaspike.ops.step_moments.triton_kernels import (
 )
 from ripe_mambaspike.ops.triton_launch import BUSY_PROGRAMS, ceil_div, contiguous, flat_block, next_power_of_2, tile_of
 
-MAX_SPLITS = 256  # of a step's rows: what one program joins at once
+MAX_SPLITS = 256  # of a step's rows; one program joins them
 
 
 def step_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:

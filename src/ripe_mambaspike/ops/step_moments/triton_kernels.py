@@ -19,7 +19,7 @@ def step_moments_kernel(
 ):
     """Mean and centred sum of squares of one step over one split of its rows (B·P), to partials [split, T, 2, C].
 
-    Every lane follows its own running mean (Welford), which subtracts before it squares; the lanes are joined once.
+    Every lane keeps its own running mean (Welford), which subtracts before squaring; the lanes are joined once.
     """
     column_blocks = tl.cdiv(CHANNELS, COLUMNS)
     channel = (tl.program_id(0) % column_blocks) * COLUMNS + tl.arange(0, COLUMNS)

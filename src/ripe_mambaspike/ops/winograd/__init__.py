@@ -1,7 +1,7 @@
-"""A 3×3 convolution of stride 1 with 3 products for an output instead of 9, for inference in float32.
+"""A 3×3 convolution of stride 1 with 3 products per output instead of 9, for inference in float32.
 
-Winograd's F(2×4, 3×3). It rounds 1.2 to 1.6 times as much as PyTorch's own does at the network's sizes, by measurement.
-A number's sum has one order, however many images there are and whichever thread computes it. C++ alone computes these.
+Winograd's F(2×4, 3×3). Its rounding error is 1.2 to 1.6 times that of PyTorch's convolution at the network's sizes, as
+measured. The order of summation does not depend on the batch or the threads. Only C++ implements these.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor
 from ripe_mambaspike.ops.backend import backend
 from ripe_mambaspike.ops.operator import Operator
 
-LANES = 16  # channels come in whole numbers of these
+LANES = 16  # channels must be a multiple
 
 
 class WinogradWeightsInputs(NamedTuple):
@@ -27,7 +27,7 @@ class WinogradConvInputs(NamedTuple):
 
 
 def winograd_weights(kernel: Tensor) -> Tensor | None:
-    """The kernel [C, C_in, 3, 3] as `winograd_conv` reads it [24, C·C_in]; None where that cannot be used."""
+    """The kernel [C, C_in, 3, 3] as `winograd_conv` reads it [24, C·C_in]; None if that cannot be used."""
     outputs, inputs = kernel.shape[:2]
     whole = outputs % LANES == 0 and inputs % LANES == 0
     if torch.is_grad_enabled() or not whole or kernel.dtype != torch.float32 or backend(kernel) != "native":

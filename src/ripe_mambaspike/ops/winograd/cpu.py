@@ -1,4 +1,4 @@
-"""The 3×3 convolution of few products in C++."""
+"""Winograd's 3×3 convolution in C++."""
 
 import torch
 from torch import Tensor

@@ -211,7 +211,7 @@ def _saturation() -> list[Claim]:
     ]
 
 
-class _Largest(TorchDispatchMode):
+class _LargestTensorMode(TorchDispatchMode):
     """Notes the most elements of any tensor made under it."""
 
     elements = 0
@@ -241,7 +241,7 @@ def _complexity() -> list[Claim]:
     base = _attention_flops(256, 32)
     ratio = _softmax_flops(256, 128) / _attention_flops(256, 128)
     longer, wider = _attention_flops(512, 32) / base, _attention_flops(256, 64) / base
-    with _Largest() as seen:
+    with _LargestTensorMode() as seen:
         convex_attention(*(torch.zeros(1, 1, 32, 1024) for _ in range(3)))
     products = [n * c * c for n, c in ((4096, 32), (1024, 64), (256, 128))]
     table = ClaimSource("attention", "Table 16 (DS-MPA cost, isolated)")

@@ -19,7 +19,7 @@ from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
 
 TABLE = ClaimSource("compute", "Table 20 (compute cost)")
 SWEEP = ClaimSource("compute", "Table 14 (time bins)")
-KEPT = 64  # tokens a step that the paper's T, width and resolution rows were counted with
+KEPT_TOKENS = 64  # tokens a step that the paper's T, width and resolution rows were counted with
 
 WIDE = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
 WIDEST = {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}
@@ -104,7 +104,7 @@ def _pruned(paper: str, overrides: dict[str, Any]) -> str:
             f"{_odd_dropped():.4f} G; here it is kept and averaged on its own."
         )
     height, width = config(**overrides).grids(*config(**overrides).in_size)[-1]
-    kept = as_counted(config(**overrides, num_tokens=min(KEPT, height * width)))
+    kept = as_counted(config(**overrides, num_tokens=min(KEPT_TOKENS, height * width)))
     if not rounds_to(kept, paper):
         return f"All tokens are said to be scanned; with 64 a step it would be {kept:.4f} G, which does not fit either."
     return f"All tokens are said to be scanned, but the row was counted with 64 a step, which gives {kept:.4f} G."
