@@ -109,10 +109,10 @@ class TrainBatches:
         first_classes: bool = False,
     ) -> None:
         count = len(clips)
-        order, together = epoch_order(count, seed, epoch), batch_size * world
+        order, global_batch = epoch_order(count, seed, epoch), batch_size * world
         if first_classes:
             order = np.resize(clips.first, count)[order]
-        batches = [order[start : start + together] for start in range(first * together, count, together)]
+        batches = [order[start : start + global_batch] for start in range(first * global_batch, count, global_batch)]
         self.clips, self.device, self.world, self.first = clips, device, world, first
         self.totals = [len(batch) for batch in batches]
         self.plan = [batch[share_of(len(batch), rank, world)] for batch in batches]
