@@ -77,7 +77,7 @@ def test_the_command_says_it_in_one_line(monkeypatch, capsys, error):
     monkeypatch.setattr(RipeMambaSpike, "_run", failing)
     monkeypatch.setattr("ripe_mambaspike.models.ripe.run_fused", failing)
     monkeypatch.setitem(machine.SIDES, "cpu", (64,))
-    monkeypatch.setitem(machine.COPIED, "cpu", 1 << 16)
+    monkeypatch.setitem(machine.COPY_BYTES, "cpu", 1 << 16)
     assert main(list(SMALL)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -33,7 +33,7 @@ def small_machine(monkeypatch):
     """No kernels, so that both paths are one, and rates measured at sizes that take no time."""
     choose(monkeypatch, "off")
     monkeypatch.setitem(machine.SIDES, "cpu", (64,))
-    monkeypatch.setitem(machine.COPIED, "cpu", 1 << 16)
+    monkeypatch.setitem(machine.COPY_BYTES, "cpu", 1 << 16)
 
 
 @pytest.fixture

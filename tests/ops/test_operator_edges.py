@@ -372,9 +372,8 @@ def test_patches_in_several_splits_and_blocks(monkeypatch, stride, channels):
     from ripe_mambaspike.ops.patch_moments import triton
 
     monkeypatch.setattr("ripe_mambaspike.ops.patch_moments.triton_kernels.PROGRAMS", 4)
-    for name, value in (("TEMPORARY", 9 * channels * 12 * 4 * 2), ("NUMBERS", 2 * channels * 6 * 7)):
-        (constant,) = [one for one in dir(triton) if one.endswith(f"_{name}")]
-        monkeypatch.setattr(triton, constant, value)
+    monkeypatch.setattr(triton, "MAX_TEMPORARY_BYTES", 9 * channels * 12 * 4 * 2)
+    monkeypatch.setattr(triton, "MAX_CONV_ELEMENTS", 2 * channels * 6 * 7)
     check("patch_moments", case.patch_moments_inputs(stride, 3, 1, 6, 7, channels), IN_TRITON)
 
 

@@ -77,7 +77,7 @@ def test_samples_in_turn_when_scratch_is_short(monkeypatch, chunks_of):
 
 def test_convolution_gradients_over_segments(chunks_of, monkeypatch):
     monkeypatch.setattr(triton_conv, "SEGMENT", 8)
-    monkeypatch.setattr(triton_conv, "ELEMENTS", 64)  # tiles of four tokens
+    monkeypatch.setattr(triton_conv, "TILE_ELEMENTS", 64)  # tiles of four tokens
     check("mamba_inner", mamba_inputs(1, 19, 2, 6), RUN)
 
 

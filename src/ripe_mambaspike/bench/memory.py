@@ -11,6 +11,7 @@ import torch
 
 from ripe_mambaspike.data.clip_cache import free_memory
 from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.models.cuda_graphs import no_recording
 from ripe_mambaspike.models.memory import is_memory_error, readable_bytes
 
 MEBIBYTE = 1 << 20
@@ -29,6 +30,11 @@ class Memory(NamedTuple):
 
 def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
     """Memory of one call that is not the first; what other jobs have left allocated is not counted."""
+    with no_recording():  # a recorded pass holds its memory between calls
+        return _measure_memory(job, device, held)
+
+
+def _measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
     job()  # the first call leaves workspaces behind, and what an optimizer remembers
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.models.base import Model, Output, require_unmodified
 from ripe_mambaspike.models.config import RipeConfig
-from ripe_mambaspike.models.cuda_graphs import record
+from ripe_mambaspike.models.cuda_graphs import no_recording, record
 from ripe_mambaspike.models.fused import kernels_cover, plan_network, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
@@ -35,7 +35,8 @@ class Captured:
         self._want_rates = want_rates
         self._graph: torch.cuda.CUDAGraph | None = None
         with torch.inference_mode(), evaluation(model), self._precision(), explain_model_memory(model, example):
-            model(example)  # raises if the input does not fit
+            with no_recording():
+                model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan_network(model, example) if covered else None
         if example.is_cuda:  # a pass that cannot be recorded is run as it is

@@ -7,7 +7,9 @@ same bits. RIPE_CUDA_GRAPHS=off turns that off.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +25,18 @@ MAX_GRAPHS = 4  # that one network keeps; each holds the memory of a pass
 MAX_ELEMENTS = 8 * 16 * 2 * 128 * 128  # of an input; the kernels of a larger one take longer than their launches
 
 T = TypeVar("T")
+
+_recording: ContextVar[bool] = ContextVar("recording", default=True)
+
+
+@contextmanager
+def no_recording() -> Iterator[None]:
+    """Inside, `model(x)` launches its kernels one by one: for who records the pass, or measures its memory."""
+    token = _recording.set(False)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
 
 
 def record(compute: Callable[[], T], warm_ups: int = WARM_UPS) -> tuple[torch.cuda.CUDAGraph | None, T]:
@@ -100,7 +114,7 @@ def _usable(x: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return False
-    return os.environ.get("RIPE_CUDA_GRAPHS", "auto") != "off"
+    return _recording.get() and os.environ.get("RIPE_CUDA_GRAPHS", "auto") != "off"
 
 
 def _settings() -> tuple[Any, ...]:
