@@ -1,4 +1,4 @@
-"""Recordings of event cameras: read, written, looked at, binned.
+"""Recordings of event cameras: reading, writing, viewing and binning.
 
 Events are structured arrays with the fields `x`, `y` (pixels, the origin at the top left), `t` (µs) and `p`
 (1 brighter, 0 darker), in the order of the file.

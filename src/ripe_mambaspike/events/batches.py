@@ -1,4 +1,4 @@
-"""Binning a batch of recordings on a device; the same counts as one by one, to the last event."""
+"""Bin a batch of recordings on a device. The counts are exactly those of binning each recording on its own."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ def bin_batch(
     if where.type == "cpu":
         each = (bin_events(recording, steps, by=by, grid=(height, width), binary=binary) for recording in recordings)
         return torch.stack(list(each))
-    if by == "count":  # who comes when must be known before they are numbered
+    if by == "count":  # the order must be known before events are numbered
         recordings = [recording.ordered() for recording in recordings]
     if not all(map(len, recordings)):
         raise InputError.expected("events", "at least one in each recording", "none")
@@ -61,7 +61,7 @@ def _count(recordings: Sequence[Recording], steps: int, by: BinBy, grid: tuple[i
     columns, rows = on_device[1][index], on_device[2][index]
     if bool(((x >= columns) | (y >= rows) | (p > 1)).any()):
         for recording in recordings:
-            check_inside(recording)  # says which, and why
+            check_inside(recording)  # raises an error that names the recording and the reason
     if by == "time":
         first = torch.full((batch,), torch.iinfo(torch.int64).max, device=device).scatter_reduce(0, index, time, "amin")
         last = torch.full((batch,), torch.iinfo(torch.int64).min, device=device).scatter_reduce(0, index, time, "amax")
@@ -73,13 +73,13 @@ def _count(recordings: Sequence[Recording], steps: int, by: BinBy, grid: tuple[i
         step = ((number + 1) * steps - 1) // on_device[0][index]
     cell = (((index * steps + step) * 2 + p) * height + _cell(y, rows, height)) * width + _cell(x, columns, width)
     counts = torch.zeros(batch * steps * 2 * height * width, device=device)
-    # Whole numbers below 2²⁴ add up to the same float in any order.
+    # Integers below 2²⁴ sum to the same float32 in any order.
     counts.scatter_add_(0, cell, torch.ones((), device=device).expand(total))
     return counts.view(batch, steps, 2, height, width)
 
 
 def _upload(recordings: Sequence[Recording], total: int, device: Any) -> "Tensor":
-    """The events' bytes [n, 13] on the device: taking them apart is cheaper there."""
+    """The events' bytes [n, 13] on the device, where splitting them into fields is cheaper."""
     import torch
 
     buffer = torch.empty(total * EVENT.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -95,5 +95,5 @@ def _upload(recordings: Sequence[Recording], total: int, device: Any) -> "Tensor
 
 
 def _cell(pixel: "Tensor", pixels: "Tensor", cells: int) -> "Tensor":
-    """The cell that holds each pixel's centre."""
+    """The grid cell that contains each pixel's centre."""
     return (2 * pixel + 1) * cells // (2 * pixels)

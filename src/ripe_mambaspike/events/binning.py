@@ -1,10 +1,10 @@
 """Events → counts for the network, (T, 2, H, W). Every event is counted once; none is lost at an end or a border.
 
-Steps are half-open. *By time*: T equal parts of [first, last + 1 µs), so that the last event is inside. *By count*: T
-parts of as equal a number of events as there can be. *By window*: parts of a fixed length from the first event on.
+Steps are half-open. *By time*: T equal parts of [first, last + 1 µs), so that the last event is included. *By count*: T
+parts with numbers of events as equal as possible. *By window*: parts of a fixed length, starting at the first event.
 
-A grid smaller than the sensor takes each pixel to the cell that holds its centre, which gives every cell its share of
-pixels, to one row or column; `spread` divides an event between the cells its pixel overlaps, by area.
+A grid smaller than the sensor maps each pixel to the cell that contains its centre, so cells differ by at most one row
+or column of pixels. `spread` instead divides an event between the cells that its pixel overlaps, by area.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BinBy = Literal["time", "count", "window"]
-CHUNK_EVENTS = 1 << 15  # events at a time: indices stay in the cache
+CHUNK_EVENTS = 1 << 15  # events counted at a time, so that indices stay in the CPU cache
 MAX_STEPS = 1 << 20
 
 
@@ -41,7 +41,7 @@ def bin_events(
     """Counts [T, 2, H, W], float32; polarity 0 (OFF) first.
 
     `grid` is one side or (height, width), the sensor's own by default. `start_us` and `stop_us` give the span to divide
-    by time, where it is not from the first event to the last. `binary` keeps whether there was an event.
+    by time, by default from the first event to the last. `binary` stores 1 for any number of events.
     """
     import torch
 
@@ -64,7 +64,7 @@ def step_bounds(
     start_us: int | None,
     stop_us: int | None,
 ) -> list[int]:
-    """Where in the ordered events each step begins, and where the last one ends: T + 1 numbers."""
+    """Index of each step's first event in the ordered events, and the end of the last step: T + 1 numbers."""
     count = len(recording)
     if by not in ("time", "count", "window"):
         raise InputError.expected("by", "'time', 'count' or 'window'", repr(by))
@@ -150,20 +150,20 @@ def _count(recording: Recording, bounds: list[int], cells: tuple[int, int]) -> N
 
 
 def _cells(pixels: int, cells: int) -> NDArray[np.int64]:
-    """The cell that holds each pixel's centre [pixels]."""
+    """The grid cell that contains each pixel's centre [pixels]."""
     return (2 * np.arange(pixels) + 1) * cells // (2 * pixels)
 
 
 def _overlaps(pixels: int, cells: int) -> NDArray[np.float32]:
-    """Which share of each pixel lies in each cell [cells, pixels]; every column adds up to one."""
-    pixel = np.arange(pixels) * cells  # in units in which both have whole sides
+    """The share of each pixel that lies in each cell [cells, pixels]; every column sums to 1."""
+    pixel = np.arange(pixels) * cells  # in units in which both grids have integer sides
     cell = np.arange(cells)[:, None] * pixels
     shared = np.minimum(pixel + cells, cell + pixels) - np.maximum(pixel, cell)
     return (np.maximum(shared, 0) / cells).astype(np.float32)
 
 
 def as_recording(recording: Recording | Events, sensor_size: tuple[int, int] | None) -> Recording:
-    """A recording whose events are all on its sensor."""
+    """The events as a Recording, after checking that all of them lie on its sensor."""
     if not isinstance(recording, Recording):
         if sensor_size is None:
             raise InputError.expected("sensor_size", "a width and a height with plain events", sensor_size)

@@ -1,4 +1,4 @@
-"""Columns of any kind of numbers → events: names, units and signs as different authors write them."""
+"""Columns of numbers → events. Handles the column names, time units and polarity signs that are in common use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ripe_mambaspike.events.recording import EVENT, Events
 from ripe_mambaspike.events.source import MAX_TIME, TIME_UNITS, EventSource
 
 MAX_COORDINATE = 65535
-ORDER_ROWS = 4096  # rows by which the order of unnamed columns is found
+ORDER_ROWS = 4096  # rows used to guess the order of unnamed columns
 OFF_ANY_SENSOR = "had a coordinate below 0 or above 65535"
 NAMES = {
     "x": ("x", "xs", "x_pos", "x_position", "col", "column"),
@@ -23,7 +23,7 @@ NAMES = {
 
 
 def find_columns(names: Sequence[str]) -> dict[str, str] | None:
-    """Which of the names are x, y, t and p; None when one is missing."""
+    """Map x, y, t and p to column names; None if one of them is missing."""
     lower = {name.strip().lower(): name for name in names}
     found = {}
     for field, spellings in NAMES.items():
@@ -35,9 +35,9 @@ def find_columns(names: Sequence[str]) -> dict[str, str] | None:
 
 
 def guess_order(table: NDArray[Any]) -> str | None:
-    """The order of four unnamed columns [n, 4]: 'txyp', 'xytp' or 'xypt'; None when it is not clear.
+    """The order of four unnamed columns [n, 4]: 'txyp', 'xytp' or 'xypt'; None if it is ambiguous.
 
-    The polarity has two values, and the time is the column that never runs back and goes furthest.
+    Polarity has two values; time is the column that never decreases and has the largest range.
     """
     fits = []
     for order in ("txyp", "xytp", "xypt"):
@@ -50,7 +50,7 @@ def guess_order(table: NDArray[Any]) -> str | None:
         fits.append((float(np.mean(t[1:] < t[:-1])) if len(t) > 1 else 0.0, order))
     fits = [fit for fit in fits if fit[0] <= 0.05 and fit[0] == min(fits)[0]]
     if len(fits) > 1:
-        # A constant column fits as well as a time; a time goes somewhere.
+        # A constant column never decreases either, but a time has to increase.
         spans = {order: float(np.ptp(table[:, order.index("t")])) for _, order in fits}
         widest = [order for order, span in spans.items() if span == max(spans.values())]
         return widest[0] if len(widest) == 1 else None
@@ -58,7 +58,7 @@ def guess_order(table: NDArray[Any]) -> str | None:
 
 
 def column_order(table: NDArray[Any]) -> str:
-    """`guess_order` by the first rows, or an error."""
+    """`guess_order` on the first rows; raises if the order is ambiguous."""
     order = guess_order(table[:ORDER_ROWS])
     if order is None:
         raise ReadError.expected("columns", "columns with names x, y, t, p", "four without, of unclear order")
@@ -67,13 +67,13 @@ def column_order(table: NDArray[Any]) -> str:
 
 @dataclass
 class ColumnConverter:
-    """Turns columns into events; the unit of the times is decided by the first piece."""
+    """Converts columns to events. The time unit is decided on the first chunk."""
 
     source: EventSource
     time_unit: str | None = None
 
     def __call__(self, columns: Mapping[str, NDArray[Any]], start: int) -> Events:
-        """One piece; `start` is the number of its first event, for the error's sake."""
+        """Convert one chunk; `start` is the index of its first event, for error messages."""
         lengths = {name: column.shape for name, column in columns.items()}
         if len(set(lengths.values())) != 1 or any(len(shape) != 1 for shape in lengths.values()):
             raise ReadError.expected("columns", "four of one length", lengths)
@@ -93,7 +93,7 @@ class ColumnConverter:
     ) -> NDArray[Any]:
         if column.dtype.kind not in "iufb":
             raise ReadError.expected(name, "numbers", str(column.dtype))
-        if column.dtype == np.float16:  # which has no 65535 to compare with
+        if column.dtype == np.float16:  # a dtype that cannot represent 65535
             column = column.astype(np.float32)
         bad = ~((column >= low) & (column <= high)) if column.dtype.kind != "b" else np.zeros(len(column), bool)
         if column.dtype.kind == "f":
@@ -124,6 +124,6 @@ class ColumnConverter:
 
 
 def _likely_unit(column: NDArray[Any]) -> str:
-    """Integers are µs, fractions are seconds."""
+    """Integer times are µs, fractional ones are seconds."""
     finite = column[np.isfinite(column)] if column.dtype.kind == "f" else column
     return "us" if bool((finite == np.floor(finite)).all()) else "s"

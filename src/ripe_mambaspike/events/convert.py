@@ -1,4 +1,4 @@
-"""A recording in another format, and what a recording is."""
+"""Convert a recording to another format, and describe a recording."""
 
 import os
 import tempfile
@@ -17,17 +17,17 @@ Size = tuple[int, int]
 
 
 class Conversion(NamedTuple):
-    """A recording that was written and read back the same."""
+    """The result of a conversion that was read back and compared."""
 
     recording: Recording
     size_bytes: int
-    keeps_sensor_size: bool  # whether the file alone tells the sensor's size
+    keeps_sensor_size: bool  # whether the written file stores the sensor's size
 
 
 def describe_recording(
     path: str | Path, *, sensor_size: Size | None = None, time_unit: str | None = None, strict: bool = False
 ) -> dict[str, Any]:
-    """Format, sensor, number of events, times and polarities of a recording, read piece by piece."""
+    """Format, sensor, number of events, times and polarities of a recording, read in chunks."""
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
     first = last = None
     on = 0
@@ -76,7 +76,7 @@ def convert_recording(
     if turn:
         recording = recording.turned()
     try:
-        # Beside its place, so that an existing file is replaced only when the new one has been read back.
+        # Written next to the target, so that an existing file is replaced only after the new one was read back.
         with tempfile.TemporaryDirectory(prefix=".ripe-", dir=target.parent) as folder:
             trial = write(recording, Path(folder) / f"trial{target.suffix}")
             kept_size = _read_back(recording, trial, target)
@@ -94,7 +94,7 @@ def _exists(path: Path) -> bool:
 
 
 def _read_back(recording: Recording, path: Path, target: Path) -> Size:
-    """Check that the file's events are the recording's; the sensor's size by the file alone."""
+    """Check that the file holds the recording's events; returns the sensor size read from the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

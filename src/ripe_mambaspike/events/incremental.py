@@ -1,7 +1,7 @@
 """Binning while the events arrive: packets of any size → closed bins, each equal to `bin_events` of that time range.
 
-A bin closes when an event at or beyond its end comes, or when the caller says that time has passed. Which bins there
-are is the caller's: a timeline names the next edge each time one has been reached.
+A bin closes when an event at or after its end arrives, or when the caller advances the time. The caller chooses the
+bins: a `Timeline` gives the next edge each time one is reached.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ KINDS = {"x": "iu", "y": "iu", "t": "iu", "p": "iub"}  # of numpy's types
 
 @dataclass(frozen=True)
 class ClosedBin:
-    """[start, stop) in µs, how many events fell into it, and where."""
+    """A bin [start, stop) in µs, its number of events, and their counts."""
 
     start_us: int
     stop_us: int
@@ -29,7 +29,7 @@ class ClosedBin:
 
 
 class Timeline(Protocol):
-    """Where bins end. It is called after every bin, so it may depend on the bins before."""
+    """Decides where bins end. It is called after every bin, so it may depend on earlier bins."""
 
     def begin(self, first_us: int) -> None:
         """The time of the first event: the first bin begins there."""
@@ -38,7 +38,7 @@ class Timeline(Protocol):
         """Where the open bin ends."""
 
     def leap(self, to_us: int) -> int | None:
-        """Nothing happens before `to_us`: a later beginning for the open bin, None to close bins one by one."""
+        """No event comes before `to_us`: returns a later start for the open bin, or None to close bins one by one."""
 
 
 class RegularBins:
@@ -62,12 +62,12 @@ class RegularBins:
 
 
 def edge_of(start_us: int, span_us: int, steps: int, index: int) -> int:
-    """Where step `index` of [start, start + span) begins, as `bin_events` divides it; it goes on beyond the span."""
+    """The start of step `index` of [start, start + span), as `bin_events` divides it; also beyond the span."""
     return start_us + -(-index * span_us // steps)
 
 
 def check_types(events: object) -> None:
-    """Raise unless these are events: an array whose fields hold whole numbers."""
+    """Raise unless this is an event array with integer fields."""
     if isinstance(events, Recording):
         raise InputError.expected("events", "the .events of a Recording", "the Recording")
     if not isinstance(events, np.ndarray):
@@ -78,14 +78,14 @@ def check_types(events: object) -> None:
 
 
 def check_times(events: Events) -> None:
-    """Raise unless the times, which are in order, fit into 62 bits."""
+    """Raise unless the (ordered) times fit into 62 bits."""
     (low, high), first, last = LIMITS["t"], int(events["t"][0]), int(events["t"][-1])
     if first < low or last > high:
         raise InputError.expected("t", f"values from {low} to {high}", f"{first} to {last}")
 
 
 class CellCounter:
-    """Events counted on a grid, some at a time."""
+    """Counts events on a grid, packet by packet."""
 
     def __init__(self, sensor_size: tuple[int, int], grid: int | tuple[int, int] | None = None) -> None:
         self.grid = as_grid(grid, sensor_size)
@@ -94,7 +94,7 @@ class CellCounter:
         self._columns, self._rows = _cells(sensor_size[0], width), _cells(sensor_size[1], height) * width
         self._plane = height * width
         self._totals = np.zeros(2 * self._plane, np.int64)
-        self._waiting: list[NDArray[np.int64]] = []  # many small packets are counted in one go
+        self._waiting: list[NDArray[np.int64]] = []  # many small packets are counted together
         self._held = 0
 
     def add(self, events: Events) -> None:
@@ -110,7 +110,7 @@ class CellCounter:
         self.events += len(events)
 
     def take(self) -> NDArray[np.float32]:
-        """The counts so far [2, H, W]; counting begins anew."""
+        """Return the counts so far [2, H, W] and reset them."""
         self._count()
         counts = self._totals.astype(np.float32).reshape(2, *self.grid)
         self._totals[:] = 0
@@ -125,7 +125,7 @@ class CellCounter:
 
 
 class IncrementalBinner:
-    """Packets in, closed bins out. `late` counts the events that came after their bin had closed; they are left out."""
+    """Packets in, closed bins out. Events that arrive after their bin has closed are dropped and counted in `late`."""
 
     def __init__(
         self, sensor_size: tuple[int, int], timeline: Timeline, grid: int | tuple[int, int] | None = None
@@ -139,7 +139,7 @@ class IncrementalBinner:
         self._edge = 0  # its end
 
     def push(self, events: Events) -> Iterator[ClosedBin]:
-        """The bins these events close; take them all, since the rest of the packet waits for that."""
+        """Yield the bins that these events close. Exhaust the iterator: the rest of the packet is added as it runs."""
         check_types(events)
         recording = Recording(events, self.sensor_size)
         check_inside(recording)
@@ -161,17 +161,17 @@ class IncrementalBinner:
                 yield from self._close_until(int(events["t"][0]))
 
     def advance(self, to_us: int) -> Iterator[ClosedBin]:
-        """The bins that end by then; nothing where no event has come yet."""
+        """Yield the bins that end by this time; none before the first event."""
         if self._start is not None:
             yield from self._close_until(to_us)
 
     def begin(self, first_us: int) -> None:
-        """Open the first bin at a time of the caller's choosing, before any event."""
+        """Open the first bin at the given time, before any event."""
         if self._start is None:
             self._begin(first_us)
 
     def restart(self) -> None:
-        """Forget the open bin; the next event begins anew."""
+        """Discard the open bin; the next event starts a new one."""
         self._counter.take()
         self._start = None
 

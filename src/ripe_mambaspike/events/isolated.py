@@ -1,8 +1,8 @@
-"""Reading with a package written in another language, in a process of its own.
+"""Run native decoders in a separate process.
 
-Such a decoder can abort on a damaged file, ask for any amount of memory or never come back, and no `except` helps. The
-process it runs in has bounds on memory and on time; what it does to itself is a `ReadError` here. One process reads
-file after file, so that the time to start it is paid once.
+A native decoder can abort on a damaged file, allocate any amount of memory or never return, and no `except` helps. The
+process has limits on memory and time; if it dies, a `ReadError` is raised here. The process is reused for the next
+file, so its start-up time is paid once.
 """
 
 import atexit
@@ -22,27 +22,27 @@ from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
 from ripe_mambaspike.events.source import EventSource, ReadOptions
 
-MAX_WAIT_SECONDS = 120  # seconds without an answer; the time that it computes is bounded there, and tighter
-MAX_REPLY_BYTES = 1 << 22  # bytes of one answer, without the events
-MAX_EVENTS = 1 << 20  # of one answer
+MAX_WAIT_SECONDS = 120  # without a reply; the reader itself has a tighter limit on CPU time
+MAX_REPLY_BYTES = 1 << 22  # of one reply, without the events
+MAX_EVENTS = 1 << 20  # of one reply
 PIPE_BYTES = 1 << 20
 ROOT = Path(__file__).parents[2]
 
 
 class ReaderProcess:
-    """The process, and the pipes to it."""
+    """The reader process and its pipes."""
 
     def __init__(self) -> None:
         searched = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.owner = os.getpid()
         self.process = subprocess.Popen(
-            # -P: what lies in the working folder is not imported
+            # -P: do not import from the working folder
             [sys.executable, "-P", "-W", "ignore", "-m", "ripe_mambaspike.events.isolated_reader"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, **one_thread, "PYTHONPATH": searched, "RUST_BACKTRACE": "0"},
         )  # fmt: skip
-        with suppress(ImportError, AttributeError, OSError):  # a block of events in one go, where that is allowed
+        with suppress(ImportError, AttributeError, OSError):  # a larger pipe buffer, where allowed
             import fcntl
 
             fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ class ReaderProcess:
         self.process.stdin.flush()
 
     def read_reply(self) -> tuple[dict[str, Any], Events]:
-        """What it says next, and the events that come with it."""
+        """The next reply, and the events that come with it."""
         watch = threading.Timer(MAX_WAIT_SECONDS, self.process.kill)
         watch.daemon = True
         watch.start()
@@ -88,7 +88,7 @@ class ReaderProcess:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def close(self) -> None:
-        """End it; one that another process started, before this one was forked from it, is left alone."""
+        """End the process, unless a parent of this (forked) process started it."""
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError):
                 if pipe is not None:
@@ -105,7 +105,7 @@ _idle: list[ReaderProcess] = []  # at most one; list.pop and list.append are ato
 
 @contextmanager
 def lease_reader() -> Iterator[ReaderProcess]:
-    """A process to read one file with. It is kept for the next file, unless this one did not end well."""
+    """A process to read one file with. It is reused for the next file unless it failed."""
     try:
         reader = _idle.pop()
     except IndexError:
@@ -122,7 +122,7 @@ def lease_reader() -> Iterator[ReaderProcess]:
         yield reader
         kept = True
     except ReadError:
-        kept = True  # the decoder refused the file, in order
+        kept = True  # the decoder refused the file, but works
         raise
     except OSError as error:
         raise ReadError.expected("process", "a process that reads the file", f"none any more ({error})") from error
@@ -134,7 +134,7 @@ def lease_reader() -> Iterator[ReaderProcess]:
 
 
 def open_isolated(name: str, path: Path, options: ReadOptions) -> EventSource:
-    """Open a file by the format of that name, in the other process; its events are decoded there too."""
+    """Open a file of the named format in the reader process, which also decodes its events."""
     request = {
         "format": name,
         "path": os.path.abspath(path),  # noqa: PTH100  (a link stays one)

@@ -1,6 +1,6 @@
 """The process of `isolated.py`: `python -m ripe_mambaspike.events.isolated_reader`.
 
-A line of JSON asks for a file; each answer is the length of a JSON text, the text, and the events it counts.
+A request is a line of JSON; each reply is the length of a JSON text, the text, and the events that it announces.
 """
 
 import json
@@ -20,17 +20,17 @@ from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.registry import FORMATS
 from ripe_mambaspike.events.source import BLOCK_WORDS, EventSource, ReadOptions, empty_events
 
-MAX_MEMORY_BYTES = 3 << 28  # bytes of address space on top of what it has when a file is opened
-MAX_SILENT_SECONDS = 5.0  # seconds, while there is something to say
-MAX_SECONDS = 8.0  # of computing for one answer, and for a whole file so many more as it has megabytes
+MAX_MEMORY_BYTES = 3 << 28  # address space on top of what is in use when a file is opened
+MAX_SILENT_SECONDS = 5.0  # between two replies while there are events to send
+MAX_SECONDS = 8.0  # of CPU time per reply; a whole file gets one more second per megabyte
 
 
 def run_reader() -> None:
     """Serve requests until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     out = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)  # what a package prints is no answer
+    os.dup2(nothing, 1)  # packages may print to stdout
     with suppress(BrokenPipeError):
         for line in sys.stdin.buffer:
             serve_request(json.loads(line), out)
@@ -59,13 +59,13 @@ def serve_request(request: dict[str, Any], out: IO[bytes]) -> None:
             f"file: expected one that needs at most {MAX_MEMORY_BYTES >> 20} MiB, got one that needs more",
             "file",
         )
-    except Exception as error:  # a decoder that stumbled over damage it did not foresee
+    except Exception as error:  # damage that the decoder did not expect
         message, field = f"file: expected a whole one, got damage ({type(error).__name__}: {error})", "file"
     _write(out, {"error": str(ReadError(message)), "field": field})
 
 
 def _send_events(out: IO[bytes], source: EventSource, until: float) -> None:
-    """A block of events at a time; what there is at least every few seconds, and before an error."""
+    """Send events block by block; whatever is pending is sent every few seconds, and before an error."""
     pending: list[Events] = [empty_events()]
     last_sent, count = time.monotonic(), 0
     try:
@@ -106,7 +106,7 @@ def _write(out: IO[bytes], reply: dict[str, Any], data: bytes = b"") -> None:
 
 
 def limit_memory_growth(size: int = MAX_MEMORY_BYTES) -> None:
-    """Let this process have so many bytes more than it has, where the system knows such bounds."""
+    """Limit the address space of this process to `size` bytes more than it uses now, where the system supports it."""
     try:
         import resource
 
@@ -122,7 +122,7 @@ def limit_memory_growth(size: int = MAX_MEMORY_BYTES) -> None:
 
 
 def limit_cpu_time(until: float) -> None:
-    """End this process when it computes for longer than an answer may take, or the file: no handler is needed."""
+    """Kill this process (by SIGPROF) when it exceeds the CPU time allowed for one reply or for the file."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, max(0.001, min(MAX_SECONDS, until - time.process_time())))
 

@@ -1,8 +1,8 @@
-"""Opening any recording: the format is found by content, the events are checked on the way.
+"""Open recordings of any format. The format is detected by content, and events are checked while they are read.
 
-What is wrong with a file is an error that names file, byte and reason. Times that run back and events outside the
-sensor are counted and warned of, and so are times before 0; `strict` refuses them. A file whose events would take far
-more memory than the file has bytes is refused: it was packed to do harm, or has holes.
+Errors name the file, the byte and the reason. Times that run backwards, negative times and events outside the sensor
+are counted and reported as warnings; `strict` turns these into errors. A file whose events would take far more memory
+than the file has bytes is refused: it is a decompression bomb or a sparse file.
 """
 
 import errno
@@ -34,7 +34,7 @@ HEAD_BYTES = 1 << 13
 OUTSIDE = "outside"
 BACKWARDS = "backwards"
 NEGATIVE = "negative"
-MAX_METADATA_CHARS = 500  # characters of one entry, of which a header can have any number
+MAX_METADATA_CHARS = 500  # of one entry; a header can have any number of characters
 
 
 def read(
@@ -44,7 +44,7 @@ def read(
     time_unit: str | None = None,
     strict: bool = False,
 ) -> Recording:
-    """The whole recording. `sensor_size` (width, height) and `time_unit` say what some formats leave open."""
+    """Read a whole recording. `sensor_size` (width, height) and `time_unit` are for formats that do not store them."""
     opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
     pieces = list(opened.pieces())
     events = np.concatenate(pieces) if pieces else empty_events()
@@ -60,10 +60,10 @@ def read_chunks(
     time_unit: str | None = None,
     strict: bool = False,
 ) -> Iterator[Recording]:
-    """The recording in pieces of so many events (the last may have fewer), for one that is larger than memory.
+    """Read a recording in chunks of `events` events (the last may have fewer), for files that are larger than memory.
 
-    Where the format does not give the sensor's size, a piece's is the likely one by the events so far. The last piece
-    has the warnings and the metadata of the whole.
+    If the format does not store the sensor's size, a chunk has the likely size given the events so far. The last chunk
+    has the warnings and the metadata of the whole recording.
     """
     if not isinstance(events, int | np.integer) or events < 1:
         raise InputError.expected("events", "an int of at least 1", repr(events))
@@ -77,7 +77,7 @@ def _chunks(opened: "OpenRecording", size: int) -> Iterator[Recording]:
     for piece in opened.pieces():
         waiting.append(piece)
         count += len(piece)
-        while count > size:  # the last one waits until all is known
+        while count > size:  # the last chunk is held back until the metadata is complete
             joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
             yield opened.recording(joined[:size].copy())
             waiting, count = [joined[size:]], count - size
@@ -93,7 +93,7 @@ def open_recording(
     time_unit: str | None = None,
     strict: bool = False,
 ) -> "OpenRecording":
-    """The recording, opened but not read."""
+    """Open a recording without reading its events."""
     options = ReadOptions(sensor_size, time_unit)
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise InputError.expected("path", "the name of a file", path)
@@ -114,7 +114,7 @@ def open_recording(
 
 
 class OpenRecording:
-    """A recording whose events are read once, piece by piece, and checked on the way."""
+    """A recording whose events are read once, in chunks, and checked while they are read."""
 
     def __init__(self, path: Path, source: EventSource, options: ReadOptions, strict: bool, size: int) -> None:
         self.path = path
@@ -130,10 +130,10 @@ class OpenRecording:
         if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
             width, height = self.declared_size
             raise ReadError.expected("sensor_size", "sides from 1 to 65536", f"{width}×{height}", path=path)
-        self.corner = (0, 0)  # that the events reach to, where the sensor's size is not known
+        self.corner = (0, 0)  # the largest coordinates so far, if the sensor's size is not known
 
     def pieces(self) -> Iterator[Events]:
-        """The events in the order of the file. Those outside the sensor are left out, and counted."""
+        """Yield the events in the order of the file. Those outside the sensor are dropped and counted."""
         seen = 0
         try:
             for piece in self._source.pieces():
@@ -158,7 +158,7 @@ class OpenRecording:
 
     @property
     def sensor_size(self) -> tuple[int, int]:
-        """As the file says, or else the likely one by the events read so far."""
+        """The size stored in the file, else the likely one given the events read so far."""
         return self.declared_size or likely_size(*self.corner, self._source.likely_sizes or SIZES)
 
     @property
@@ -167,13 +167,13 @@ class OpenRecording:
             name: one_line(value, MAX_METADATA_CHARS) if isinstance(value, str) else value
             for name, value in self._source.metadata.items()
         }
-        named = self._source.sensor_size  # what was given goes before it
+        named = self._source.sensor_size  # overridden by the caller
         overruled = {"sensor_size_in_file": list(named)} if named and named != self.declared_size else {}
         return {**metadata, "sensor_size_from": self.size_from, **overruled}
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each kind of trouble met so far."""
+        """One sentence per kind of problem found so far."""
         sentences = []
         if count := self.trouble[OUTSIDE]:
             width, height = self.sensor_size
@@ -224,7 +224,7 @@ def _events(count: int) -> str:
 
 
 def _head(path: Path) -> tuple[bytes, int]:
-    """The first bytes of a plain file, and how many it has. A pipe is not waited for."""
+    """The first bytes of a regular file, and its size. Never blocks on a pipe."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         facts = os.fstat(descriptor)
@@ -241,7 +241,7 @@ def _head(path: Path) -> tuple[bytes, int]:
 
 
 def _check_holes(descriptor: int, size: int) -> None:
-    """A file can have any size without a byte written: its holes would be read as zeros for hours."""
+    """Refuse sparse files: their holes would be read as zeros for hours."""
     if size <= BASE_EVENT_BYTES or not hasattr(os, "SEEK_HOLE"):
         return
     written = at = 0
@@ -251,7 +251,7 @@ def _check_holes(descriptor: int, size: int) -> None:
             at = os.lseek(descriptor, start, os.SEEK_HOLE)
             written += at - start
     except OSError as error:
-        if error.errno != errno.ENXIO:  # which says that nothing but a hole comes
+        if error.errno != errno.ENXIO:  # only a hole follows
             return
         raise ReadError.expected(
             "size", f"{size:,} bytes that were written", f"{written:,} and holes for the rest"

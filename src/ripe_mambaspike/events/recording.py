@@ -1,4 +1,4 @@
-"""What a recording is: its events, the size of the sensor, where they came from."""
+"""A recording: its events, the size of the sensor, and where they came from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ LIMITS = {"x": (0, 65535), "y": (0, 65535), "t": (-(2**62), 2**62), "p": (0, 1)}
 
 
 class RecordingWarning(UserWarning):
-    """Something about a recording that is not as it should be, but did not keep it from being read."""
+    """A problem with a recording that did not prevent it from being read."""
 
 
 def make_events(x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike) -> Events:
@@ -87,18 +87,18 @@ class Recording:
         return self.last_us - self.first_us
 
     def in_order(self) -> bool:
-        """Whether no event is earlier than the one before it."""
+        """Whether the events are sorted by time."""
         times = self.events["t"]
         return bool((times[1:] >= times[:-1]).all())
 
     def ordered(self) -> "Recording":
-        """The same events by time; events of one time keep their order."""
+        """The recording with its events sorted by time (stable)."""
         if self.in_order():
             return self
         return replace(self, events=self.events[np.argsort(self.events["t"], kind="stable")])
 
     def turned(self) -> "Recording":
-        """Turned by 180°: for a camera that hung upside down, or a format that does not say which way is up."""
+        """Rotated by 180°, for an upside-down camera or a format that does not define which way is up."""
         events = self.events.copy()
         for name, side in zip("xy", self.sensor_size, strict=True):
             events[name] = side - 1 - events[name].astype(np.int64)
@@ -111,7 +111,7 @@ class Recording:
 
 
 def check_inside(recording: Recording) -> None:
-    """Every event on the sensor, every polarity 0 or 1."""
+    """Raise unless every event is on the sensor and every polarity is 0 or 1."""
     events, (width, height) = recording.events, recording.sensor_size
     if not len(events):
         return

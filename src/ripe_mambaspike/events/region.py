@@ -1,7 +1,7 @@
 """The part of a sensor that a network bins, and whether a recording fits it.
 
-A network remembers the sensor of its training recordings and the crop of it that was binned. A recording that does not
-name its sensor is taken for one of that sensor; one that names another is refused unless the caller gave that size.
+A network stores the sensor of its training recordings and the crop that was binned. A recording without a sensor size
+is assumed to come from that sensor; one with another size is refused unless the caller gave that size.
 """
 
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from ripe_mambaspike.events.recording import Events, Recording
 Size = tuple[int, int]  # (width, height)
 Crop = tuple[int, int, int, int]  # (x, y, width, height)
 MAX_SIDE = 65536
-GUESSED = "the events"  # as `sensor_size_from` says where a file names no sensor
-FITTED = "region"  # the metadata entry of a recording that has been fitted, and to what
+GUESSED = "the events"  # value of `sensor_size_from` if the file stores no sensor size
+FITTED = "region"  # metadata entry of a recording that has been fitted, with its crop
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SensorRegion:
 
     @property
     def binned_size(self) -> Size | None:
-        """The size of what is binned, where known."""
+        """The size of the binned area, if known."""
         return self.size if self.crop is None else self.crop[2:]
 
     def check_size(self, size: Size) -> None:
@@ -43,9 +43,9 @@ class SensorRegion:
             check_crop(self.crop, size)
 
     def decide_size(self, size: Size, size_from: str | None, corner: tuple[int, int]) -> tuple[Size, str | None]:
-        """The sensor of a recording whose events reach to `corner`, and who named it.
+        """The sensor size of a recording whose events reach to `corner`, and where it comes from.
 
-        `size_from` is who named the recording's `size`; the network's own decides where that was guessed.
+        `size_from` is the origin of the recording's `size`; if that was guessed, the network's own size is used.
         """
         if self.size is not None and self.size_given:
             return self.size, "the caller"
@@ -58,9 +58,9 @@ class SensorRegion:
         return self.size, "the network"
 
     def fit(self, recording: Recording) -> Recording:
-        """The recording as it is binned: of the right sensor, cropped. What may be wrong is in its `warnings`.
+        """The recording as it is binned: of the right sensor, cropped. Possible problems are in its `warnings`.
 
-        A recording that has been fitted, or was cropped so when its set was prepared, is left as it is.
+        A recording that has been fitted, or was cropped this way when its dataset was prepared, is returned unchanged.
         """
         metadata = recording.metadata
         if metadata.get(FITTED) == self or not len(recording):
@@ -90,7 +90,7 @@ class SensorRegion:
 
 
 def check_crop(crop: Any, size: Size | None = None) -> Crop:
-    """x, y, width and height of a part of the sensor, or an InputError."""
+    """Check (x, y, width, height) against the sensor; raises InputError."""
     values = tuple(crop) if isinstance(crop, tuple | list) else ()
     whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in values)
     across, down = size or (MAX_SIDE, MAX_SIDE)
@@ -117,7 +117,7 @@ def inside(events: Events, crop: Crop) -> "np.ndarray[Any, np.dtype[np.bool_]]":
 
 
 def guessed_size_warning(size: Size) -> str:
-    """The warning where neither file nor network name the sensor."""
+    """The warning for a sensor size that neither the file nor the network stores."""
     return f"sensor_size: guessed {format_size(size)} from the events; --sensor-size sets it"
 
 

@@ -1,7 +1,7 @@
 """The formats that recordings are read from and written to, by name.
 
-A format is one module in `events/formats/`, found by itself: a function that opens a file, registered with the function
-that recognizes it, and a function that encodes where the format can be written.
+A format is one module in `events/formats/`, which is discovered automatically: a function that opens a file, registered
+with a function that recognizes the format, and optionally a function that encodes recordings.
 
     @register_format("toy", title="Toy", recognizes=lambda head, path: head.startswith(b"TOY1"))
     def open_toy(path: Path, options: ReadOptions) -> EventSource:
@@ -33,13 +33,13 @@ class EventFormat:
     title: str  # for people
     recognizes: Callable[[bytes, Path], bool]  # by the file's first bytes
     open_here: Opener
-    order: int = 0  # formats without a magic number are tried later
-    isolated: bool = False  # decode in a process of its own, since the package may crash or take any memory
+    order: int = 0  # formats without a magic number are tried last
+    isolated: bool = False  # decode in a separate process, since the package may crash or exhaust memory
     packages: tuple[str, ...] = ()  # imported before a file is opened
     optional_packages: tuple[str, ...] = ()
 
     def open(self, path: Path, options: ReadOptions) -> EventSource:
-        """Open the file; what is read of it is what the header says."""
+        """Open the file and read its header."""
         if self.isolated:
             from ripe_mambaspike.events.isolated import open_isolated
 

@@ -1,4 +1,4 @@
-"""The size of a sensor that the file does not name."""
+"""The likely sensor size of a recording that does not store it."""
 
 SIZES = (
     (34, 34),  # N-MNIST
@@ -14,6 +14,6 @@ SIZES = (
 
 
 def likely_size(right: int, bottom: int, sizes: tuple[tuple[int, int], ...] = SIZES) -> tuple[int, int]:
-    """The smallest known sensor that holds the pixel (right, bottom), or just enough pixels."""
+    """The smallest known sensor that contains the pixel (right, bottom); else just large enough for it."""
     fits = [size for size in sizes if right < size[0] and bottom < size[1]]
     return fits[0] if fits else (right + 1, bottom + 1)

@@ -1,4 +1,4 @@
-"""What every format module hands over, and what they share: blocks of words, time wraps, values held until changed."""
+"""What format modules return, and what they share: reading blocks of words, time wraps, forward-filled values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import InputError, ReadError
 from ripe_mambaspike.events.recording import EVENT, Events
 
-BLOCK_WORDS = 1 << 16  # words decoded at a time: what is computed on the way stays in the cache
-MAX_ROW_BYTES = 1 << 10  # of one event, with whatever else its author keeps beside it
-MAX_TIME = 1 << 62  # µs from 0, either way: two times that differ by more than int64 holds are none
-BASE_EVENT_BYTES = 1 << 28  # of events that any file may hold, however small it is
-MAX_EXPANSION = 200  # bytes of events for a byte of the file, beyond that; a camera's busiest words have 78
+BLOCK_WORDS = 1 << 16  # words decoded at a time, so that intermediate arrays stay in the CPU cache
+MAX_ROW_BYTES = 1 << 10  # of one event, including extra columns
+MAX_TIME = 1 << 62  # µs, positive or negative, so that differences fit into int64
+BASE_EVENT_BYTES = 1 << 28  # events that any file may decode to, however small it is
+MAX_EXPANSION = 200  # bytes of events per byte of file beyond that; real formats reach 78
 TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 DecoderState = TypeVar("DecoderState")
@@ -23,7 +23,7 @@ DecoderState = TypeVar("DecoderState")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the caller says where the file does not."""
+    """Values that the caller gives for what the file does not store."""
 
     sensor_size: tuple[int, int] | None = None
     time_unit: str | None = None  # of formats that do not fix it: s, ms, us or ns
@@ -42,14 +42,14 @@ class ReadOptions:
 
 @dataclass
 class EventSource:
-    """An opened recording: what its header says, and its events piece by piece, in the order of the file."""
+    """An opened recording: its header, and its events in chunks, in the order of the file."""
 
     format: str
     reader: Callable[["EventSource"], Iterator[Events]]  # gets this source, to count what it leaves out
     sensor_size: tuple[int, int] | None = None  # None when the format does not say
     metadata: dict[str, Any] = field(default_factory=dict)
     likely_sizes: tuple[tuple[int, int], ...] = ()  # of sensors that write this format
-    # Counted while the pieces are read: what was left out, and why. Never silently.
+    # Events left out so far, by reason.
     left_out: dict[str, int] = field(default_factory=dict)
 
     def pieces(self) -> Iterator[Events]:
@@ -81,7 +81,7 @@ def blocks(path: Path, start: int, dtype: np.dtype[Any], count: int = BLOCK_WORD
 
 
 def check_expansion(events: int, size: int) -> None:
-    """A file of so many bytes may hold so many events. One that is packed, or has holes, can claim any number."""
+    """Refuse more events than a file of this size may hold: a compressed or sparse file can claim any number."""
     most = max(BASE_EVENT_BYTES, MAX_EXPANSION * size) // EVENT.itemsize
     if events > most:
         raise ReadError.expected("events", f"at most {most:,} in a file of {size:,} bytes", f"{events:,} or more")
@@ -102,14 +102,14 @@ def decode_blocks(
 
 @dataclass(frozen=True)
 class WrappingClock:
-    """A counter that wraps: the last raw value seen, and what wraps have added up to."""
+    """A counter that wraps: the last raw value, and the sum of all wraps."""
 
     period: int
     last: int | None = None
     offset: int = 0
 
     def unwrap(self, raw: NDArray[np.int64]) -> tuple[NDArray[np.int64], "WrappingClock"]:
-        """Raw counts → times that go on through the wraps. A jump of more than half the period is a wrap."""
+        """Raw counts → continuous times. A backward jump of more than half the period is a wrap."""
         if not len(raw):
             return raw, self
         last = int(raw[0]) if self.last is None else self.last
@@ -127,7 +127,7 @@ class WrappingClock:
 
 
 def hold_last(values: NDArray[Any], changed_at: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
-    """The value that holds at each place: `values[0]` before the first change, `values[1 + i]` from change i on."""
+    """The value valid at each position: `values[0]` before the first change, `values[1 + i]` from change i on."""
     bounds = np.searchsorted(places, changed_at)
     counts = np.diff(bounds, prepend=0, append=len(places))
     return np.repeat(values, counts)

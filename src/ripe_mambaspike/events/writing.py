@@ -12,7 +12,7 @@ from ripe_mambaspike.files import atomic_write
 
 
 def write(recording: Recording, path: str | Path) -> Path:
-    """Write in the format of the name's ending. The file appears whole or not at all."""
+    """Write a recording in the format of the file's suffix. The file is written atomically."""
     path = Path(os.fspath(path))
     encode = check_target(path)
     if not len(recording):
@@ -30,7 +30,7 @@ def write(recording: Recording, path: str | Path) -> Path:
 
 
 def check_target(path: Path) -> Encoder:
-    """The encoder of the name's ending."""
+    """The encoder for the file's suffix."""
     encode = ENCODERS.get(path.suffix.lower())
     if encode is None:
         raise InputError.expected(

@@ -2,7 +2,7 @@
 
 A neuron is a module made for a number of channels. Its `forward` reads currents [B, T, C, H, W] and gives
 ((spikes, membrane), final state): both outputs have the input's shape, the membrane potential is the one before reset.
-The state is a dictionary of tensors [B, C, H, W]: all that a neuron remembers between two pieces of a recording.
+The state is a dictionary of tensors [B, C, H, W], carried between two pieces of a recording.
 
 To add a neuron, write such a class with `@register_neuron("name")`; the reference path runs it. A neuron whose step is
 that of `ops.neurons.neuron_steps` (leaky, or a rotating complex membrane) also runs on the kernels: it derives from
@@ -26,7 +26,7 @@ register_neuron = NEURONS.register
 
 
 class ConstantsNeuron(nn.Module):
-    """A neuron that is known by its constants per channel: the reference path and the kernels both run on them."""
+    """A neuron defined by its constants per channel, which both the reference path and the kernels use."""
 
     exportable = True
 

@@ -1,4 +1,4 @@
-"""Recipes: read, checked, changed, compared and written. Every way of making one ends in `check_recipe`."""
+"""Recipes: read, checked, changed, compared and written. Every recipe passes `check_recipe`."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 
 def describe_recipe(name_or_path: str | Path) -> str:
-    """The comment at the top of a recipe's file: what it is, its command, and why it is so."""
+    """The comment at the top of a recipe's file: what it is, its command, and its rationale."""
     lines = []
     for line in _text_of(name_or_path).splitlines():
         if not line.startswith("#"):
@@ -87,7 +87,7 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with fields set by words such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
+    """The recipe with fields set by strings such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
     values, known = to_dict(recipe), field_help()
     seen: list[str] = []
     for setting in settings:
@@ -103,7 +103,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         seen.append(path)
         value = parse_yaml(text, path)
         if path in TEXT_FIELDS and isinstance(value, int | float):
-            value = text  # a store's key of digits is no number
+            value = text  # a store's key may consist of digits
         if inside:
             values["model"]["fields"][path.removeprefix("model.fields.")] = value
         elif name:
@@ -125,7 +125,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def to_yaml(recipe: Recipe, comments: bool = False) -> str:
-    """The whole recipe in YAML, in field order; with comments, each field's help behind it."""
+    """The whole recipe in YAML, in field order; with `comments`, each field is followed by its help text."""
     helps = field_help() if comments else {}
 
     def line(indent: str, name: str, value: str, help_text: str) -> str:
@@ -205,7 +205,7 @@ def _read_grid(grid: Any) -> Any:
 
 
 def _check_rules(recipe: Recipe) -> None:
-    """Everything beyond the types and bounds of single fields."""
+    """Checks beyond the types and bounds of single fields."""
     data, optimizer, schedule = recipe.data, recipe.optimizer, recipe.schedule
     known = list(datasets())
     if data.dataset not in known:

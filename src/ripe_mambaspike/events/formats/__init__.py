@@ -1,8 +1,7 @@
-"""One module a format, each of which registers itself (`events/registry.py`); all of them are imported here.
+"""One module per format. Each registers itself (`events/registry.py`), and all of them are imported here.
 
-The binary formats decode block by block with a pure function `decode(words, state) → (events, state)`, so that a whole
-file and a file in pieces give the same events. A reader raises errors without the file's name, which `open_recording`
-adds.
+The binary formats decode block by block with a pure function `decode(words, state) → (events, state)`, so reading a
+file whole or in chunks gives the same events. Readers raise errors without the file's name; `open_recording` adds it.
 """
 
 from importlib import import_module

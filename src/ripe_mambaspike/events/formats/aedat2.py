@@ -3,8 +3,8 @@
 Lines that start with `#`, then pairs of big-endian 32-bit numbers: an address and a time in µs. What the address means
 depends on the camera, named by the header's `AEChip` line; without one it is a DVS128.
 
-Coordinates and polarity are the address's own bits. jAER shows them turned by 180°, and the published readers of
-CIFAR10-DVS disagree about flips; a turn is for whoever compares with them to make.
+Coordinates and polarity are the bits of the address, unchanged. jAER shows them rotated by 180°, and published readers
+of CIFAR10-DVS disagree about flips, so no flip or rotation is applied here.
 """
 
 import re
@@ -24,7 +24,7 @@ from ripe_mambaspike.events.source import EventSource, ReadOptions, WrappingCloc
 MAGIC = b"#!AER-DAT2"
 WORD = np.dtype([("address", ">u4"), ("time", ">i4")])
 MAX_HEADER_BYTES = 1 << 24
-MAX_LINES = 100_000  # of a header; jAER keeps its settings there
+MAX_LINES = 100_000  # maximum length of the header, in which jAER stores its settings
 END = "#End Of ASCII Header"
 PERIOD = 1 << 32
 CHIPS = {  # by the end of the AEChip's class name
@@ -39,7 +39,7 @@ CHIPS = {  # by the end of the AEChip's class name
 
 @dataclass(frozen=True)
 class AddressLayout:
-    """Where the address keeps its parts; an address with any `other` bit set is no polarity event."""
+    """Bit layout of an address; an address with any `other` bit set is not a polarity event."""
 
     x: tuple[int, int]  # (shift, mask)
     y: tuple[int, int]
@@ -73,7 +73,7 @@ def open_aedat2(path: Path, options: ReadOptions) -> EventSource:
 def _read_header(path: Path) -> tuple[list[str], int]:
     """The lines that start with `#`, and the byte where the events start.
 
-    An event may start with the byte of `#` too: a line with anything unprintable in it is no line of the header.
+    An event may also start with the byte `#`, so a line with unprintable characters does not belong to the header.
     """
     lines: list[str] = []
     start = 0
@@ -96,7 +96,7 @@ def _read_header(path: Path) -> tuple[list[str], int]:
 def _decoder(
     layout: AddressLayout, source: EventSource
 ) -> Callable[[NDArray[np.void], WrappingClock], tuple[Events, WrappingClock]]:
-    """The decoder of one camera; what is no polarity event is counted in the source's metadata."""
+    """The decoder for one camera. Other kinds of events are counted in the source's metadata."""
 
     def decode(words: NDArray[np.void], clock: WrappingClock) -> tuple[Events, WrappingClock]:
         address = words["address"].astype(np.uint32)
@@ -117,7 +117,7 @@ def _decoder(
 
 @register_writer(".aedat")
 def encode_aedat2(recording: Recording) -> Iterator[bytes]:
-    """Times are written modulo 2³²; what they leave out is in a header line of ours that other readers pass over."""
+    """Times are stored modulo 2³²; the rest goes to a `TimeBase` header line, which other readers ignore."""
     events = recording.events
     width, height = recording.sensor_size
     if width <= 128 and height <= 128:
@@ -147,13 +147,13 @@ def encode_aedat2(recording: Recording) -> Iterator[bytes]:
 
 
 def _davis(width: int, height: int) -> str:
-    """The smallest DAVIS that holds the sensor; the exact size is in a line of its own."""
+    """The smallest DAVIS that contains the sensor; the exact size is in the `SensorSize` line."""
     fits = (name for name, size in CHIPS.items() if name != "DVS128" and width <= size[0] and height <= size[1])
     return next(fits, "DAVIS640")
 
 
 def _value(lines: list[str], name: str) -> str | None:
-    """What follows `name` in the header."""
+    """The value of the header line `name`."""
     for line in lines:
         if match := re.match(rf"#\s*{name}:?\s+(.+)", line):
             return match[1].strip()

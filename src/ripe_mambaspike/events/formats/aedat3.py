@@ -34,7 +34,7 @@ SIZES |= {"DAVIS346": (346, 260), "DAVIS640": (640, 480), "DAVISHET640": (640, 4
 
 @dataclass(frozen=True)
 class LabelSpan:
-    """A span of a recording and what is seen in it."""
+    """A span of a recording and its label."""
 
     label: int
     start_us: int

@@ -1,8 +1,8 @@
 """AEDAT4 (iniVation DV), by the package `aedat`: DailyDVS-200.
 
-A line, a header with its length in front, then packets: stream, length, content. The package believes every length, up
-to 4 GiB, and aborts its process on some damage: so the lengths and the header are checked before, and it runs in a
-process of its own (`events/isolated.py`).
+A magic line, a header prefixed by its length, then packets: stream, length, content. The package trusts every length,
+up to 4 GiB, and aborts the process on some damaged files. So lengths and header are checked first, and the package runs
+in a separate process (`events/isolated.py`).
 """
 
 import struct
@@ -55,7 +55,7 @@ def open_aedat4(path: Path, options: ReadOptions) -> EventSource:
 
 
 def check_lengths(path: Path) -> None:
-    """Every packet ends in the file, and the last at its end or where the table of packets begins."""
+    """Check that every packet ends inside the file, the last one at its end or at the table of packets."""
     size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
         file.seek(START)
@@ -77,7 +77,7 @@ def check_lengths(path: Path) -> None:
 
 
 def check_header(header: bytes) -> int:
-    """Where the table after the packets begins, −1 when there is none. The description of the streams has to be text.
+    """Offset of the table after the packets, −1 if there is none. The description of the streams must be text.
 
     The header is a flatbuffer: the first field says how packets are compressed, the second where the table is, the
     third is the description, as XML.
@@ -104,7 +104,7 @@ def check_header(header: bytes) -> int:
 
 @contextmanager
 def _damaged_file() -> Iterator[None]:
-    """Take whatever the package raises for damage in the file; a panic of its Rust code is no `Exception`."""
+    """Turn whatever the package raises into a ReadError; a panic of its Rust code is not an `Exception`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

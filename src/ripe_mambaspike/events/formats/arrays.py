@@ -1,4 +1,4 @@
-"""NumPy files: `.npy` with named fields or four columns, `.npz` with an array a column. Nothing is unpickled."""
+"""NumPy files: `.npy` with named fields or four columns, `.npz` with one array per column. Never unpickles."""
 
 import io
 import itertools
@@ -25,7 +25,7 @@ from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSourc
 NPY = b"\x93NUMPY"
 NPZ = (b"PK\x03\x04", b"PK\x05\x06")
 EXPECTED = "fields x, y, t, p or four columns"
-READ_ERRORS = (  # what an archive raises: names that are no text and numbers that are too large among them
+READ_ERRORS = (  # raised for damaged archives, for example for undecodable names or numbers that are too large
     zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, LookupError, ValueError,
     OverflowError,
 )  # fmt: skip
@@ -98,7 +98,7 @@ def _open_table(path: Path, member: str, size: tuple[int, int] | None, options: 
 
 
 def _column_shape(archive: zipfile.ZipFile, member: str) -> int:
-    """The length of a column, by its header alone."""
+    """The length of a column, read from its header."""
     shape, dtype = _member_header(archive, member)
     if len(shape) != 1 or dtype.kind not in "iufb":
         raise ReadError.expected(member, "a column of numbers", f"{dtype} of shape {shape}")
@@ -120,7 +120,7 @@ def _fields(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, str] | No
 def _events(
     blocks: Iterator[tuple[int, NDArray[Any]]], named: dict[str, str] | None, columns: ColumnConverter
 ) -> Iterator[Events]:
-    """Blocks of rows, each with the number of its first → events."""
+    """Convert blocks of rows, each with the index of its first row, to events."""
     order = ""
     for at, rows in blocks:
         if named is not None:
@@ -143,11 +143,11 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python, about the text of a damaged header
+            warnings.simplefilter("ignore")  # Python's SyntaxWarning about a damaged header
             shape, fortran, dtype = read(file)
     except (ValueError, OSError, EOFError, TypeError, SyntaxError, zlib.error, zipfile.BadZipFile) as error:
         raise ReadError.expected("header", "an array's header", f"damage ({str(error)[:100]})") from error
-    except Exception as error:  # the header is Python text, and can fail as such
+    except Exception as error:  # the header is Python source and is parsed as such
         raise ReadError.expected("header", "an array's header", f"damage ({type(error).__name__})") from error
     if dtype.hasobject:
         raise ReadError.expected("dtype", EXPECTED, "Python objects")
@@ -167,7 +167,7 @@ def _check_length(start: int, shape: tuple[int, ...], dtype: np.dtype[Any], ther
 def _rows(
     path: Path, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Blocks of rows, each with the number of its first."""
+    """Blocks of rows, each with the index of its first row."""
     if fortran and shape[0]:  # stored column by column
         mapped = np.memmap(path, dtype, "r", start, shape, "F")
         yield from ((at, np.array(mapped[at : at + BLOCK_WORDS])) for at in range(0, shape[0], BLOCK_WORDS))
@@ -183,7 +183,7 @@ def _rows(
 
 @contextmanager
 def _open_member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
-    """One array of the archive, packed as NumPy does: other ways need memory that the file decides on."""
+    """One array of the archive. Only NumPy's own compression is allowed: others let the file decide on memory."""
     try:
         if archive.getinfo(name).compress_type not in METHODS:
             raise ReadError.expected(name, "NumPy's own compression", "another one")
@@ -211,7 +211,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[NDArray[Any]]:
             if len(data) < count * row:
                 raise ReadError.expected(name, f"{shape[0]} events", at + len(data) // max(1, row))
             yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
-        if file.read(1):  # at the end, the archive compares its checksum
+        if file.read(1):  # reading to the end verifies the checksum
             raise ReadError.expected(name, f"{shape}", "more")
 
 
@@ -226,7 +226,7 @@ def _read_size(archive: zipfile.ZipFile, name: str) -> tuple[int, int]:
 
 @register_writer(".npz")
 def encode_npz(recording: Recording) -> Iterator[bytes]:
-    """Compressed columns and the sensor's size, the same bytes every time."""
+    """Compressed columns and the sensor's size; the bytes are deterministic."""
     buffer = io.BytesIO()
     columns = {name: np.ascontiguousarray(recording.events[name]) for name in "xytp"}
     columns["sensor_size"] = np.array(recording.sensor_size, np.int64)

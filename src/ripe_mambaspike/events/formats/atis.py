@@ -1,8 +1,8 @@
 """40-bit ATIS events (`.bin`): N-MNIST, N-Caltech101.
 
-Five bytes an event: x; y; polarity in the top bit; 23 bits of time, most significant first. An event with y = 240 is
-no event: it adds 2¹³ µs to every time after it. There is no header and no magic, so the format is recognized by what
-it must look like: whole events whose times do not jump about.
+Five bytes per event: x; y; polarity in the top bit; 23 bits of time, most significant first. A record with y = 240 is
+an overflow: it adds 2¹³ µs to all later times. There is no header and no magic number, so the format is recognized by
+its content: a whole number of records whose times do not jump.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ LIKELY_SIZES = ((34, 34), (128, 128), (240, 180), (304, 240))
 
 
 def _recognizes(head: bytes, path: Path) -> bool:
-    """Events whose times go forward, by the first thousand of them; by the name `.bin`, that do not jump back."""
+    """Whether the times of the first thousand events increase or, for files named `.bin`, do not jump back."""
     size = path.stat().st_size
     whole = head[: min(len(head), 5000) // 5 * 5]
     if not whole or size % 5:
-        # A cut-off file is still known by its name, so that the error can say what is wrong with it.
+        # A truncated file is still recognized by its name, so that the error can say what is wrong with it.
         return path.suffix.lower() == ".bin" and size > 0
     events, _ = decode_atis(np.frombuffer(whole, np.uint8).reshape(-1, 5), 0)
     steps = np.diff(events["t"])
@@ -77,7 +77,7 @@ def encode_atis(recording: Recording) -> Iterator[bytes]:
         corner = f"events at x = {events['x'].max()}, y = {events['y'].max()}"
         raise InputError.expected("sensor_size", "x up to 255 and y up to 239 for the 40-bit format", corner)
     times = events["t"].astype(np.int64)
-    # As few overflow events as hold every time in 23 bits; they can only add up.
+    # Write as few overflow events as needed; they can only increase the time.
     needed = np.maximum.accumulate(np.maximum(0, -((TIME_PERIOD - 1 - times) // OVERFLOW)))
     times = times - OVERFLOW * needed
     if times.min() < 0:

@@ -5,8 +5,8 @@
 | 2.0 | 32 bits | six bits of time, eleven of x, eleven of y |
 | 2.1 | 64 bits | the same, then 32 bits: which of the 32 pixels from x on fired |
 
-The other 28 bits of time come in words of their own and hold until the next. Of EVT 2.1 the GenX320 sends a word as one
-little-endian number and the IMX636 its upper half first; the time words, whose lower half is empty, tell which it is.
+The other 28 bits of time come in separate words, valid until the next one. In EVT 2.1 the GenX320 sends a word as
+one little-endian number, the IMX636 sends its upper half first; time words, whose lower half is empty, show which.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ NO_TIME = "came before the first time word"
 
 @dataclass(frozen=True)
 class Evt2State:
-    """What holds at the end of a block."""
+    """The decoder's state at the end of a block."""
 
     clock: WrappingClock = WrappingClock(HIGH_PERIOD)  # noqa: RUF009  (frozen)
     high: int = UNKNOWN_TIME  # in units of 64 µs, wraps counted
@@ -60,7 +60,7 @@ def open_evt21(path: Path, options: ReadOptions) -> EventSource:
 
 
 def _is_upper_first(path: Path, start: int) -> bool:
-    """By the first block of words: in which order more of them look like time words."""
+    """Whether words have their upper half first: the order in which more of the first block are time words."""
     for words in blocks(path, start, DOUBLE_WORD):
         as_sent = np.count_nonzero((words["second"] >> 28 == TIME_HIGH) & (words["first"] == 0))
         swapped = np.count_nonzero((words["first"] >> 28 == TIME_HIGH) & (words["second"] == 0))
@@ -110,7 +110,7 @@ def _vector_decoder(
 def _split_words(
     words: NDArray[np.uint32], state: Evt2State, source: EventSource
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Evt2State]:
-    """The high times with the one that held before them in front, where time and event words are, and the new state."""
+    """High times (the previous one first), the positions of time and event words, and the new state."""
     kind = words >> 28
     time_at, event_at = np.flatnonzero(kind == TIME_HIGH), np.flatnonzero(kind < 2)
     source.count("other_words", len(words) - len(event_at) - len(time_at))
@@ -120,7 +120,7 @@ def _split_words(
 
 
 def _before_first_time(highs: NDArray[np.int64], time_at: NDArray[np.int64], event_at: NDArray[np.int64]) -> int:
-    """How many event words came before any time was known."""
+    """The number of event words before the first time word."""
     if highs[0] != UNKNOWN_TIME:
         return 0
     return int(np.searchsorted(event_at, time_at[0])) if len(time_at) else len(event_at)

@@ -1,13 +1,13 @@
-"""Prophesee EVT 3.0: 16-bit words that say only what has changed.
+"""Prophesee EVT 3.0: 16-bit words that encode only what has changed.
 
 | type | twelve bits | |
 |---|---|---|
-| 0 | y | holds until the next |
+| 0 | y | valid until the next |
 | 2 | polarity, x | one event |
 | 3 | polarity, x | where the next vector starts |
-| 4, 5 | 12 or 8 pixels | the events of a vector; the next one goes on after it |
-| 6 | time, low | holds until the next |
-| 8 | time, high | holds until the next; one that changes starts the low part at 0 |
+| 4, 5 | 12 or 8 pixels | the events of a vector; the next vector continues after it |
+| 6 | time, low | valid until the next |
+| 8 | time, high | valid until the next; a change resets the low part to 0 |
 
 The time has 24 bits and wraps every 16.8 s.
 """
@@ -41,7 +41,7 @@ MAX_TIME_WORDS = 1 << 20  # time words written for gaps: 100 days
 
 @dataclass(frozen=True)
 class Evt3State:
-    """What holds at the end of a block; NEVER or −1 what is not known yet."""
+    """The decoder's state at the end of a block; UNKNOWN_TIME or −1 for values that are not known yet."""
 
     clock: WrappingClock = CLOCK
     high: int = UNKNOWN_TIME  # in units of 4096 µs, wraps counted
@@ -111,14 +111,14 @@ def _decoder(source: EventSource) -> Callable[[NDArray[np.uint16], Evt3State], t
 
 
 def _held(values: NDArray[Any], changes: NDArray[np.bool_], at: NDArray[np.int64]) -> NDArray[Any]:
-    """What holds at each place: `values[0]` before the first change, `values[1 + i]` from change i on."""
+    """The value valid at each position: `values[0]` before the first change, `values[1 + i]` from change i on."""
     return values[np.cumsum(changes, dtype=np.int32)[at]]
 
 
 def _offsets(
     wide: NDArray[np.bool_], base_at: NDArray[np.int64], vector_at: NDArray[np.int64], passed: int
 ) -> tuple[NDArray[np.int64], int]:
-    """How far each vector is from its base, by the vectors between them; and how far the next one would be."""
+    """The offset of each vector from its base, by the vectors between them, and the offset of the next one."""
     ends = np.cumsum(np.where(wide, 12, 8))
     begins = np.concatenate([[0], ends])
     at_base = begins[np.searchsorted(vector_at, base_at)]
@@ -130,7 +130,7 @@ def _offsets(
 def _times(
     is_high: NDArray[np.bool_], value: NDArray[np.int64], state: Evt3State
 ) -> tuple[NDArray[np.int64], WrappingClock, int, int]:
-    """The time after each time word, the one before the first in front; then clock, high and low part at the end."""
+    """The time after each time word (the previous one first), then clock, high and low part at the end."""
     highs, clock = state.clock.unwrap(value[is_high])
     highs = np.concatenate([np.array([state.high], np.int64), highs])
     high = highs[np.concatenate([[0], np.cumsum(is_high)])]
@@ -157,7 +157,7 @@ def _known(
     no_base: NDArray[np.bool_],
     source: EventSource,
 ) -> Events:
-    """Without the events of which time, row or start are not known yet; they are counted."""
+    """Drop and count the events whose time, row or vector start is not known yet."""
     source.leave_out(np.count_nonzero(no_time), NO_TIME)
     source.leave_out(np.count_nonzero(no_row & ~no_time), NO_ROW)
     source.leave_out(np.count_nonzero(no_base & ~no_row & ~no_time), NO_BASE)
@@ -165,7 +165,7 @@ def _known(
 
 
 def _bit_tables() -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """For every 12 bits: how many are set, and which, from the lowest."""
+    """For each 12-bit value: the number of set bits and their indices, lowest first."""
     values = np.arange(1 << 12)
     is_set = (values[:, None] >> np.arange(12) & 1).astype(bool)
     order = np.argsort(~is_set, axis=1, kind="stable").astype(np.uint8)
@@ -177,7 +177,7 @@ COUNTS, BITS = _bit_tables()
 
 @register_writer(".raw")
 def encode_evt3(recording: Recording) -> Iterator[bytes]:
-    """Rows, columns and times as single events. A header line of ours keeps what 24 bits of time leave out."""
+    """Encode as single events. The header line `time_base` holds what does not fit into 24 bits of time."""
     events = recording.events
     width, height = recording.sensor_size
     if width > 2048 or height > 2048:

@@ -1,8 +1,8 @@
 """HDF5, by the package `h5py`: DSEC (`events/x …`, `t_offset`), rpg (`events/xs …` in seconds), v2e (`events` [n, 4]),
 and a compound dataset with named fields.
 
-An HDF5 file can name other files, claim sizes that nothing stands behind, and pack gigabytes into kilobytes. Only what
-lies in the file itself is read, within bounds, and in a process of its own (`events/isolated.py`).
+An HDF5 file can refer to other files, claim sizes without storing data, and compress gigabytes into kilobytes. Only
+data in the file itself is read, within limits and in a separate process (`events/isolated.py`).
 """
 
 import math
@@ -20,9 +20,9 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 GROUPS = ("events", "CD/events", "dvs/events", "prophesee/left", "davis/left/events", "/")
 READ_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError)  # what h5py raises
 EXPECTED = "datasets x, y, t, p in a group events, or a dataset events with four columns"
-MAX_CHUNK_BYTES = 1 << 26  # bytes of one chunk, unpacked; h5py makes chunks of 1 MiB at most
+MAX_CHUNK_BYTES = 1 << 26  # uncompressed size of one chunk; h5py writes chunks of at most 1 MiB
 MIN_CACHE_BYTES = 1 << 20
-MAX_MEMBERS = 10_000  # of a group
+MAX_MEMBERS = 10_000  # members of one group
 MAX_LINKS = 16  # followed one after another, within the file
 # Deflate, shuffle, Fletcher-32, szip, LZF; Blosc, LZ4, bitshuffle, Zstandard and Blosc 2 where `hdf5plugin` has them.
 FILTERS = frozenset({1, 2, 3, 4, 32000, 32001, 32004, 32008, 32015, 32026})
@@ -34,7 +34,7 @@ FILTERS = frozenset({1, 2, 3, 4, 32000, 32001, 32004, 32008, 32015, 32026})
     recognizes=starts_with(MAGIC),
     isolated=True,
     packages=("h5py",),
-    optional_packages=("hdf5plugin",),  # which DSEC's compression needs
+    optional_packages=("hdf5plugin",),  # needed for DSEC's compression
 )
 def open_hdf5(path: Path, options: ReadOptions) -> EventSource:
     import h5py
@@ -50,7 +50,7 @@ def open_hdf5(path: Path, options: ReadOptions) -> EventSource:
     def read_events(source: EventSource) -> Iterator[Events]:
         columns = ColumnConverter(source, options.time_unit)
         order = ""
-        # A chunk that the cache does not hold is unpacked again for every block of its rows.
+        # A chunk that does not fit into the cache would be decompressed again for every block of its rows.
         with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
             holder = _find(file, h5py)
             for at in range(0, length, BLOCK_WORDS):
@@ -87,7 +87,7 @@ class _Fields:
 
 
 def _node(file: Any, where: str, h5py: Any) -> Any:
-    """What lies there in this file, or None. Links within the file are followed, those to another are refused."""
+    """The object at this path, or None. Links within the file are followed, external links are refused."""
     node, names, links = file, where.split("/"), 0
     while names:
         name = names.pop(0)
@@ -132,7 +132,7 @@ def _find(file: Any, h5py: Any) -> Any:
 
 
 def _metadata(file: Any, h5py: Any) -> tuple[dict[str, Any], tuple[int, int] | None]:
-    """What the file says about itself, and the sensor's size."""
+    """The file's metadata, and the sensor's size."""
     metadata = {}
     offset = _node(file, "t_offset", h5py)
     if isinstance(offset, h5py.Dataset):
@@ -162,7 +162,7 @@ def _resolution(file: Any, events: Any) -> tuple[int, int] | None:
     attributes: dict[str, Any] = {}
     for node in (file, events):
         for name in ("sensor_resolution", "resolution", "width", "height"):
-            # One that claims many values is no size, and not read.
+            # A dataset with many values is not a size, and is not read.
             if node is not None and name in node.attrs and math.prod(node.attrs.get_id(name).shape or ()) <= 2:
                 attributes[name] = node.attrs[name]
     size = attributes.get("sensor_resolution", attributes.get("resolution"))
@@ -177,7 +177,7 @@ def _resolution(file: Any, events: Any) -> tuple[int, int] | None:
 def _check_storage(dataset: Any) -> int:
     """The bytes of a chunk, 0 for data that is not in chunks.
 
-    A size can be claimed without a byte behind it: what was never written would be read as zeros without end.
+    A dataset can claim a size without stored data; unwritten data would be read as endless zeros.
     """
     chunk = 0
     name = str(dataset.name)

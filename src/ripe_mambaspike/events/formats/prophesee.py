@@ -31,7 +31,7 @@ class PropheseeHeader:
             return ENCODINGS[encoding]
         if encoding:
             return encoding
-        # Before there was a choice, RAW files had no such line.
+        # The oldest RAW files have no such line.
         return "evt2" if {"system_id", "integrator_name"} & set(self.values) else None
 
     @property
@@ -57,7 +57,7 @@ def has_encoding(encoding: str) -> Callable[[bytes, Path], bool]:
 
 
 def read_prophesee_header(path: Path) -> PropheseeHeader:
-    """A line of the header is text; what follows may start with `%` by chance and is not."""
+    """Read the header lines. Event data may start with `%` by chance, but is not printable text."""
     values: dict[str, str] = {}
     with path.open("rb") as file:
         for _ in range(MAX_LINES):

@@ -1,8 +1,8 @@
-"""Text: one event a line, four numbers between blanks, commas, semicolons or tabs.
+"""Text: one event per line, four numbers separated by blanks, commas, semicolons or tabs.
 
 A first line may name the columns, or give the sensor's width and height; lines that start with `#` or `%` are comments.
-Without names the order is found by the values (`t x y p` as of the rpg datasets, `x y t p`, `x y p t`). Times with a
-decimal point are seconds, whole ones µs.
+Without names the order is guessed from the values (`t x y p` as in the rpg datasets, `x y t p`, `x y p t`). Times with
+a decimal point are in seconds, integers in µs.
 """
 
 import codecs
@@ -22,13 +22,13 @@ from ripe_mambaspike.events.source import EventSource, ReadOptions
 
 LINES_PER_READ = 1 << 16  # read at a time
 MAX_LINE_CHARS = 1 << 14  # characters
-MAX_EXACT_US = 1 << 53  # what a number read from text keeps exactly
+MAX_EXACT_US = 1 << 53  # integers up to this are exact in float64
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 CUT_OFF = "was cut off at the end of the file"
 
 
 def _recognizes(head: bytes, path: Path) -> bool:
-    """Printable, and the first line that is no comment holds numbers or names of columns."""
+    """Whether the text is printable and its first line without a comment holds numbers or column names."""
     text = head.removeprefix(codecs.BOM_UTF8).decode("latin-1")
     if not head or any(ord(sign) < 9 or 13 < ord(sign) < 32 or ord(sign) > 126 for sign in text[:2000]):
         return False
@@ -53,7 +53,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _first_lines(path: Path) -> tuple[list[str] | None, int, tuple[int, int] | None]:
-    """The name of each column where a line has them, how many lines come before the events, and the sensor's size."""
+    """Column names (if a line has them), the number of lines before the events, and the sensor's size."""
     size = None
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -113,7 +113,7 @@ def _pieces(path: Path, order: list[str] | None, skip: int, columns: ColumnConve
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """Line by line; one without an end is not read to its end."""
+    """Iterate over lines, with a limit on their length."""
     while line := file.readline(MAX_LINE_CHARS):
         if len(line) == MAX_LINE_CHARS and not line.endswith("\n"):
             raise ReadError.expected("line", f"at most {MAX_LINE_CHARS} characters", f"'{line[:60]}…'")
@@ -155,7 +155,7 @@ def _is_number(cell: str) -> bool:
 
 @register_writer(".csv", ".txt")
 def encode_text(recording: Recording) -> Iterator[bytes]:
-    """A csv with names; times in whole µs."""
+    """A csv with column names; times in integer µs."""
     width, height = recording.sensor_size
     if max(abs(recording.first_us), abs(recording.last_us)) > MAX_EXACT_US:
         raise InputError.expected("t", "times up to 2⁵³ µs for text", f"{recording.last_us} µs")

@@ -1,8 +1,8 @@
 """Fitting the simulated camera to real recordings of known pictures.
 
-The path and the sign of the polarity are found without a model, then path, optics, thresholds and bandwidth are fitted
-by what the pixel does on average. What only the pixel itself shows, its thresholds to the last event, is matched by
-simulating; how recordings differ from their twins says how much they vary.
+First the path and the polarity's sign are estimated without a model. Then path, optics, thresholds and bandwidth are
+fitted with a smooth model of the average pixel, and the thresholds are refined by simulation. The differences between
+recordings and their simulated twins give the variation from recording to recording.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ from ripe_mambaspike.events.simulate.smooth import KNOT_US, FitOptions, SmoothSa
 from ripe_mambaspike.events.simulate.start import find_path
 
 Report = Callable[[str, int, int], None]  # (what is being done, done, of)
-BORDER_PIXELS = 3  # pixels at the corners, where no picture comes
-NUM_PATH_RECORDINGS = 150  # recordings that the path is found with
-NUM_MATCH_ROUNDS = 5  # rounds in which the thresholds are matched
+BORDER_PIXELS = 3  # pixels at the corners, which the picture never reaches
+NUM_PATH_RECORDINGS = 150  # recordings used to estimate the path
+NUM_MATCH_ROUNDS = 5  # rounds of threshold matching
 
 
 def calibrate(
@@ -61,7 +61,7 @@ _FIRST, _LAST = slice(None, BORDER_PIXELS), slice(-BORDER_PIXELS, None)
 
 
 def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int, steps: int) -> Tensor:
-    """Counts [N, T, 2, H, W] over equal parts of the duration; what comes after it is left out."""
+    """Counts [N, T, 2, H, W] over equal parts of the duration; later events are left out."""
     recordings = (Recording(events[events["t"] < duration_us], size) for events in real)
     return torch.stack([bin_events(each, steps, start_us=0, stop_us=duration_us) for each in recordings])
 
@@ -69,13 +69,13 @@ def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int
 def match_thresholds(
     made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int], progress: Report
 ) -> CameraCalibration:
-    """ON and OFF events as many as in the recordings, on average."""
-    wanted = counts.sum((0, 1, 3, 4))
+    """Scale the thresholds until the mean numbers of ON and OFF events match the recordings."""
+    target = counts.sum((0, 1, 3, 4))
     for turn in range(NUM_MATCH_ROUNDS):
-        there = _simulate(made, pictures, size).sum((0, 1, 3, 4))
-        ratio = (there / wanted).tolist()
+        simulated = _simulate(made, pictures, size).sum((0, 1, 3, 4))
+        ratio = (simulated / target).tolist()
         pixel = made.pixel
-        # Fewer events than thresholds would say come from a higher one, so a little less than the whole step is taken.
+        # The number of events is not exactly proportional to 1 / threshold, so the step is damped.
         on, off = pixel.threshold_on * ratio[1] ** 0.9, pixel.threshold_off * ratio[0] ** 0.9
         made = replace(made, pixel=replace(pixel, threshold_on=on, threshold_off=off))
         progress("matching", turn + 1, NUM_MATCH_ROUNDS)
@@ -83,7 +83,7 @@ def match_thresholds(
 
 
 def find_rests(counts: Tensor) -> tuple[float, ...]:
-    """Between three saccades the events are fewest, in the middle of each half: where, in µs."""
+    """Times in µs of the two pauses between the three saccades: the event minimum in the middle of each half."""
     rate = torch.nn.functional.avg_pool1d(counts.sum((0, 2, 3, 4))[None], 3, 1, 1)[0]
     steps = len(rate)
     spans = ((steps // 5, steps // 2), (steps // 2, 4 * steps // 5))
@@ -91,7 +91,7 @@ def find_rests(counts: Tensor) -> tuple[float, ...]:
 
 
 def retimed(saccades: Saccades, late: Sequence[float]) -> Saccades:
-    """The same with each saccade so many µs later."""
+    """The saccades, each delayed by the given µs."""
     path = torch.tensor(saccades.path, dtype=torch.float64)
     times = torch.arange(len(path), dtype=torch.float64) * saccades.knot_us
     which = torch.bucketize(times, torch.tensor(saccades.rests_us, dtype=torch.float64))
@@ -106,7 +106,7 @@ def measure_delays(made: CameraCalibration, pictures: Tensor, counts: Tensor, si
     which = torch.bucketize(steps, torch.tensor(made.saccades.rests_us))
     late = []
     for saccade in range(len(made.saccades.rests_us) + 1):
-        # The mean time of a saccade's events is when it is.
+        # A saccade's time is the mean time of its events.
         there = which == saccade
         real, twin = (
             (part.sum((2, 3, 4))[:, there] @ steps[there]) / part[:, there].sum((1, 2, 3, 4))
@@ -122,7 +122,7 @@ def measure_variation(made: CameraCalibration, pictures: Tensor, counts: Tensor,
     events, others = counts.sum((1, 2, 3, 4)), twins.sum((1, 2, 3, 4))
     on, other_on = counts[:, :, 1].sum((1, 2, 3)) / events, twins[:, :, 1].sum((1, 2, 3)) / others
     delays = measure_delays(made, pictures, counts, size)
-    # ON over OFF moves the share by a quarter of its logarithm, and events go with one over the threshold.
+    # The ON share changes by a quarter of log(ON / OFF); the number of events is proportional to 1 / threshold.
     return Variation(
         threshold=_spread((events / others).log()),
         balance=4 * _spread(on - other_on),
@@ -131,7 +131,7 @@ def measure_variation(made: CameraCalibration, pictures: Tensor, counts: Tensor,
 
 
 def _spread(values: Tensor) -> float:
-    """A standard deviation that a few odd ones do not spoil."""
+    """A standard deviation that is robust to outliers."""
     low, high = torch.quantile(values, torch.tensor([0.16, 0.84])).tolist()
     return float(high - low) / 2
 
@@ -153,7 +153,7 @@ def _simulate(made: CameraCalibration, pictures: Tensor, size: tuple[int, int], 
 
 
 def _rounded(made: CameraCalibration) -> CameraCalibration:
-    """Four digits are more than the recordings can tell."""
+    """Round to four digits; the recordings do not determine more."""
     pixel = Pixel(**{name: type(value)(f"{value:.4g}") for name, value in vars(made.pixel).items()})
     by = made.variation
     late = tuple(float(f"{each:.3g}") for each in by.delay_us)

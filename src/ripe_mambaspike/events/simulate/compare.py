@@ -1,6 +1,6 @@
-"""Real recordings against their simulated twins: counts, polarity, rate, images, sequences, intervals, in numbers.
+"""Compare real recordings with their simulated twins: counts, polarity, rate, images, sequences and intervals.
 
-A twin is what the simulator makes of the picture that the real recording was made of. Both lists are in one order.
+A twin is a simulated recording of the same picture. Both lists are in the same order.
 """
 
 import math
@@ -16,30 +16,30 @@ from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.simulate.smooth import box
 
-BINS = 10  # of the sequence, and of the rates that tell apart
-WINDOW_US = 5000  # of the rate over time, about
+BINS = 10  # of the sequence, and of the rate features
+WINDOW_US = 5000  # approximate bin width of the rate over time
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 FEATURES = ("events", "ON share", *(f"bin {n + 1}" for n in range(BINS)), *(f"interval {q:.0%}" for q in QUANTILES))
 FOLDS = 5
-PENALTY = 1e-3  # on the squares of the weights, beside the mean loss
-# What a calibration should reach.
+PENALTY = 1e-3  # L2 penalty on the weights
+# Targets of a calibration.
 EVENTS_TOLERANCE, CLASS_TOLERANCE, ON_SHARE_TOLERANCE = 0.05, 0.10, 0.02
 MIN_IMAGE_CORRELATION, MIN_SEQUENCE_CORRELATION = 0.90, 0.75
-TARGET_SEPARABILITY = 0.75  # below it is the aim, not a requirement
+TARGET_SEPARABILITY = 0.75  # lower is better; reported, not required
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RealSimulated:
-    """One number of the real recordings and of the simulated ones."""
+    """A statistic of the real and of the simulated recordings."""
 
     real: float
     simulated: float
 
     @property
     def ratio(self) -> float:
-        """Simulated over real; 1 where both are 0."""
+        """Simulated / real; 1 if both are 0."""
         if self.real == 0:
             return 1.0 if self.simulated == 0 else math.inf
         return self.simulated / self.real
@@ -54,13 +54,13 @@ class ClassEvents:
 
 @dataclass(frozen=True)
 class Feature:
-    """One of the numbers that may separate a recording from its twin."""
+    """A statistic that may separate recordings from their twins."""
 
     name: str
     mean: RealSimulated
     spread: RealSimulated  # standard deviation
-    apart: float  # simulated less real mean, in spreads
-    weight: float  # in the regression on all pairs; above 0 where more of it speaks for simulated
+    apart: float  # difference of the means, simulated − real, in standard deviations
+    weight: float  # in the regression on all pairs; positive values indicate simulated
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Comparison:
     separability: float  # accuracy of a logistic regression on the features; 0.5 is chance
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it; a ratio to nothing is null."""
+        """A JSON document; infinite ratios become null."""
         return {
             "recordings": len(self.image),
             "size": list(self.size),
@@ -108,7 +108,7 @@ def compare_recordings(
     size: tuple[int, int],
     duration_us: int,
 ) -> Comparison:
-    """Times are from 0; what is later than the duration counts in its last part."""
+    """Compare recordings whose times start at 0; events after the duration count in its last part."""
     if not len(real) == len(simulated) == len(labels) or not len(real):
         got = f"{len(real)}, {len(simulated)} and {len(labels)}"
         raise InputError.expected("real", "as many real as simulated recordings and labels, at least 1", got)
@@ -147,30 +147,30 @@ def compare_recordings(
 
 
 def unmet_targets(comparison: Comparison) -> list[str]:
-    """Which of the numbers that a calibration should reach were not reached, in words."""
+    """A sentence for each target that the calibration did not reach."""
     found = []
     for name, both, within in [
         ("mean events", comparison.events, EVENTS_TOLERANCE),
         *((f"mean events of class {each.label}", each.events, CLASS_TOLERANCE) for each in comparison.classes),
     ]:
         if abs(both.simulated - both.real) > within * both.real:
-            found.append(f"{name}: {both.simulated:.1f} simulated, {both.real:.1f} real; within {within:.0%} is wanted")
+            found.append(f"{name}: expected {both.real:.1f} (real) ± {within:.0%}, got {both.simulated:.1f}")
     share = comparison.on_share
     if abs(share.simulated - share.real) > ON_SHARE_TOLERANCE:
         found.append(
-            f"ON share: {share.simulated:.4f} simulated, {share.real:.4f} real; within {ON_SHARE_TOLERANCE} is wanted"
+            f"ON share: expected {share.real:.4f} (real) ± {ON_SHARE_TOLERANCE}, got {share.simulated:.4f} simulated"
         )
     for name, each, least in (
         ("event image", comparison.image, MIN_IMAGE_CORRELATION),
         ("ten-bin sequence", comparison.sequence, MIN_SEQUENCE_CORRELATION),
     ):
         if (mean := float(np.mean(each))) < least:
-            found.append(f"{name}: a mean correlation of {mean:.4f}; at least {least} is wanted")
+            found.append(f"{name}: expected a mean correlation of at least {least}, got {mean:.4f}")
     return found
 
 
 def bin_index(events: Events, bins: int, duration_us: int) -> NDArray[np.int64]:
-    """In which equal part of the duration each event is."""
+    """The index of the time bin of each event."""
     return np.minimum(events["t"].astype(np.int64) * bins // duration_us, bins - 1)
 
 
@@ -183,12 +183,12 @@ def count_bins(events: Events, size: tuple[int, int], duration_us: int, bins: in
 
 
 def smoothed(counts: Array) -> Array:
-    """A 3×3 mean [..., H, W]; beyond the border there are no events."""
+    """A 3×3 mean [..., H, W] with zero padding."""
     return box(torch.from_numpy(counts)).numpy()
 
 
 def correlation(one: Array, other: Array) -> float:
-    """Pearson's, over all values; 0 where one of them is the same everywhere."""
+    """Pearson correlation over all values; 0 if one input is constant."""
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return 0.0
     one, other = one - one.mean(), other - other.mean()
@@ -204,7 +204,7 @@ def mean_rate(recordings: Sequence[Events], duration_us: int) -> tuple[float, ..
 
 
 def features(events: Events, duration_us: int) -> Array:
-    """`FEATURES` of a recording. Without events every share is 0, and with one at most an interval is the duration."""
+    """`FEATURES` of a recording. Without events shares are 0; with at most one event intervals are the duration."""
     count = len(events)
     shares = np.bincount(bin_index(events, BINS, duration_us), minlength=BINS) / max(count, 1)
     between = np.diff(np.sort(events["t"])) if count > 1 else np.array([duration_us])
@@ -212,10 +212,10 @@ def features(events: Events, duration_us: int) -> Array:
 
 
 def separability(real: Array, simulated: Array, folds: int = FOLDS) -> float:
-    """How often a logistic regression says rightly which of the rows [N, F] are real and which simulated.
+    """Cross-validated accuracy of a logistic regression that classifies rows [N, F] as real or simulated.
 
-    Every pair is judged once, by a regression on the other folds; twins are in one fold, the pairs dealt out in turn.
-    One pair alone leaves nothing to learn from, and chance.
+    Every pair is classified once, by a regression on the other folds; twins are in the same fold. A single pair gives
+    chance level.
     """
     if len(real) < 2:
         return 0.5
@@ -236,7 +236,7 @@ def regression(real: Array, simulated: Array, rounds: int = 100) -> Array:
     rows = np.concatenate([np.ones((len(rows), 1)), rows], 1)
     sign = np.repeat([-1.0, 1.0], [len(real), len(simulated)])
     penalty = np.full(rows.shape[1], PENALTY)
-    penalty[0] = 1e-9  # the constant is free
+    penalty[0] = 1e-9  # the intercept is not penalized
 
     def loss(weights: Array) -> float:
         return float(np.logaddexp(0, -sign * (rows @ weights)).mean() + penalty @ weights**2 / 2)
@@ -244,7 +244,7 @@ def regression(real: Array, simulated: Array, rounds: int = 100) -> Array:
     weights = np.zeros(rows.shape[1])
     now = loss(weights)
     for _ in range(rounds):
-        wrong = 0.5 - 0.5 * np.tanh(sign * (rows @ weights) / 2)  # the chance given to the other side
+        wrong = 0.5 - 0.5 * np.tanh(sign * (rows @ weights) / 2)  # probability of the wrong class
         slope = -(rows.T @ (sign * wrong)) / len(rows) + penalty * weights
         curve = (rows.T * (wrong * (1 - wrong))) @ rows / len(rows) + np.diag(penalty)
         step = np.linalg.solve(curve, slope)
@@ -259,7 +259,7 @@ def regression(real: Array, simulated: Array, rounds: int = 100) -> Array:
 
 
 def describe_features(real: Array, simulated: Array) -> tuple[Feature, ...]:
-    """What of each feature differs between rows [N, F] of real and of simulated ones."""
+    """The difference of each feature between real and simulated rows [N, F]."""
     mean, scale = _standard(np.concatenate([real, simulated]))
     weights = regression((real - mean) / scale, (simulated - mean) / scale)[1:]
     made = []
@@ -274,7 +274,7 @@ def describe_features(real: Array, simulated: Array) -> tuple[Feature, ...]:
 
 
 def _standard(rows: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column; 1 for one that is the same everywhere."""
+    """Mean and standard deviation of each column; 1 for constant columns."""
     mean, scale = rows.mean(0), rows.std(0)
     return mean, np.where(scale > 1e-9 * np.maximum(np.abs(mean), 1e-9), scale, 1.0)
 

@@ -17,9 +17,9 @@ from ripe_mambaspike.events.simulate.saccades import Saccades, SaccadeVariation,
 from ripe_mambaspike.files import atomic_write
 from ripe_mambaspike.schema import read_json
 
-# Of a DVS that watches people, set by eye against five real clips of DVS-Gesture.
+# A DVS that watches people; set by hand to resemble five real clips of DVS-Gesture.
 GESTURE_PIXEL = Pixel(0.2, 0.2, mismatch=0.08, leak_hz=0.1, shot_hz=0.25, cutoff_hz=120.0)
-STEP_US = 2500  # of the fit, and so of what is simulated with it
+STEP_US = 2500  # of the fit, and therefore of simulations with it
 SENSOR = (34, 34)
 
 
@@ -31,7 +31,7 @@ class Variation:
     balance: float = 0.0  # of the logarithm of ON over OFF
     shift: float = 0.0  # sensor pixels
     stretch: float = 0.0  # of the path's length
-    delay_us: tuple[float, ...] = ()  # of each saccade, on its own
+    delay_us: tuple[float, ...] = ()  # of each saccade, independently
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CameraCalibration:
 
 
 def load_calibration(path: str | Path | None = None) -> CameraCalibration:
-    """A calibration that was saved; without a path the one that ships, fitted on N-MNIST."""
+    """Load a saved calibration; without a path the shipped one, fitted on N-MNIST."""
     source = Path(str(files(__package__) / "nmnist.json")) if path is None else Path(path)
     return read_json(source, CameraCalibration, error=InputError, hint="`ripe sim calibrate` writes such files")
 
@@ -108,7 +108,7 @@ def _varied(
     by = calibration.variation
     if variation == 0 or not any(getattr(by, each.name) for each in fields(by)):
         return saccade_scene(pictures, calibration.saccades, size), None
-    # Another stream than the pixels', so that a recording's noise does not depend on how much it varies.
+    # A separate random stream, so that the pixels' noise does not depend on the variation.
     late = torch.tensor(by.delay_us or (0.0,) * (len(calibration.saccades.rests_us) + 1))
     drawn = [
         torch.randn(5 + len(late), generator=torch.Generator().manual_seed((seed ^ 0x5ACCADE) & (2**63 - 1)))

@@ -1,11 +1,11 @@
 """The pixel of an event camera, many at a time.
 
 A pixel follows the logarithm of the light with a limited bandwidth, and remembers the level of its last event. When it
-has risen by `threshold_on` or fallen by `threshold_off` since, it sends an event and remembers the new level; after an
-event it is dead for `refractory_us`. Thresholds differ from pixel to pixel. The remembered level leaks, which makes ON
-events from time to time, and shot noise makes events of either polarity anywhere.
+has risen by `threshold_on` or fallen by `threshold_off` since, it sends an event and remembers the new level, and is
+refractory for `refractory_us`. Thresholds differ from pixel to pixel. The remembered level leaks, which causes
+occasional ON events, and shot noise causes events of either polarity.
 
-Inside a step the level moves on a straight line, and an event has the time at which that line crosses the threshold.
+Within a step the level changes linearly, and an event's time is where the line crosses the threshold.
 """
 
 import math
@@ -27,7 +27,7 @@ FRAMES = 16  # rendered at a time
 
 @dataclass(frozen=True)
 class Pixel:
-    """What a sensor's pixels are like."""
+    """Parameters of a sensor's pixels."""
 
     threshold_on: float = 0.2  # of the logarithm of the light
     threshold_off: float = 0.2
@@ -73,15 +73,15 @@ def simulate_events(
 ) -> list[Events]:
     """The events of each recording of a batch, by time; `size` is (width, height).
 
-    A recording depends on its scene, its seed and its factors alone, not on the others in the batch. `factors` [B, 2]
-    multiply the thresholds, ON and OFF. `frames` frames are rendered at a time, which changes only the cost.
-    Pixels watch the scene for `warm_us` before time 0, so that light that flickers or moves is no surprise to them.
+    A recording depends only on its own scene, seed and factors, not on the rest of the batch. `factors` [B, 2] multiply
+    the ON and OFF thresholds. `frames` frames are rendered at a time, which affects only speed and memory. Pixels watch
+    the scene for `warm_us` before time 0, so that they have settled when the recording starts.
     """
     parts = list(_run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device))
     whole = PixelEvents(
         *(torch.cat([getattr(part, each.name) for part in parts]).cpu() for each in fields(PixelEvents))
     )
-    # By recording, then time, then pixel and polarity: the same order wherever it was computed.
+    # By recording, time, pixel and polarity: the same order on every device.
     key = np.lexsort([getattr(whole, name).numpy() for name in ("polarity", "pixel", "time", "recording")])
     recording = whole.recording.numpy()[key]
     events = np.empty(len(key), EVENT)
@@ -157,7 +157,7 @@ def _light(scene: Scene, times: Tensor, batch: int, size: tuple[int, int]) -> Te
 
 
 class _Sensor:
-    """The pixels of a whole batch in one row, and what each remembers."""
+    """The state of all pixels of a batch, flattened."""
 
     def __init__(
         self,
@@ -174,12 +174,12 @@ class _Sensor:
         on_off = zip(_thresholds(pixel, pixels), each.to(device).unbind(1), strict=True)
         self.on, self.off = ((factor[:, None] * pattern.to(device)).flatten() for pattern, factor in on_off)
         self.level = level.clone()
-        # A pixel that has looked at still light has leaked some way towards its next ON event; how far is chance.
+        # Under constant light a pixel has leaked part of the way to its next ON event; how far is random.
         self.remembered = level - start * self.on
         self.awake = torch.full((len(level),), -math.inf, dtype=torch.float64, device=device)
 
     def step(self, light: Tensor, begin: float, end: float) -> Iterator[PixelEvents]:
-        """Follow the light to the end of the step; the events on the way, a round for each that one pixel sends."""
+        """Advance to the end of the step and yield its events; each round yields at most one event per pixel."""
         pixel, span = self.pixel, end - begin
         share = 1.0 if pixel.cutoff_hz == 0 else -math.expm1(-2 * math.pi * pixel.cutoff_hz * span * 1e-6)
         before = self.level
@@ -197,7 +197,7 @@ class _Sensor:
             moved = self.level[candidates] - before[candidates]
             part = ((target - before[candidates]) / moved).double().clamp(0, 1).nan_to_num(0)
             time = torch.maximum(begin + span * part, torch.maximum(earliest, self.awake[candidates]))
-            kept = fires & (time < end)  # what is still dead at the end is looked at again in the next step
+            kept = fires & (time < end)  # pixels that are still refractory are checked again in the next step
             candidates, time, up, target = candidates[kept], time[kept], up[kept], target[kept]
             if not len(candidates):
                 return
@@ -218,7 +218,7 @@ def _thresholds(pixel: Pixel, pixels: int) -> tuple[Tensor, Tensor]:
 def _draws(
     pixel: Pixel, size: tuple[int, int], duration_us: int, seeds: Sequence[int], device: Any
 ) -> tuple[Tensor, PixelEvents]:
-    """Each recording's own chance: where its pixels stand at the start [B, H·W], and its shot noise."""
+    """Each recording's random state: the initial level of its pixels [B, H·W], and its shot noise."""
     pixels = size[0] * size[1]
     starts, noise = [], []
     expected = torch.tensor(pixel.shot_hz * duration_us * 1e-6 * pixels)

@@ -1,4 +1,4 @@
-"""A comparison of real recordings and their simulated twins on disk: its numbers, a figure of them, some twins."""
+"""Write a comparison of real recordings and their simulated twins: its numbers, a figure, and examples."""
 
 import json
 import os
@@ -18,9 +18,9 @@ from ripe_mambaspike.events.view.frames import GROUND, PALETTE, Counts, event_fr
 from ripe_mambaspike.events.view.picture import DPI, GRAY, LINE_COLOR, OFF_COLOR, ON_COLOR, TEXT_COLOR
 from ripe_mambaspike.files import atomic_write
 
-REAL, SIMULATED = TEXT_COLOR, "#009e73"  # apart in lightness and in hue; orange and blue are the polarities
-SHOWN_TWINS = 6  # twins, from the least alike to the most
-SIDE = 102  # pixels of an event image's longer side, about
+REAL, SIMULATED = TEXT_COLOR, "#009e73"  # differ in lightness and hue; orange and blue are the polarities
+SHOWN_TWINS = 6  # from the least similar pair to the most similar
+SIDE = 102  # approximate longer side of an event image, in pixels
 GAP, LABEL, HEAD, EDGE = 8, 26, 112, 28  # pixels
 POINTS = 9.0
 
@@ -53,7 +53,7 @@ def write_comparison(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            for name, data in made.items():  # every byte is on the disk before the first file takes its place
+            for name, data in made.items():  # all files are synced to disk before the first one is renamed
                 file = stack.enter_context(atomic_write(folder / name))
                 file.write(data)
                 file.flush()
@@ -70,7 +70,7 @@ def figure_png(comparison: Comparison, real: Sequence[Events], simulated: Sequen
     """Six plots of the comparison."""
     figure = _figure(1500, 940)
     missed = unmet_targets(comparison)
-    verdict = "every number is reached" if not missed else f"not reached: {len(missed)}, see comparison.json"
+    verdict = "all targets reached" if not missed else f"{len(missed)} targets missed, see comparison.json"
     _write(figure, EDGE, 44, "Real recordings and their simulated twins", 23, TEXT_COLOR, weight="bold")
     _write(figure, EDGE, 74, f"{len(real)} pairs · {verdict}", 15, GRAY)
     _write(figure, 1500 - EDGE, 44, "● simulated", 15, SIMULATED, ha="right")
@@ -135,7 +135,7 @@ def _rates(axes: Any, comparison: Comparison) -> None:
 
 
 def _intervals(axes: Any, real: Sequence[Events], simulated: Sequence[Events]) -> None:
-    """Cumulative, so that every quantile can be read off; two lines apart are two distributions apart."""
+    """Cumulative distributions of the intervals."""
     for some, color in ((real, REAL), (simulated, SIMULATED)):
         parts = [np.diff(np.sort(each["t"])) for each in some]
         values, counts = np.unique(np.concatenate(parts), return_counts=True)
@@ -174,9 +174,9 @@ def _draw_separability(axes: Any, comparison: Comparison) -> None:
     axes.axvline(0, color=GRAY, linewidth=0.8)
     most = max(1.0, 1.1 * max(abs(each) for each in apart))
     axes.set(xlim=(-most, most))
-    aim = f"aim: below {TARGET_SEPARABILITY:.0%}"
-    title = f"Told apart by these: {comparison.separability:.1%} ({aim})"
-    _title(axes, title, "simulated less real mean, in standard deviations")
+    aim = f"target: below {TARGET_SEPARABILITY:.0%}"
+    title = f"Separability by these features: {comparison.separability:.1%} ({aim})"
+    _title(axes, title, "mean difference, simulated − real, in standard deviations")
 
 
 def _histograms(axes: Any, both: Sequence[Sequence[float]]) -> None:
@@ -189,7 +189,7 @@ def _histograms(axes: Any, both: Sequence[Sequence[float]]) -> None:
 
 
 def choose_pairs(alike: Sequence[float], count: int = SHOWN_TWINS) -> list[int]:
-    """Which recordings to show: evenly from the least alike to the most, ends included."""
+    """Indices of the pairs to show: evenly spaced from the least similar to the most similar, ends included."""
     order = np.argsort(alike, kind="stable")
     return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))].tolist()
 
@@ -201,7 +201,7 @@ def twins_png(
     pictures: NDArray[np.float64],
     labels: Sequence[int],
 ) -> bytes:
-    """Each pair a block: the picture, then the event image and the ten bins, real above simulated."""
+    """One block per pair: the picture, then the event image and the ten bins, real above simulated."""
     width, height = comparison.size
     shrink = -(-max(width, height) // (2 * SIDE))
     zoom = max(1, SIDE // (max(width, height) // shrink))
@@ -244,7 +244,7 @@ def frames(events: Events, comparison: Comparison, shrink: int) -> list[Counts]:
 
 
 def _gray(picture: NDArray[np.float64], side: int) -> NDArray[np.uint8]:
-    """The picture [side, side, 3] in whole multiples of its pixels where it is small, on the dark of a frame."""
+    """The picture [side, side, 3], enlarged by an integer factor if it is small, on a frame's background."""
     step, zoom = -(-max(picture.shape) // side), max(1, side // max(picture.shape))
     level = (np.clip(picture[::step, ::step], 0, 1) * 255).round().astype(np.uint8).repeat(zoom, 0).repeat(zoom, 1)
     made = np.full((side, side, 3), GROUND, np.uint8)
@@ -266,7 +266,7 @@ def _figure(width: int, height: int) -> Any:
 
 
 def _write(figure: Any, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
-    """Text by pixels from the left top; never read as mathematics."""
+    """Draw text at pixel coordinates from the top left, with matplotlib's mathtext disabled."""
     width, height = figure.get_size_inches() * DPI
     where = x / width, 1 - y / height
     figure.text(*where, text, fontsize=pixels * 72 / DPI, color=color, parse_math=False, **style)

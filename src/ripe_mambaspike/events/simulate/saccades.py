@@ -1,7 +1,7 @@
 """A picture under saccades, as N-MNIST was made: the camera moves, the picture does not.
 
-The picture is seen through a blur that is a Gaussian over pixels with an area. Both directions are computed on their
-own, so a frame is two small matrix products.
+The picture is blurred by a Gaussian and integrated over each pixel's area. The blur is separable, so a frame is two
+small matrix products.
 """
 
 import math
@@ -24,7 +24,7 @@ class Saccades:
     scale: tuple[float, float] = (1.0, 1.0)  # sensor pixels a picture pixel, along x and y
     blur: float = 0.35  # standard deviation, in picture pixels
     contrast: float = 2.0  # light of white is 1 + contrast times that of black
-    inverted: bool = True  # shown dark on bright, or read with the polarities so
+    inverted: bool = True  # dark on bright, or with swapped polarities
     rests_us: tuple[float, ...] = ()  # when one saccade has ended and the next has not begun
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Saccades:
 
 @dataclass(frozen=True)
 class SaccadeVariation:
-    """How each picture's own saccades differ from the common ones."""
+    """How the saccades of each picture differ from the common ones."""
 
     shift: Tensor  # [B, 2] sensor pixels
     stretch: Tensor  # [B] of the path
@@ -75,14 +75,14 @@ def saccade_scene(
 
 
 def interpolate(path: Tensor, at: Tensor) -> Tensor:
-    """Points of the path [·, n, 2] on straight lines between its knots; it stays where it ends."""
+    """Points of the path [·, n, 2], linearly interpolated between its knots and constant after the last."""
     at = at.to(path.dtype).clamp(0, len(path) - 1)
     left = at.floor().clamp(max=len(path) - 2).long()
     return torch.lerp(path[left], path[left + 1], (at - left)[..., None])
 
 
 def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur: float | Tensor) -> Tensor:
-    """How much of each picture cell each sensor pixel sees [·, n, pixels, cells], float32."""
+    """The weight of each picture cell in each sensor pixel [·, n, pixels, cells], float32."""
     place = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
     edges = torch.arange(cells + 1, device=middle.device) - cells / 2
     below = torch.special.erf(((edges - place[..., None]) / (blur * math.sqrt(2))).float())

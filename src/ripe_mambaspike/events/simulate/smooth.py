@@ -1,8 +1,8 @@
-"""What the pixel does on average, smoothly enough to be fitted: the saccade's path, the optics, thresholds, bandwidth.
+"""A differentiable model of the average pixel, for fitting the saccade's path, optics, thresholds and bandwidth.
 
-An event is worth one threshold, and a level that turns round has to go some way back before the first event. So the
-remembered level follows the light like a cart on a loose coupling, and the expected events are how far it is pulled, in
-thresholds. The slack is fitted too: it would be a threshold in all, if the pixels of a real sensor had no noise.
+An event corresponds to one threshold, and after a change of direction the level has to move some way back before the
+first event (hysteresis). So the remembered level follows the light with some slack, and the expected number of events
+is how far it moves, in thresholds. The slack is fitted too; without pixel noise it would be one threshold in total.
 """
 
 import math
@@ -22,7 +22,7 @@ KNOT_US = 5000
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How long and how to fit."""
+    """Options of the fit."""
 
     rounds: int = 240
     batch: int = 32
@@ -31,7 +31,7 @@ class FitOptions:
 
 
 class SmoothSaccades(nn.Module):
-    """Expected counts of pictures under saccades; everything that is fitted is a parameter."""
+    """Expected counts of pictures under saccades; all fitted quantities are parameters."""
 
     def __init__(self, path: Tensor, duration_us: int, size: tuple[int, int], inverted: bool, noise_hz: Tensor) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class SmoothSaccades(nn.Module):
 
 
 def fit(model: SmoothSaccades, pictures: Tensor, counts: Tensor, how: FitOptions, report: Any = None) -> SmoothSaccades:
-    """By the likelihood of the counts [N, T, 2, H, W] under a 3×3 box, which forgives a pixel's width."""
+    """Maximize the likelihood of the counts [N, T, 2, H, W] under a 3×3 box, which tolerates shifts of one pixel."""
     generator = torch.Generator().manual_seed(how.seed)
     optimizer = torch.optim.Adam(model.parameters(), how.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.rounds, how.rate / 100)

@@ -1,7 +1,7 @@
-"""Where to start a fit from: the path of the pictures and the sign of the polarity, found without any model.
+"""The starting point of a fit: the path of the pictures and the sign of the polarity, estimated without a model.
 
-In a short window the events of a moving picture are its gradients, somewhere on the sensor. Where they fit best is
-where the picture is; whether ON or OFF leads tells the sign.
+In a short window the events of a moving picture resemble its gradients, shifted. The shift that fits best is the
+picture's position; whether ON or OFF events lead gives the sign.
 """
 
 import torch
@@ -43,11 +43,11 @@ def find_path(pictures: Tensor, counts: Tensor) -> tuple[Tensor, bool]:
         weights.append(float(window.sum()))
     path = torch.tensor(places, dtype=torch.float64)
     moved = path.diff(dim=0)
-    # Light that moves by v changes by −v·∇: with the polarity as it should be, slope and motion point apart.
+    # Light that moves by v changes by −v·∇, so with the right polarity slope and motion point in opposite directions.
     between = (torch.stack(slopes[1:]) + torch.stack(slopes[:-1])).double() / 2
     share = torch.tensor(weights)
     inverted = float((between * moved).sum(1) @ (share[1:] + share[:-1]).double()) > 0
-    # A window with few events says little about where the picture is: the one before it counts on.
+    # A window with few events does not determine the position: the previous position is kept.
     busy = share > 0.25 * share.max()
     known = torch.nonzero(busy).squeeze(1)
     middles = (known.double() + 0.5) * WINDOW_BINS

@@ -1,4 +1,4 @@
-"""Looking at a recording: a picture (`.png`), an animation (`.gif`) or a page with a player (`.html`)."""
+"""View a recording as a picture (`.png`), an animation (`.gif`) or a page with a player (`.html`)."""
 
 import os
 from pathlib import Path
@@ -22,11 +22,11 @@ def view(
     window_us: int | None = None,
     title: str | None = None,
 ) -> Path:
-    """Write a picture, an animation or a page, by the name's ending. The file appears whole or not at all.
+    """Write a picture, an animation or a page, depending on the file's suffix. The file is written atomically.
 
-    `frames` alone divides the recording into equal parts; `window_us` alone makes frames of that length, one after the
-    other; both make so many frames of that length, spread evenly. A GIF given `window_us` plays at real speed, or as
-    near to it as a GIF can. A page shows any window at any time; the two say with which window it begins.
+    `frames` alone divides the recording into equal parts; `window_us` alone makes consecutive frames of that length;
+    both together make `frames` frames of that length, evenly spread. A GIF with `window_us` plays at real speed, or as
+    close to it as the format allows. A page can show any window at any time; the two set its initial window.
     `title` is shown above the events, usually the name of the file.
     """
     path = Path(os.fspath(path))

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 FRAME_RATE = 30  # frames a second
 DEFAULT_FRAMES, MAX_FRAMES = 120, 1000
-MIN_DELAY, MAX_DELAY = 2, 0xFFFF  # hundredths of a second a frame: what browsers keep to, what the format can say
-SIDE = 400, 800  # pixels: the longer side is enlarged to reach the first, and shrunk to stay within the second
+MIN_DELAY, MAX_DELAY = 2, 0xFFFF  # 1/100 s per frame: the minimum that browsers respect, and the format's maximum
+SIDE = 400, 800  # pixels: minimum and maximum of the longer side
 MIN_WIDTH = 360  # pixels; room for the text
-SAMPLED_FRAMES = 24  # frames by which the colours are scaled
+SAMPLED_FRAMES = 24  # frames used to find the colour scale
 LETTER = (226, 230, 238)
 GRAYS = 5  # shades of a letter's edge, after the events' colours
 TEXT = LEVELS * LEVELS  # the first of them
@@ -38,13 +38,13 @@ COLORS = 128
 
 
 def animation(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
-    """The GIF, of events in order."""
+    """The GIF of ordered events."""
     from PIL import Image
 
     shown = shown_spans(recording, frames, window_us)
     whole = recording.duration_us + 1
     longer = play_factor(recording.duration_us) if window_us is None else 1.0
-    # Frames that follow each other may reach past the last event; their time is shown as it is.
+    # Consecutive frames may extend past the last event; their time is shown unchanged.
     length = int(shown[-1, 1] - shown[0, 0]) if frames is None and window_us is not None else whole
     delays = frame_delays(len(shown), longer * length)
     slower = 1e4 * sum(delays) / length
@@ -91,14 +91,14 @@ def shown_spans(recording: Recording, frames: int | None, window_us: int | None)
 
 
 def frame_delays(frames: int, play_us: float) -> list[int]:
-    """Hundredths of a second for each frame [N], that add up to the time it should play, as near as can be."""
+    """The delay of each frame [N] in 1/100 s; the sum is as close as possible to the playing time."""
     each = min(max(play_us / 1e4 / frames, MIN_DELAY), MAX_DELAY)
     ends = [round(each * index) for index in range(frames + 1)]
     return [after - before for before, after in pairwise(ends)]
 
 
 def _clock(us: int, whole: int) -> str:
-    """The time a frame begins, always as wide."""
+    """The start time of a frame as text of constant width."""
     if whole >= 10_000_000:
         return f"{us / 1e6:.1f} s"
     if whole >= 100_000:
@@ -117,7 +117,7 @@ def _colors() -> bytes:
 
 
 class _Canvas:
-    """The picture around the events, as indices of colours [H, W]: what stays, and what each frame adds."""
+    """The canvas as colour indices [H, W]: the static part, and what each frame adds."""
 
     def __init__(self, width: int, height: int) -> None:
         self.inner = (width, height)
@@ -150,7 +150,7 @@ class _Canvas:
     def _write(
         self, canvas: NDArray[np.uint8], at: tuple[int, int], text: str, font: "FreeTypeFont", faint: bool = False
     ) -> None:
-        """Letters with smooth edges, in the few greys there are."""
+        """Draw anti-aliased text with the available greys."""
         from PIL import Image, ImageDraw
 
         mask = Image.new("L", (canvas.shape[1] - at[0], 20))
@@ -170,7 +170,7 @@ def _fitting(text: str, font: Any, room: int) -> str:
 
 
 def _font(name: str, size: int) -> "FreeTypeFont":
-    """One that matplotlib brings, so that it looks the same everywhere."""
+    """A font that ships with matplotlib, so that the output is the same everywhere."""
     from pathlib import Path
 
     import matplotlib

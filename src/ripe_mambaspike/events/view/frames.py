@@ -1,8 +1,8 @@
 """Events as frames, shades and rates. Pure functions of arrays; nothing here draws.
 
 A frame counts the events of a span of time, half-open in µs, OFF before ON: [2, H, W]. A shade is an index into
-`PALETTE`: orange light for ON, blue light for OFF, which add up to white where a pixel had both. The pair is told
-apart with any common kind of colour vision.
+`PALETTE`: orange light for ON, blue light for OFF, which add up to white where a pixel had both. The two colours are
+distinguishable with all common kinds of colour blindness.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import Events, Recording
 
-GROUND, ON, OFF = (14, 17, 24), (255, 158, 60), (62, 166, 255)  # the dark of a frame and the two lights
-LEVELS = 11  # none, and ten shades: 121 colours for the pair, which leaves a GIF of 128 seven for its text
+GROUND, ON, OFF = (14, 17, 24), (255, 158, 60), (62, 166, 255)  # background, ON and OFF colours
+LEVELS = 11  # zero and ten shades: 121 colours for the pair, which leaves seven of a GIF's 128 for text
 MIN_SHADE = 0.35  # of the full colour, so that one event is seen
 TARGET_DENSITY = 0.15  # events a pixel that make a frame easy to read
 
@@ -22,14 +22,14 @@ Counts = NDArray[np.int64]
 
 
 def equal_spans(first_us: int, last_us: int, frames: int) -> Counts:
-    """So many equal parts of [first, last + 1 µs): start and stop of each [N, 2]. Every event is in exactly one."""
+    """Equal parts of [first, last + 1 µs): start and stop of each [N, 2]. Every event is in exactly one."""
     whole = last_us + 1 - first_us
     edges = [first_us + -(-index * whole // frames) for index in range(frames + 1)]
     return np.array([edges[:-1], edges[1:]], np.int64).T
 
 
 def window_spans(first_us: int, last_us: int, window_us: int, frames: int | None = None) -> Counts:
-    """Windows of one length [N, 2]: one after the other, or so many spread evenly, with overlaps or gaps."""
+    """Windows of one length [N, 2]: consecutive, or a given number, evenly spread with overlaps or gaps."""
     whole = last_us + 1 - first_us
     if frames is None:
         starts = [index * window_us for index in range(-(-whole // window_us))]
@@ -55,7 +55,7 @@ def spans(recording: Recording, frames: int | None, window_us: int | None, most:
 
 
 def comfortable_window(recording: Recording) -> int:
-    """A length in µs whose frames are neither bare nor crowded, by the recording's mean rate; at most an eighth."""
+    """A window in µs with a readable density of events at the mean rate; at most an eighth of the recording."""
     width, height = recording.sensor_size
     whole = recording.duration_us + 1
     wanted = TARGET_DENSITY * width * height / len(recording) * whole
@@ -79,7 +79,7 @@ def event_frames(recording: Recording, spans: Counts, shrink: int = 1) -> Iterat
 
 
 def robust_scale(frames: Iterable[Counts]) -> int:
-    """The 99th percentile of the counts that are not zero, over all frames: what is shown in full colour."""
+    """The 99th percentile of the non-zero counts over all frames, which is shown in full colour."""
     seen = np.zeros(1, np.int64)  # how many cells have each count
     for frame in frames:
         counted = np.bincount(frame.ravel())

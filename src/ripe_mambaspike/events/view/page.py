@@ -1,4 +1,4 @@
-"""A recording as one page with a player: no other file, no connection, nothing run that a file's name could bring."""
+"""A recording as a self-contained page with a player. File names and metadata are escaped and cannot inject script."""
 
 import base64
 from dataclasses import replace
@@ -21,16 +21,16 @@ from ripe_mambaspike.events.view.words import caption, clean, heading, play_fact
 from ripe_mambaspike.templating import render_page
 
 MAX_EVENTS = 1_000_000
-MAX_SIDE = 2048  # pixels a side of the frames by which the colours are scaled
+MAX_SIDE = 2048  # pixels per side of the frames used to find the colour scale
 SAMPLED_FRAMES = 12  # of those frames, at most
-SCALES = 9  # windows for which it is done, from the shortest to the longest
+SCALES = 9  # windows with their own colour scale, from the shortest to the longest
 RATE_PARTS = 300
 MAX_FACTS = 40
 NO_BREAK_SPACE = "\u00a0"  # a space at which no line ends
 
 
 def page(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
-    """The HTML, of events in order."""
+    """The HTML page of ordered events."""
     every = -(-len(recording) // MAX_EVENTS)
     shown = replace(recording, events=recording.events[::every])
     data = _data(recording, shown, _first_window(recording, frames, window_us))
@@ -55,7 +55,7 @@ def page(recording: Recording, frames: int | None, window_us: int | None, title:
 
 
 def encode_events(events: Events) -> dict[str, Any]:
-    """Columns as [type, base64] in the smallest whole type: the gap to the event before, x, y; polarities as bits."""
+    """Columns as [type, base64] in the smallest integer type: time differences, x, y; polarities as bits."""
     times = events["t"].astype(np.int64)
     return {
         "gap": _column(np.diff(times, prepend=times[:1])),
@@ -84,7 +84,7 @@ def _data(recording: Recording, shown: Recording, window: int) -> dict[str, Any]
 
 
 def _scale(recording: Recording, window: int) -> int:
-    """The events a pixel to show in full colour, by some frames of this window."""
+    """The events per pixel to show in full colour, from some frames of this window."""
     frames = min(SAMPLED_FRAMES, 2 * (recording.duration_us + 1) // window + 1)
     sample = window_spans(recording.first_us, recording.last_us, window, frames)
     return robust_scale(event_frames(recording, sample, -(-max(recording.sensor_size) // MAX_SIDE)))
@@ -105,7 +105,7 @@ def _column(values: NDArray[Any]) -> list[str]:
 
 
 def _speeds(usual: float) -> list[dict[str, Any]]:
-    """Choices from fifty times slower than usual to fifty times faster, real speed among them; the slowest first."""
+    """Speeds from 50 times slower than the default to 50 times faster, including real speed; the slowest first."""
     slower = {usual, 1.0}
     for times in (1, 2, 5, 10, 20, 50):
         slower |= {round_up(usual * times), round_up(usual / times)}

@@ -22,17 +22,17 @@ from ripe_mambaspike.events.view.frames import (
 from ripe_mambaspike.events.view.words import caption, clean, heading, span_text
 
 FRAMES, MAX_FRAMES = 12, 200
-GRID_PIXELS = (1900, 1200)  # pixels the grid should fill, about
+GRID_PIXELS = (1900, 1200)  # approximate size of the grid in pixels
 MIN_WIDTH = 1000  # pixels; room for the caption and the rate
 LEGEND_WIDTH = 260  # units
 DPI = 100
-ON_COLOR, OFF_COLOR = "#c2570c", "#0b69b3"  # the two lights as they read on white
+ON_COLOR, OFF_COLOR = "#c2570c", "#0b69b3"  # readable on white
 TEXT_COLOR, GRAY, LINE_COLOR = "#16191f", "#6a7180", "#e3e6eb"
 
 
 @dataclass(frozen=True)
 class GridLayout:
-    """Where the frames lie, in whole pixels, so that a pixel of the sensor is a square of the picture."""
+    """The layout of the frames in integer pixels, so that a sensor pixel is a square of the picture."""
 
     columns: int
     rows: int
@@ -44,7 +44,7 @@ class GridLayout:
 
     @property
     def left(self) -> int:
-        """Where the grid begins; it lies in the middle."""
+        """The left edge of the grid, which is centred."""
         return (self.size[0] - self.columns * self.cell[0] - (self.columns - 1) * self.gap) // 2
 
     @property
@@ -74,7 +74,7 @@ class GridLayout:
 
 
 def layout(frames: int, sensor_size: tuple[int, int]) -> GridLayout:
-    """The grid whose frames are largest, in whole multiples or whole parts of the sensor's pixels."""
+    """The grid with the largest frames, scaled by an integer factor or divisor."""
     width, height = sensor_size
 
     def fitting(columns: int) -> float:
@@ -95,7 +95,7 @@ def layout(frames: int, sensor_size: tuple[int, int]) -> GridLayout:
 
 
 def picture(recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
-    """The PNG, of events in order."""
+    """The PNG of ordered events."""
     first, last = recording.first_us, recording.last_us
     if frames is None and window_us is None:
         parts = equal_spans(first, last, min(FRAMES, last - first + 1))
@@ -182,7 +182,7 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayo
 
 
 class _TextWriter:
-    """Text by pixels from the left top, at the layout's unit; never read as mathematics."""
+    """Draws text at pixel coordinates from the top left, in the layout's unit, with mathtext disabled."""
 
     def __init__(self, figure: Any, place: GridLayout) -> None:
         self.figure, self.place = figure, place

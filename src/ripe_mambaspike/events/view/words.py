@@ -1,15 +1,15 @@
-"""What is written beside the events: names made safe, times, captions."""
+"""The text beside the events: sanitized names, times, captions."""
 
 import math
 
 from ripe_mambaspike.events.recording import Recording
 
 MAX_TITLE_CHARS = 120  # letters of a title
-DURATION_SLACK = 0.95  # of the time wanted is near enough, if it spares the next round number
+DURATION_SLACK = 0.95  # share of the target duration that is enough to avoid the next larger factor
 
 
 def clean(text: str, longest: int = MAX_TITLE_CHARS) -> str:
-    """One line that can be printed and encoded, whatever a file's name or header brought."""
+    """One printable, encodable line from any file name or header text."""
     text = text[: 4 * longest].encode("utf-8", "replace").decode("utf-8")
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
@@ -36,7 +36,7 @@ def caption(recording: Recording) -> str:
 
 
 def time_text(us: float) -> str:
-    """Three digits of a time, in the unit that suits it."""
+    """A time with three digits in a suitable unit."""
     if us < 999.5:
         return f"{us:.3g} µs"
     if us < 999_500:
@@ -56,7 +56,7 @@ def span_text(start_us: int, stop_us: int, last_us: int) -> str:
 
 
 def speed_text(slower: float) -> str:
-    """How many times longer it plays than it took."""
+    """The playback speed as text; `slower` is playing time / real time."""
     if 0.99 < slower < 1.01:
         return "real speed"
     return f"{_number(slower)}× slower" if slower > 1 else f"{_number(1 / slower)}× faster"
@@ -67,7 +67,7 @@ def _number(value: float) -> str:
 
 
 def play_factor(duration_us: int) -> float:
-    """How many times longer a recording should play to be seen in a few seconds: 1, or a round number."""
+    """The slow-down factor that lets a recording play for a few seconds: 1 or a round number."""
     if 1e6 <= duration_us <= 6e6 or not duration_us:
         return 1.0
     if duration_us < 1e6:

@@ -1,6 +1,6 @@
-"""What hardly moves: the wall, and before it trunk, neck and head, which sway by a pixel or so.
+"""The parts that hardly move: the wall, and in front of it trunk, neck and head, which sway by about a pixel.
 
-They are painted at key times only; frames between two of them are mixtures of both.
+They are painted at key times only; frames in between are interpolated.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ COLLAR = -0.035  # where the shoulders' line meets the middle
 
 
 def wall(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) -> Tensor:
-    """Reflectance of what is behind the person, [G, H, W]."""
+    """Reflectance of the wall behind the person, [G, H, W]."""
     x, y = _grid(canvas, device)
     walls = []
     for clip in clips:
@@ -35,7 +35,7 @@ def wall(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) -> 
 
 
 def light(clips: Sequence[GestureClip], canvas: Canvas, device: torch.device) -> Tensor:
-    """Light that falls on each place, [G, H, W]."""
+    """Illumination of each pixel, [G, H, W]."""
     x, y = _grid(canvas, device)
     return torch.stack(
         [
@@ -73,7 +73,7 @@ def body(c: ClipColumns, sway: NDArray[np.float64], behind: Tensor, canvas: Canv
     cloth = cloth.mul_(column(seen_depth(c.stripe_depth, stripes / (c.scale * canvas.unit)))).add_(1)
     folds = 0.6 * TURN * c.fold_waves
     crease = _waves(
-        x + 0.03 * torch.sin(11 * y) + 0.05 * torch.sin(17 * x + 5 * y),  # folds are not evenly apart
+        x + 0.03 * torch.sin(11 * y) + 0.05 * torch.sin(17 * x + 5 * y),  # folds are unevenly spaced
         y,
         column(folds * np.cos(c.fold_angle)),
         column(folds * np.sin(c.fold_angle)),

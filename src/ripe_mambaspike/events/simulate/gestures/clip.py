@@ -1,9 +1,9 @@
-"""What one gesture clip is: every number its frames are made of.
+"""The parameters of one gesture clip: everything that its frames are rendered from.
 
 Lengths are in image units (the shorter side of the sensor is 1), y points down, z to the camera. The camera faces the
-person, so the person's right arm is on the left of the image. Clockwise is as the person sees the own arm, which is
-counter-clockwise in the image, as in the recordings of DVS-Gesture. Everything moves with scene time, which runs
-backwards in a clip played backwards.
+person, so the person's right arm is on the left of the image. Clockwise is as seen by the person, which is
+counter-clockwise in the image, as in the recordings of DVS-Gesture. All motion depends on scene time, which runs
+backwards in a reversed clip.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class GestureClip:
     label: int
     part: str
     seed: int
-    stream: int  # where the random numbers of this clip began; no two clips share it
+    stream: int  # the clip's random seed; no two clips share it
     duration_us: int
     backwards: bool  # scene time is duration − t
 
@@ -71,11 +71,11 @@ class GestureClip:
     amplitude: float  # 1 is the usual one of the class
     center: tuple[float, float, float]  # moved outward, down and to the camera, in arm lengths
     tilt: float
-    turn: int  # ±1: which way an arm roll turns
-    offbeat: float  # how far the second arm is from its place in the beat
+    turn: int  # ±1: direction of an arm roll
+    offbeat: float  # phase offset of the second arm
     share: float  # how much of a motion of two arms the right one makes; 0.5 is half
-    warp: float  # how unevenly time runs within the motion
-    swell: float  # how unevenly large the motion is
+    warp: float  # variation of the speed within the motion
+    swell: float  # variation of the amplitude
     drift: float  # phase of both
     free: tuple[float, ...]  # of other_gestures: see motions.free_hands
 
@@ -83,8 +83,8 @@ class GestureClip:
     sway: float  # of the shoulders
     sway_hz: float
     sway_phase: float
-    lean: float  # how far the body goes along with the arms
-    nod: float  # the head's own sway, against that of the shoulders
+    lean: float  # how much the body follows the arms
+    nod: float  # the head's sway relative to the shoulders
 
     # the light
     light: float

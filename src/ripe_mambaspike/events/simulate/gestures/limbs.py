@@ -34,13 +34,13 @@ class Canvas:
 
 
 def seen_depth(depth: NDArray[np.float64], radians: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What is left of a wave's depth when pixels, each so many radians wide, average over it."""
+    """The remaining amplitude of a wave after averaging over pixels that are this many radians wide."""
     return depth * np.exp(-(radians**2) / 24)
 
 
 @dataclass(frozen=True)
 class LimbTexture:
-    """What a limb is painted with, per clip [G]: two reflectances, where the second begins, folds and shading."""
+    """The appearance of a limb, per clip [G]: two reflectances, where the second begins, folds and shading."""
 
     first: Tensor
     second: Tensor
@@ -52,13 +52,13 @@ class LimbTexture:
 
 @dataclass(frozen=True)
 class Limb:
-    """Some capsules that look like one thing, over time."""
+    """Capsules over time that share one texture."""
 
     capsules: NDArray[np.float32]  # [G, n, P, 6]
     ink: LimbTexture
 
     def strokes(self, device: torch.device) -> Tensor:
-        """What `paint` needs of each capsule, [P, G, n, STROKE, 1, 1], worked out once for all pixels.
+        """What `paint` needs of each capsule, [P, G, n, STROKE, 1, 1], computed once for all pixels.
 
         Place along it is x·along_x + y·along_y + along_0, across it y·along_x − x·along_y + across_0.
         """
@@ -137,7 +137,7 @@ def arm_limbs(c: ClipColumns, pose: Pose, arm: NDArray[np.int64], canvas: Canvas
     lines = (0.5 * waves, 1.6 * waves, phase)
     depth = column(seen_depth(c.fold_depth, 1.4 * waves[:, None]))
     creases = column(seen_depth(0.3 + 0 * c.skin, 1.4 * 1.67 * waves[:, None]))
-    # A sleeve ends on one of the two: well off the other's end, where its round tip shows no second colour.
+    # A sleeve ends on one of the two, away from the other's round tip, so that the tip has one colour.
     upper_cut = np.where(c.sleeve_length < 1, c.sleeve_length, 9.0)
     lower_cut = np.where(c.sleeve_length > 1, c.sleeve_length - 1, -9.0)
     upper = LimbTexture(sleeve, skin, column(upper_cut), folds, depth)

@@ -1,7 +1,7 @@
-"""The motions: where the joints are at every time. Small numpy arrays in float64; no pixels here.
+"""The motions: the positions of the joints at every time, as small float64 numpy arrays.
 
-A motion says where both hands go in (outward, down, to the camera) from the own shoulder, in lengths of the own arm;
-the elbows follow by inverse kinematics. Shapes: B clips, n times, 2 arms (right, left), 3 ways.
+A motion gives both hands as (outward, down, towards the camera) from the shoulder, in arm lengths; the elbows follow by
+inverse kinematics. Shapes: B clips, n times, 2 arms (right, left), 3 axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ ACTIVE_ARMS: tuple[tuple[int, ...], ...] = (
     *((RIGHT,), (LEFT,)),
     *((RIGHT,), (RIGHT,), (LEFT,), (LEFT,)),
     *((RIGHT, LEFT),) * 4,
-)  # of every class: the arms that do something
+)  # for each class: the arms that move
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Pose:
 
 @dataclass(frozen=True)
 class HandTargets:
-    """What a motion gives: wrists and ways of the fingers, [B, n, 2, 3], and where the elbows are drawn to."""
+    """The output of a motion: wrists and finger directions, [B, n, 2, 3], and where the elbows point."""
 
     wrist: Array
     fingers: Array
@@ -61,7 +61,7 @@ class ClipColumns:
 
     @property
     def middle(self) -> Array:
-        """How far outward from the own shoulder the middle of the body is, in arm lengths."""
+        """The outward coordinate of the body's middle, from the shoulder, in arm lengths."""
         return -self.shoulder / self.reach
 
 
@@ -71,7 +71,7 @@ def scene_seconds(clip: GestureClip, times_us: Array) -> Array:
 
 
 def beat(c: ClipColumns, seconds: Array) -> tuple[Array, Array]:
-    """Phase and size of the motion, [B, n]; neither moves when the speed is 0."""
+    """Phase and amplitude of the motion, [B, n]; both are constant at speed 0."""
     even = TURN * c.speed * seconds
     slow = c.drift + 0.31 * even
     return c.phase + even + c.warp * np.sin(slow), c.amplitude * (1 + c.swell * np.sin(1.7 * slow))
@@ -126,7 +126,7 @@ def _joints(c: ClipColumns, seconds: Array, target: Array, fingers: Array, pole:
 
 
 def _within(distance: Array, most: Array) -> Array:
-    """The distance, held back smoothly as it nears the most: an elbow that straightens at once would jerk."""
+    """The distance, smoothly limited to the maximum, so that the elbow does not jerk when it straightens."""
     return distance / (1 + (distance / most) ** 10) ** 0.1
 
 

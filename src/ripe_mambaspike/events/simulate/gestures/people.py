@@ -1,4 +1,4 @@
-"""Drawing clips: who performs what, where, in which clothes and light. Parts share no person, speed or seed stream."""
+"""Draw clip parameters: person, motion, place, clothes and light. Splits share no person, speed or seed."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from ripe_mambaspike.events.simulate.gestures.clip import DURATION_US, GestureCl
 
 PARTS = ("train", "val", "test")
 PEOPLE = {"train": range(0, 40), "val": range(40, 48), "test": range(48, 60)}
-# The range of speeds of every class is cut into ten bands, of which every part has its own.
+# The speed range of every class is divided into ten bands; each split has its own bands.
 SPEED_BANDS = {"train": (0, 1, 3, 4, 6, 7, 9), "val": (2,), "test": (5, 8)}
 SPEEDS = (  # repeats a second: slowest and fastest
     (2.0, 3.6),
@@ -23,14 +23,14 @@ SPEEDS = (  # repeats a second: slowest and fastest
     (0.6, 2.0),
 )
 COUNTER_CLOCKWISE = (4, 6)
-SEED_OFFSET = 0x9E57  # keeps these streams apart from those of the pixel and the saccades
+SEED_OFFSET = 0x9E57  # separates these random streams from those of the pixels and the saccades
 CLIP, PERSON = 0, 1
 
 
 def draw_clip(label: int, seed: int, part: str) -> GestureClip:
-    """The clip that label, seed and part stand for, the same every time.
+    """The clip for this label, seed and split; deterministic.
 
-    A counter-clockwise clip is a clockwise one played backwards, so that only time tells the two apart.
+    A counter-clockwise clip is a reversed clockwise one, so that only the order in time distinguishes the two.
     """
     if isinstance(label, bool) or not isinstance(label, int | np.integer) or not 0 <= label < len(CLASSES):
         raise InputError.expected("label", f"an int from 0 to {len(CLASSES) - 1}", repr(label))
@@ -61,7 +61,7 @@ def draw_clip(label: int, seed: int, part: str) -> GestureClip:
 
 
 def _person(number: int) -> dict[str, Any]:
-    """The body and the skin of a person, who is the same in every clip."""
+    """Body and skin of a person; the same in all of that person's clips."""
     draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence((SEED_OFFSET, PERSON, number))))
     build = draw.normal(0, 1)  # from slight to heavy
     length = 1 + 0.05 * draw.normal()
@@ -92,7 +92,7 @@ def _clothes(draw: np.random.Generator) -> dict[str, Any]:
     striped = draw.random() < 0.25
     return {
         "shirt": shirt,
-        # Now and then the sleeves are of another colour, as those of a shirt under a vest.
+        # Sometimes the sleeves have another colour, like a shirt under a vest.
         "sleeve": shirt * (draw.uniform(0.85, 1.1) if draw.random() < 0.85 else draw.uniform(0.4, 1.2)),
         "trousers": math.exp(draw.uniform(math.log(0.04), math.log(0.4))),
         "sleeve_length": draw.uniform(low, high),
@@ -107,7 +107,7 @@ def _clothes(draw: np.random.Generator) -> dict[str, Any]:
 
 
 def _place(draw: np.random.Generator, skin: float, sleeve: float) -> dict[str, Any]:
-    for _ in range(20):  # the arms should stand out from the wall, as people see to it
+    for _ in range(20):  # the arms should contrast with the wall
         wall = draw.uniform(0.4, 0.85) if draw.random() < 0.75 else draw.uniform(0.06, 0.35)
         if abs(math.log(wall / skin)) + abs(math.log(wall / sleeve)) > 1.4:
             break

@@ -1,7 +1,7 @@
 """Frames of clips at any times and size, in linear light.
 
-Clips are painted in groups that share their times and number of busy arms: one by one on a CPU, where a piece of a
-clip then stays in the cache, and many together on a GPU. What a pixel shows does not depend on the grouping.
+Clips are painted in groups that share their times and number of moving arms: one by one on a CPU, where part of a clip
+then stays in the cache, and many at a time on a GPU. Results do not depend on the grouping.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from ripe_mambaspike.events.simulate.gestures.motions import (
 )
 
 KEY_S = 0.04  # between two key times of the body
-CPU_PIXELS = 1 << 18  # painted at once, so that they stay in the cache
+CPU_PIXELS = 1 << 18  # pixels painted at a time, so that they stay in the cache
 GPU_PIXELS = 1 << 25
 MIN_LIGHT = 1e-4
 MAX_SIDE = 4096
@@ -68,7 +68,7 @@ def _groups(clips: Sequence[GestureClip], most: int) -> Iterator[list[int]]:
 
 
 def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: int, frames: Tensor) -> None:
-    """Paint clips with one scene time into frames [G, n, H, W], so many frames at once."""
+    """Paint clips with a common scene time into frames [G, n, H, W], some frames at a time."""
     device = frames.device
     c = ClipColumns(clips)
     seconds = scene_seconds(clips[0], times)
@@ -91,7 +91,7 @@ def _paint_group(clips: list[GestureClip], times: Array, canvas: Canvas, step: i
 
 
 def _mix(keys: Tensor, before: NDArray[np.int64], share: Tensor, out: Tensor) -> None:
-    """Mix keys [G, K, H, W] into frames [G, n, H, W], all between the same two keys at once."""
+    """Interpolate key frames [G, K, H, W] to frames [G, n, H, W]."""
     edges = [0, *(np.flatnonzero(np.diff(before)) + 1).tolist(), len(before)]
     for start, stop in pairwise(edges):
         key = int(before[start])
@@ -103,7 +103,7 @@ def _body_keys(
 ) -> tuple[Tensor, NDArray[np.int64], Tensor]:
     """The body with its idle arms at key times, [G, K, H, W]; of every frame, the key before it and how far past it.
 
-    Key times are multiples of KEY_S in scene time, so that a frame is the same whichever others are asked for.
+    Key times are multiples of KEY_S in scene time, so a frame does not depend on which other frames are rendered.
     """
     c = ClipColumns(clips)
     place = seconds / KEY_S
