@@ -204,7 +204,7 @@ def test_a_finished_run_stands(ripe, words, whole):
     before = digests(whole)
     said = ripe(*words(whole, "--resume", "auto", "--no-report", run__checkpoint_minutes=0))
     assert said.code == 0
-    assert said.err == f"{whole} has ended; this is its result\n"
+    assert said.err == f"{whole}: the run has already finished; this is its result\n"
     assert "top-1" in said.out
     assert digests(whole) == before
 

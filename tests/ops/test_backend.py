@@ -140,7 +140,7 @@ def test_half_precision_is_said_once(said):
     for _ in range(3):
         assert backend(on_cpu(torch.float16)) is None
         assert backend(on_cpu(), torch.float16) is None
-    assert said() == ["no kernel computes in float16; the reference path takes over"]
+    assert said() == ["no kernel computes in float16; using the reference path"]
 
 
 def test_the_cpu_has_kernels_where_they_are_built(monkeypatch, said):
@@ -154,7 +154,7 @@ def test_the_cpu_has_kernels_where_they_are_built(monkeypatch, said):
 
 def test_no_compiler(said, no_compiler):
     assert [backend(on_cpu(dtype)) for dtype in (torch.float32, torch.bfloat16)] == [None, None]
-    expected = "no kernels: no C++ compiler was found (g++ is not on the PATH); the reference path takes over"
+    expected = "no kernels: no C++ compiler was found (g++ is not on the PATH); using the reference path"
     assert said() == [expected]
 
 
@@ -184,7 +184,7 @@ def test_a_gpu_with_triton(gpu, said):
 def test_a_gpu_that_kernels_cannot_use(gpu, said, found, reason):
     x = gpu(**found)
     assert [backend(x) for _ in range(3)] == [None] * 3
-    assert said() == [f"no kernels: {reason}; the reference path takes over"]
+    assert said() == [f"no kernels: {reason}; using the reference path"]
 
 
 def test_every_gpu_is_looked_at_by_itself(gpu, said):
@@ -197,7 +197,7 @@ def test_every_gpu_is_looked_at_by_itself(gpu, said):
 def test_a_device_that_has_none(said):
     x = torch.zeros(2, device="meta")
     assert [backend(x), backend(x)] == [None, None]
-    assert said() == ["no kernels: there are none for meta; the reference path takes over"]
+    assert said() == ["no kernels: there are none for meta; using the reference path"]
 
 
 def test_products_in_autocasts_precision():
@@ -259,7 +259,7 @@ def test_half_precision_gives_the_references_bits(said):
         given = model.eval()(x)
         with kernels("off"):
             assert torch.equal(given, model(x))
-    assert said() == ["no kernel computes in float16; the reference path takes over"]
+    assert said() == ["no kernel computes in float16; using the reference path"]
 
 
 def test_autocast_leaves_a_float64_network_to_the_reference(said):

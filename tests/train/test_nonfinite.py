@@ -122,7 +122,7 @@ def test_the_relaxed_pass_alone(network, batch, monkeypatch):
     monkeypatch.setattr(type(neuron), "forward", spoiled)
     # A neuron gives its spikes in a tuple, so the first to show it is the convolution that reads them.
     assert find_nonfinite(network, *batch, StepSettings()).endswith(" in the relaxed pass")
-    assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "no module on a second try"
+    assert find_nonfinite(network, *batch, StepSettings(passes=1)) == "not reproducible on a second pass"
 
 
 class Infinite(torch.autograd.Function):
@@ -157,7 +157,7 @@ def test_the_gradient_that_is_bad_first(network, batch):
 
 def test_looking_leaves_the_network_as_it_is(network, batch):
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    assert find_nonfinite(network, *batch, StepSettings()) == "no module on a second try"
+    assert find_nonfinite(network, *batch, StepSettings()) == "not reproducible on a second pass"
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
     assert [name for name in changed if "running" not in name] == []
     assert not any(module._forward_hooks for module in network.modules())

@@ -218,7 +218,7 @@ def test_a_finished_run_stands(finished, tiny, go, watching):
     before, callback = digests(finished), watching()
     result = go(tiny("run.checkpoint_minutes=3", "data.cache=off"), finished, callback, resume=True)
     assert result == json.loads((finished / "result.json").read_text())
-    assert callback.lines == [f"{finished} has ended; this is its result"]
+    assert callback.lines == [f"{finished}: the run has already finished; this is its result"]
     assert callback.trainer is None
     assert digests(finished) == before
 

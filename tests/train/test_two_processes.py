@@ -167,7 +167,7 @@ def test_processes_draw_differently(runs, read_log, tiny, go, tmp_path):
 
 def test_one_that_fails_ends_the_other(runs):
     first, second = (told["ended by"] for told in runs[1])
-    assert first.startswith("ProcessLostError: process 0 lost the others")
+    assert first.startswith("ProcessLostError: process 0 lost connection to the others")
     assert second == "DataError: a file cannot be read; another is wanted"
 
 

@@ -211,7 +211,7 @@ def check_grid(classifier: Classifier, binned_size: Size) -> None:
     fits, largest = max(MIN_SIDE, min(across, down)), max(height, width)
     raise InputError(
         f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
-        f"--grid {fits} fits the sensor, and --grid {largest} keeps the network's",
+        f"for ripe predict, stream and serve, --grid {fits} fits the sensor and --grid {largest} keeps the network's",
         field="grid",
     )
 

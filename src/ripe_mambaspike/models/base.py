@@ -18,33 +18,33 @@ from ripe_mambaspike.nn.state import State
 
 
 class Output(NamedTuple):
-    """Everything a pass gives."""
+    """All outputs of a pass."""
 
     logits: Tensor  # per step [B, T, num_classes]
     rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
     attention: Tensor | None = None  # the last stage's map [B, T, C, h, w]
-    token_indices: Tensor | None = None  # positions kept [B, k], None when all were
-    state: State | None = None  # of a causal network that was given one: what the next steps go on from
-    observed: Mapping[str, Tensor] = MappingProxyType({})  # what `observe` asked for, by the module's name
+    token_indices: Tensor | None = None  # positions kept [B, k]; None if all were
+    state: State | None = None  # of a causal network that was given one: the state for the next steps
+    observed: Mapping[str, Tensor] = MappingProxyType({})  # what `observe` requested, by the module's name
 
 
 class FrontEnd(NamedTuple):
-    """What the spiking part and the bridge give for some steps of a recording."""
+    """The outputs of the spiking part and the bridge for some steps of a recording."""
 
     features: Tensor  # the bridge's mixture [B, T, N, d]
     attention: Tensor  # the last stage's map [B, T, C, h, w]
     rates: Tensor  # mean firing rate of every spiking layer, in order [layers]
-    token_scores: Tensor | None  # of every position so far [B, N], where tokens are selected
-    state: State  # what the next steps go on from
-    observed: dict[str, Tensor]  # what was asked for, by the module's name
+    token_scores: Tensor | None  # of every position so far [B, N], if tokens are selected
+    state: State  # for the next steps
+    observed: dict[str, Tensor]  # what was requested, by the module's name
 
 
 class PreparedWeights:
-    """What was made from the weights for the fused operators, by device, precision and kind of kernels.
+    """Weights prepared for the fused operators, by device, dtype and kind of kernels.
 
-    An entry is used as long as every parameter and buffer is the same tensor, in the same version, at the same address
-    (see `models.fused.prepared_plan`). Changes made through `tensor.data` have no version: after them call
-    `model.eval()`, which drops all entries, as `model.train()` and `model.to()` do.
+    An entry is valid as long as every parameter and buffer is the same tensor, with the same version and address
+    (see `models.fused.prepared_plan`). Changes through `tensor.data` do not change the version: call `model.eval()`
+    after them, which drops all entries, as `model.train()` and `model.to()` do.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Model(nn.Module):
     config: ModelConfig
     name: str
     head: Any
-    labels: Labels | None = None  # class names and the binning it was trained on, where known
-    package_methods: ClassVar[Mapping[str, Any]]  # of the package's own class, whatever a subclass has
+    labels: Labels | None = None  # class names and the binning it was trained on, if known
+    package_methods: ClassVar[Mapping[str, Any]]  # methods of the package's own class, to detect overrides
 
     def __init__(self, config: ModelConfig, name: str) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
-        """Tokens of `forward_features` → logits [B, T, num_classes]; with `pre_logits` what the last Linear reads."""
+        """Tokens of `forward_features` → logits [B, T, num_classes]; with `pre_logits` the input of the last Linear."""
         raise NotImplementedError
 
     @property
@@ -98,42 +98,42 @@ class Model(nn.Module):
 
     @property
     def num_features(self) -> int:
-        """The width that the last Linear reads, and so of the embeddings of a network with num_classes 0."""
+        """The input width of the last Linear, which is also the width of embeddings (num_classes 0)."""
         raise NotImplementedError
 
     def get_classifier(self) -> nn.Module:
-        """The last layer: a Linear, or an Identity where num_classes is 0."""
+        """The last layer: a Linear, or an Identity if num_classes is 0."""
         return self.last_layer
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the head's weights, and so of the input it expects."""
+        """The dtype of the head's weights, which the input must have."""
         weight = getattr(self.last_layer, "weight", None)
         return weight.dtype if isinstance(weight, Tensor) else next(self.parameters()).dtype
 
     @property
     def last_layer(self) -> nn.Module:
-        """The head, or what it ends in."""
+        """The head, or the last layer of it."""
         head: nn.Module = self.head
         return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """In the order of the outputs, None where they are not known."""
+        """The class names in the order of the outputs; None if unknown."""
         return None if self.labels is None else self.labels.classes
 
     def parts(self) -> dict[str, nn.Module]:
-        """The network's parts in the order an event sees them."""
+        """The network's parts in the order of computation."""
         return dict(self.named_children())
 
     def parameter_count(self) -> int:
-        """Parameters, learned and frozen, without buffers."""
+        """The number of parameters, learned and frozen, without buffers."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def reset_classifier(self, num_classes: int, class_names: Sequence[str] | None = None) -> None:
-        """Replace the last layer by one with fresh weights; with num_classes 0 the network gives embeddings.
+        """Replace the last layer by one with fresh weights; with num_classes 0 the network returns embeddings.
 
-        Names of the earlier classes and their dataset are dropped; how recordings are binned is kept.
+        The earlier class names and their dataset are dropped; the binning is kept.
         """
         names = None if class_names is None else tuple(class_names)
         if names is not None and (len(set(names)) != num_classes or len(names) != num_classes):
@@ -159,7 +159,7 @@ class Model(nn.Module):
         self.config, self.labels = config, labels
 
     def modification(self) -> Modification | None:
-        """What somebody hooked, subclassed or replaced inside the network, None when all is as the package made it."""
+        """The first module that was hooked, subclassed or replaced; None for an unmodified network."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -169,11 +169,11 @@ class Model(nn.Module):
             raise ConfigError("num_classes: expected at least 1 to predict a class, got 0", field="num_classes")
         logits = clip_logits(self(x))
         if not bool(logits.isfinite().all()):
-            raise InputError("x: expected clips that the network has finite logits for, got some it has not", field="x")
+            raise InputError("x: expected clips with finite logits, got some with NaN or Inf", field="x")
         return logits.argmax(-1)
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write `config.json`, `model.safetensors` and, where known, `labels.json` into the folder; returns it."""
+        """Write `config.json`, `model.safetensors` and, if known, `labels.json` into the folder; returns it."""
         from ripe_mambaspike.models.pretrained import save_pretrained
 
         return save_pretrained(self, folder)
@@ -184,12 +184,12 @@ class Architecture(NamedTuple):
     model: type[Model]
 
 
-ARCHITECTURES: dict[str, Architecture] = {}  # by the name that config.json has for them
+ARCHITECTURES: dict[str, Architecture] = {}  # by their name in config.json
 Network = TypeVar("Network", bound=type[Model])
 
 
 def register_architecture(config: type[ModelConfig]) -> Callable[[Network], Network]:
-    """A decorator for a new kind of network: which class builds a config of this type."""
+    """A decorator that registers the network class for a config type."""
 
     def add(model: Network) -> Network:
         ARCHITECTURES[config.architecture] = Architecture(config, model)
@@ -199,7 +199,7 @@ def register_architecture(config: type[ModelConfig]) -> Callable[[Network], Netw
 
 
 def require_unmodified(model: Model, what: str) -> None:
-    """Raise unless the network is as the package made it: `what` computes with its weights and calls no module."""
+    """Raise for a modified network: `what` computes with its weights instead of calling its modules."""
     own = module_modification(model, model.package_methods)
     found = Modification("", own) if own else model.modification()
     if found is not None:
@@ -207,14 +207,14 @@ def require_unmodified(model: Model, what: str) -> None:
 
 
 def modified_error(found: Modification, what: str) -> ConfigError:
-    """The error where an alteration would go unnoticed."""
+    """The error for a modification that would be ignored."""
     return ConfigError(
-        f"{what}: expected the package's own modules without hooks, since not all are called one by one; "
+        f"{what}: expected the package's own modules without hooks, since not all of them are called, "
         f"got a network where {found}",
         field=found.name,
     )
 
 
 def clip_logits(logits: Tensor) -> Tensor:
-    """Per-step logits [B, T, classes] → the clip's [B, classes], averaged in float32: half precision makes ties."""
+    """Per-step logits [B, T, classes] → the clip's [B, classes], averaged in float32 to avoid ties."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).mean(1)

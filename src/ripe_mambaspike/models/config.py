@@ -1,4 +1,4 @@
-"""What a network is made of: typed, frozen, checked when made. `config.json` holds exactly these fields."""
+"""Typed, frozen configs of the networks, checked on construction. `config.json` holds exactly these fields."""
 
 import dataclasses
 import difflib
@@ -41,11 +41,11 @@ class ModelConfig:
 
     @property
     def max_time_steps(self) -> int | None:
-        """How many steps the network can take; None for any number."""
+        """The most time steps the network can take; None for no limit."""
         return self.time_steps
 
     def approximate_parameters(self) -> dict[str, int]:
-        """About how many parameters the network has, by the config field that determines them most."""
+        """The approximate number of parameters, by the config field that dominates it."""
         raise NotImplementedError
 
     def check_size(self) -> None:
@@ -108,7 +108,7 @@ class ModelConfig:
             self._refuse(field, f"{length} ints from 1 to {MAX_WIDTH}")
 
     def _choose(self, field: str, choices: Iterable[str], several: bool = False) -> None:
-        """Make the field one of the choices; capitals, hyphens and underscores do not matter."""
+        """Set the field to one of the choices, ignoring case, hyphens and underscores."""
         given = getattr(self, field)
         names = given if several else (given,)
         spelled = {_letters(choice): choice for choice in choices}
@@ -127,7 +127,7 @@ def _letters(name: str) -> str:
 
 
 def _as_python(value: Any) -> Any:
-    """Lists and arrays as tuples, numpy's numbers as Python's."""
+    """Convert lists and arrays to tuples, and numpy scalars to Python's."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     return tuple(map(_as_python, value)) if isinstance(value, list | tuple) else value
@@ -224,9 +224,9 @@ class RipeConfig(ModelConfig):
 
     @property
     def rate_decay(self) -> float | None:
-        """Per step, the share that the causal bridge's rates keep of their memory; None for cumulative rates.
+        """The decay per step of the causal bridge's leaky rates; None for cumulative rates.
 
-        The memory fades over as many steps as a training clip has.
+        The time constant is the number of steps of a training clip.
         """
         return 1 - 1 / self.time_steps if self.causal else None
 
@@ -241,7 +241,7 @@ class RipeConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class MambaSpikeConfig(ModelConfig):
-    """The baseline. Its input projection reads the whole feature map, so it is made for one input size."""
+    """The baseline. Its input projection reads the whole feature map, so it supports one input size."""
 
     architecture: ClassVar[str] = "mamba-spike"
 
@@ -274,7 +274,7 @@ class MambaSpikeConfig(ModelConfig):
         }
 
     def grid(self) -> tuple[int, int]:
-        """Cells the projection reads."""
+        """The number of cells that the projection reads."""
         if self.pool_size is not None:
             return self.pool_size, self.pool_size
         height, width = self.in_size

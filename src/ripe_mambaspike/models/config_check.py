@@ -1,4 +1,4 @@
-"""Is a network what its config says? What is written down or built anew is made from the config alone."""
+"""Checks that a network matches its config, since saving and rebuilding use the config alone."""
 
 import logging
 from types import FunctionType
@@ -17,27 +17,27 @@ SIMPLE_TYPES = (bool, int, float, str, tuple, list, FunctionType, type(None))
 
 
 def meta_copy(model: Model) -> Model:
-    """The network of its config, without numbers."""
+    """The network that the config builds, on the meta device."""
     with torch.device("meta"):
         return build(model.config, model.name)
 
 
 def sync_num_classes(model: Model) -> None:
-    """Let the config, and the names of the classes, follow a head that was put in by hand."""
+    """Update the config and the class names for a head that was replaced by hand."""
     last = model.last_layer
     count = last.out_features if isinstance(last, nn.Linear) else model.config.num_classes
     if count != model.config.num_classes:
         model.config = model.config.replace(num_classes=count)
     if model.labels is not None and len(model.labels.classes) != count:
         LOG.warning(
-            f"labels: expected {count} class names for the head, got {len(model.labels.classes)}; they are dropped "
+            f"labels: expected {count} class names for the head, got {len(model.labels.classes)}; dropping them "
             "(reset_classifier takes new ones)"
         )
         model.labels = model.labels.with_classes(count, None)
 
 
 def difference_from_config(model: Model, built: Model) -> Modification | None:
-    """The first module that is another one than the config builds; hooks are nobody's but the caller's."""
+    """The first module that differs from the one the config builds; hooks are ignored."""
     theirs = dict(built.named_modules())
     for name, module in model.named_modules():
         other = theirs.pop(name, None)

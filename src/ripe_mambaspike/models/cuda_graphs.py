@@ -1,9 +1,9 @@
-"""CUDA graphs: a pass recorded once and replayed as a whole.
+"""CUDA graphs: a pass captured once and replayed as a whole.
 
 A pass over one clip is about a hundred short kernels; launching them from Python takes twenty times
-as long as computing them. `record` records any pass. `RecordedPasses` does it for `model(x)` in evaluation: an input of
-a shape that comes for the third time is recorded, if it is small enough for launches to matter. The results have the
-same bits. RIPE_CUDA_GRAPHS=off turns that off.
+as long as computing them. `record` captures any pass. `RecordedPasses` does it for `model(x)` in evaluation: the third
+call with an input shape is captured, if it is small enough for launches to matter. The results are bit-identical.
+RIPE_CUDA_GRAPHS=off disables this.
 """
 
 import os
@@ -19,10 +19,10 @@ from torch import Tensor
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.ops.backend import log_once
 
-WARM_UPS = 3  # runs before a graph is recorded: kernels compile, libraries choose
-MIN_CALLS = 3  # with inputs of one shape, before `model(x)` records it
-MAX_GRAPHS = 4  # that one network keeps; each holds the memory of a pass
-MAX_ELEMENTS = 8 * 16 * 2 * 128 * 128  # of an input; the kernels of a larger one take longer than their launches
+WARM_UPS = 3  # runs before a capture: kernels compile, libraries choose algorithms
+MIN_CALLS = 3  # with one input shape, before `model(x)` is captured
+MAX_GRAPHS = 4  # per network; each holds the memory of a pass
+MAX_ELEMENTS = 8 * 16 * 2 * 128 * 128  # of an input; with more, kernels take longer than their launches
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def no_recording() -> Iterator[None]:
 
 
 def record(compute: Callable[[], T], warm_ups: int = WARM_UPS) -> tuple[torch.cuda.CUDAGraph | None, T]:
-    """The graph of a pass and the output that it overwrites on each replay; None where the pass cannot be recorded."""
+    """The graph of a pass and the output that each replay overwrites; None if the pass cannot be captured."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -53,32 +53,32 @@ def record(compute: Callable[[], T], warm_ups: int = WARM_UPS) -> tuple[torch.cu
             output = compute()
     except (RuntimeError, MemoryNeededError) as error:
         torch.cuda.synchronize()
-        log_once(f"the pass cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); it runs step by step")
+        log_once(f"the pass cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); running it without one")
         return None, compute()
     return graph, output
 
 
 class _Recorded(NamedTuple):
     plan: Any  # the prepared weights that the graph computes with
-    graph: torch.cuda.CUDAGraph | None  # None where the pass cannot be recorded
+    graph: torch.cuda.CUDAGraph | None  # None if the pass cannot be captured
     x: Tensor
     logits: Tensor
 
 
 class RecordedPasses:
-    """The graphs of one network, by the input's shape and all else that decides which kernels run."""
+    """The graphs of one network, by the input's shape and all settings that select kernels."""
 
     def __init__(self) -> None:
         self._calls: dict[Any, int] = {}
         self._recorded: dict[Any, _Recorded] = {}
-        self._lock = Lock()  # between copying an input in and its logits out
+        self._lock = Lock()  # held from copying an input in until its logits are copied out
 
     def clear(self) -> None:
         self._calls.clear()
         self._recorded.clear()
 
     def run(self, plan: Any, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """compute(x) with the prepared weights `plan`, by a graph once the shape has come a few times."""
+        """compute(x) with the prepared weights `plan`, by a graph once the shape was used a few times."""
         if not _usable(x):
             return compute(x)
         key = (x.shape, x.dtype, x.device, torch.cuda.current_stream(x.device).stream_id, *_settings())
@@ -109,7 +109,7 @@ class RecordedPasses:
 
 
 def _usable(x: Tensor) -> bool:
-    """Whether x is worth a graph, and may be recorded now."""
+    """Whether x is small enough for a graph and can be captured now."""
     if not x.is_cuda or x.numel() > MAX_ELEMENTS or torch.is_grad_enabled():
         return False
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
@@ -118,7 +118,7 @@ def _usable(x: Tensor) -> bool:
 
 
 def _settings() -> tuple[Any, ...]:
-    """PyTorch's switches that choose other kernels."""
+    """PyTorch's global settings that select kernels."""
     cudnn = torch.backends.cudnn
     return (
         torch.get_float32_matmul_precision(),

@@ -1,4 +1,4 @@
-"""How well a network classifies the clips of a split, always in float32 so that the number can be repeated.
+"""How well a network classifies the clips of a split, always in float32 so that the result is reproducible.
 
 `result.json`, which a training run leaves in its folder, holds the evaluation of its network on the test clips.
 """
@@ -20,18 +20,18 @@ from ripe_mambaspike.models.base import Model, Output, clip_logits
 from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.schema import read_json
 
-EVAL_BATCH = 32  # clips at a time, always: another number may round to another class
-TOP_K = 5  # the likeliest classes that top-5 counts
+EVAL_BATCH = 32  # fixed: another batch size may round differently
+TOP_K = 5  # for top-5 accuracy
 RESULT_FILE = "result.json"
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[int, Meta(ge=1)]
 
 
 class Evaluation(NamedTuple):
-    """Over n clips; confusion counts clips [true, predicted]."""
+    """Results over n clips; confusion counts clips [true, predicted]."""
 
     confusion: NDArray[np.int64]
-    among_five: int  # clips whose label is among the five likeliest
+    among_five: int  # clips whose label is among the top five
     loss: float  # mean cross-entropy of the clip's logits
     rates: list[float]  # mean firing rate of every spiking layer; empty for a network that has none
 
@@ -49,7 +49,7 @@ class Evaluation(NamedTuple):
 
     @property
     def top5(self) -> float | None:
-        """None where there are so few classes that it is always 1."""
+        """Top-5 accuracy; None for five classes or fewer, where it is always 1."""
         return None if has_trivial_top5(len(self.confusion)) else self.among_five / self.n
 
     def to_dict(self, names: tuple[str, ...]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Evaluation(NamedTuple):
 
 
 def has_trivial_top5(num_classes: int) -> bool:
-    """Whether every label is among the five likeliest, whatever the network predicts."""
+    """Whether top-5 accuracy is always 1."""
     return num_classes <= TOP_K
 
 
@@ -80,7 +80,7 @@ def evaluate_batches(
     num_classes: int,
     run: Callable[[Tensor], Output] | None = None,
 ) -> Evaluation:
-    """Batches of clips [B, T, 2, H, W] and labels [B], on the network's device.
+    """Evaluate on batches of clips [B, T, 2, H, W] and labels [B], on the network's device.
 
     `run` is how the network is run, such as its captured form; by default `model.run`.
     """
@@ -107,7 +107,7 @@ def evaluate_batches(
 
 
 class ClassAccuracy(msgspec.Struct, frozen=True):
-    """How many clips of a class were classified correctly."""
+    """The number of clips of a class that were classified correctly."""
 
     name: str
     n: Annotated[int, Meta(ge=0)]
@@ -115,7 +115,7 @@ class ClassAccuracy(msgspec.Struct, frozen=True):
 
 
 class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training run ended with: the selected network on the test clips."""
+    """The result of a training run: the selected network on the test clips."""
 
     format: Literal["ripe-result"]
     version: Literal[1]
@@ -148,7 +148,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_result(folder: Path) -> TrainingResult | None:
-    """The result of the run in a folder; None where it has none yet."""
+    """The result of the run in a folder; None if it has none yet."""
     path = folder / RESULT_FILE
     try:
         path.lstat()

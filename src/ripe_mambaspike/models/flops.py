@@ -1,8 +1,9 @@
-"""What one forward pass of the deployed network computes.
+"""Operations of one forward pass of the deployed network.
 
 The convention is the one of PyTorch's counter: matrix products and convolutions, a multiply and an add are two
-operations, padded positions count, depthwise convolutions and element-wise work do not. That counter never sees the
-selective scan; here it is counted as 9 operations a token, inner channel and state, and shown with and without.
+operations, padded positions count, depthwise convolutions and element-wise work do not. That counter misses the
+selective scan; here it counts as 9 operations per token, inner channel and state, and totals are given with and
+without it.
 """
 
 import math
@@ -30,7 +31,7 @@ class Flops:
 
 
 def count_flops(config: ModelConfig) -> Flops:
-    """Of one sample at the config's resolution and all its steps, in the deployed form."""
+    """FLOPs of one sample at the config's resolution and time steps, in the deployed form."""
     if isinstance(config, RipeConfig):
         return Flops(_ripe(config))
     assert isinstance(config, MambaSpikeConfig)
@@ -38,7 +39,7 @@ def count_flops(config: ModelConfig) -> Flops:
 
 
 def token_counts(config: RipeConfig) -> list[int]:
-    """Tokens a step at every level of the hierarchy."""
+    """Tokens per step at every level of the hierarchy."""
     height, width = config.grids(*config.in_size)[-1]
     count = height * width if config.num_tokens is None else config.num_tokens
     counts = []

@@ -1,8 +1,8 @@
 """RIPE-MambaSpike over the fused operators: the network of `models.ripe`, with the same results, states and names.
 
-`plan_network` puts the weights into the operators' form: folded, cast, transformed. In evaluation without gradients
-the model keeps its plans (`prepared_plan`) until a weight changes. A network in training is planned anew for each pass,
-and gradients flow through the plan.
+`plan_network` prepares the weights for the operators: folded, cast, transformed. In evaluation without gradients the
+model caches its plans (`prepared_plan`) until a weight changes. In training a plan is made for each pass, and gradients
+flow through it.
 """
 
 from collections.abc import Callable
@@ -38,12 +38,12 @@ from ripe_mambaspike.ops.backend import backend, log_once, precision
 from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.tdm import tdm
 
-OBSERVABLE = frozenset({"spikes", "spike_counts", "attention"})  # what the operators keep; the rest is the reference's
+OBSERVABLE = frozenset({"spikes", "spike_counts", "attention"})  # by the operators; others need the reference path
 
 
 class NetworkPlan(NamedTuple):
     entry: tuple[Tensor, Tensor]  # scale and shift of the entry norm [T, 2], [1, 2] where all steps share them
-    track_entry: Callable[[ForwardMode], None] | None  # with batch statistics: lets its running ones follow
+    track_entry: Callable[[ForwardMode], None] | None  # with batch statistics: updates the running ones
     coefficients: tuple[Tensor | None, ...]  # of the filters before the stages' first convolutions
     stages: tuple[StagePlan, ...]
     bridge: BridgePlan
@@ -55,30 +55,30 @@ class NetworkPlan(NamedTuple):
 
 
 def kernels_cover(model: Any, x: Tensor, mode: ForwardMode = HARD) -> bool:
-    """Whether this pass can be computed by the fused operators; if not although they are there, the log says why."""
+    """Whether the fused operators can compute this pass; if they are available but cannot, the reason is logged."""
     if mode.literal or backend(x, precision(x)) is None:
         return False
     config: RipeConfig = model.config
     if config.form == "dual-kernel":
-        log_once("no kernels for the dual-kernel form; the reference path takes over")
+        log_once("no kernels for the dual-kernel form; using the reference path")
         return False
     found = model.modification() or without_kernels(model)
     if found is not None:
-        log_once(f"{found}; the reference path takes over")
+        log_once(f"{found}; using the reference path")
         return False
     if config.form == "training" and len({m.training for m in _modules(model) if isinstance(m, _BatchNorm)}) > 1:
-        log_once("norms partly in training, partly in evaluation; the reference path takes over")
+        log_once("norms partly in training, partly in evaluation; using the reference path")
         return False
     return True
 
 
 def without_kernels(model: Any) -> str | None:
-    """The first neuron that no kernel computes, in words."""
+    """A description of the first neuron without kernels."""
     for level, stage in enumerate(model.stages):
         for name in ("first_neuron", "second_neuron"):
             kind = type(stage.__dict__["_modules"][name])
             if not hasattr(kind, "constants"):
-                return f"stages.{level}.{name} is a {kind.__name__}, which has no kernels"
+                return f"no kernels for stages.{level}.{name} ({kind.__name__})"
     return None
 
 
@@ -89,7 +89,7 @@ def steps_covered(model: Any, x: Tensor, mode: ForwardMode, observe: Names = ())
 
 
 def plan_network(model: Any, x: Tensor) -> NetworkPlan:
-    """The plan for inputs like x: its device and precision decide. With batch statistics it is for x alone."""
+    """The plan for inputs with x's device and dtype. With batch statistics it is for x alone."""
     dtype = precision(x)
     entry = model.entry
     tracked = entry.training and isinstance(entry, TimeBatchNorm)
@@ -165,7 +165,7 @@ def run_fused(
     state: State | None = None,
     observe: Names = (),
 ) -> Output:
-    """x [B, T, 2, H, W] → logits and all that a pass gives; of a causal network after a state, with the next one."""
+    """x [B, T, 2, H, W] → all outputs of a pass; a causal network continues from a state and returns the next one."""
     carried = Carried(state, wanted=state is not None)
     with torch.autocast(x.device.type, enabled=False):
         front = _run_stages(planned, x, mode, carried, want_rates, observe)
@@ -202,7 +202,7 @@ def run_front_end(
 
 
 def run_tail(planned: NetworkPlan, features: Tensor, attention: Tensor, token_indices: Tensor | None) -> Tensor:
-    """Features and attention of `front_end` for a whole recording → tokens behind the hierarchy [B, T, k, d]."""
+    """Features and attention of `front_end` for a whole recording → tokens after the hierarchy [B, T, k, d]."""
     with torch.autocast(features.device.type, enabled=False):
         rows = attention.permute(0, 1, 3, 4, 2)
         tokens = join_tokens(planned.bridge, features, rows, token_indices)
@@ -216,14 +216,14 @@ def run_head(planned: NetworkPlan, tokens: Tensor, pre_logits: bool = False) -> 
 
 
 def prepared_plan(model: Any, x: Tensor) -> NetworkPlan:
-    """The plan for inputs like x, made anew only where a weight has changed since the last one."""
+    """The plan for inputs like x, cached until a weight changes."""
     keeps = not torch.is_grad_enabled() and not model.entry.training
     if not keeps or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return plan_network(model, x)
     tensors = _tensors(model)
     try:
         versions = [*map(id, tensors), *(one._version for one in tensors), *(one.data_ptr() for one in tensors)]
-    except RuntimeError:  # made in inference mode, or no memory of their own
+    except RuntimeError:  # created in inference mode, or without storage
         return plan_network(model, x)
     kept: PreparedWeights = model.prepared_weights
     key = (x.device, precision(x), backend(x, precision(x)))
@@ -237,9 +237,9 @@ def prepared_plan(model: Any, x: Tensor) -> NetworkPlan:
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
-    """All modules, straight from where PyTorch keeps them: this runs before every pass, and `modules()` is slower."""
+    """All modules, read from `_modules`: this runs before every pass, and `modules()` is slower."""
     found = [model]
-    for module in found:  # which grows
+    for module in found:  # grows while iterating
         if children := module.__dict__["_modules"]:
             found += [child for child in children.values() if child is not None]
     return found
@@ -257,7 +257,7 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 
 def _entry_of_batch(norm: TimeBatchNorm, x: Tensor) -> tuple[tuple[Tensor, Tensor], Callable[[ForwardMode], None]]:
-    """The affine that normalizes this batch's steps, and what lets the running statistics follow."""
+    """The affine that normalizes this batch's steps, and a function that updates the running statistics."""
     if isinstance(norm, SharedNorm):
         x = x.flatten(0, 1).unsqueeze(1)
     steps = x.shape[1]

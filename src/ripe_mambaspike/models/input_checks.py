@@ -1,4 +1,4 @@
-"""Checks of what a network is given: the input, a state, the names of what to observe."""
+"""Checks of a network's arguments: the input, a state, the names to observe."""
 
 import math
 from collections.abc import Collection
@@ -19,8 +19,8 @@ EXPECTED_INPUT = "a tensor of binned events (batch, steps, 2, height, width)"
 def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int = 0, *, training: bool = False) -> None:
     """Raise unless a network of this precision can read x, after `seen` steps of the same recording.
 
-    `max_steps` is None for a network that takes any number of them. In training, values that are not
-    finite are left to the loss, which is then NaN (`nan_where_not_finite`).
+    `max_steps` is None for a network without a limit. In training, non-finite values are not rejected here: the loss
+    becomes NaN (`nan_where_not_finite`).
     """
     if not isinstance(x, Tensor):
         raise InputError.expected("x", EXPECTED_INPUT, f"a {type(x).__name__}")
@@ -43,11 +43,11 @@ def check_input(x: Tensor, max_steps: int | None, dtype: torch.dtype, seen: int 
 
 
 def check_finite(x: Tensor) -> None:
-    """Raise for an input with NaN or Inf, which spikes would hide. On a CPU alone; see `nan_where_not_finite`."""
+    """Raise for an input with NaN or Inf, which spikes would hide. CPU only; see `nan_where_not_finite`."""
     if x.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return
     x = x.detach()
-    if 0 in x.stride():  # what is expanded is looked at once
+    if 0 in x.stride():  # check expanded values once
         x = x[tuple(slice(1) if stride == 0 else slice(None) for stride in x.stride())]
     if not math.isfinite(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).item()):
         bad = x[~x.isfinite()]
@@ -58,7 +58,7 @@ def check_finite(x: Tensor) -> None:
 def nan_where_not_finite(logits: Tensor, x: Tensor) -> Tensor:
     """Logits [B, T, classes], NaN for every sample of x [B, T', 2, H, W] with NaN or Inf in it.
 
-    In training, and where looking would wait for the device or break a graph: no such sample ever gets an answer.
+    For training, and if a check would synchronize the device or break a graph: such samples never get a prediction.
     """
     if x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_grad_enabled():
         return logits
@@ -71,7 +71,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def check_state(state: State | None, x: Tensor, config: RipeConfig) -> None:
-    """Raise unless a state can be what x [B, T, 2, H, W] goes on from."""
+    """Raise unless x [B, T, 2, H, W] can continue from this state."""
     if not state:
         return
     start = "stages.0.first_neuron."
@@ -83,7 +83,7 @@ def check_state(state: State | None, x: Tensor, config: RipeConfig) -> None:
 
 
 def check_observe(names: Collection[str]) -> None:
-    """Raise unless a run can hand all of these out."""
+    """Raise unless all of these can be observed."""
     unknown = [name for name in names if name not in OBSERVABLE]
     if isinstance(names, str) or unknown:
         got = repr(names) if isinstance(names, str) else repr(unknown[0])

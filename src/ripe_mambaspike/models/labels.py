@@ -31,7 +31,7 @@ Name = Annotated[str, Meta(min_length=1)]
 
 
 class LabelData(Document, frozen=True):
-    """How clips were made."""
+    """How recordings were binned into clips."""
 
     set: str | None
     cut: str | None
@@ -58,9 +58,9 @@ class LabelFile(Document, frozen=True):
 
 @dataclass(frozen=True)
 class Labels:
-    """Class names in the order of the outputs, and all that turns a recording into the clip the network was trained on.
+    """Class names in the order of the outputs, and how recordings become clips.
 
-    A field that is None is not known: the network is of an earlier version, or was not trained by `ripe train`.
+    None means unknown: the network is from an earlier version, or was not trained by `ripe train`.
     """
 
     classes: tuple[str, ...]
@@ -78,7 +78,7 @@ class Labels:
     duration_us: int | None = None  # the median of the training clips' durations
 
     def with_classes(self, count: int, names: tuple[str, ...] | None) -> "Labels":
-        """For other classes: the binning stays, the dataset is dropped. Without names they are numbers."""
+        """The labels for other classes: the binning is kept, the dataset is dropped. By default names are numbers."""
         names = tuple(map(str, range(count))) if names is None else names
         return Labels(names, None, None, self.time_steps, self.grid, self.by, self.binary)
 
@@ -90,17 +90,17 @@ class Labels:
 
 
 def packed_labels(labels: Labels, path: Path) -> bytes:
-    """What `labels.json` holds; `path` is named should it be refused."""
+    """The content of `labels.json`; errors name `path`."""
     document = labels.to_dict()
-    parse_labels(document, path)  # what could not be read again is not written
+    parse_labels(document, path)  # never write what could not be read again
     try:
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # half a character, which a file may have and UTF-8 has not
+    except UnicodeEncodeError:  # a lone surrogate, which JSON allows and UTF-8 does not
         return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def save_labels(labels: Labels, folder: str | Path) -> Path:
-    """Write `labels.json` into the folder, which is there; the file's path."""
+    """Write `labels.json` into the existing folder; returns the file's path."""
     path = Path(folder) / LABELS_FILE
     packed = packed_labels(labels, path)
     try:
@@ -112,7 +112,7 @@ def save_labels(labels: Labels, folder: str | Path) -> Path:
 
 
 def read_labels(folder: str | Path) -> Labels:
-    """The `labels.json` of a folder; anything missing, unknown or of another kind raises."""
+    """Read the `labels.json` of a folder; a missing, unknown or wrong field raises."""
     path = Path(folder) / LABELS_FILE
     try:
         document = json.loads(read_regular(path, MAX_JSON_BYTES))  # json also reads names with lone surrogates
@@ -138,7 +138,7 @@ def find_checkpoint(path: str | Path) -> Path:
                 _warn_of_unfinished(folder)
                 return folder
         begun = (path / "recipe.yaml").is_file() or (path / BEST).is_dir()
-    except (OSError, ValueError) as error:  # a name the system cannot even look up
+    except (OSError, ValueError) as error:  # not a valid path on this system
         reason = getattr(error, "strerror", None) or error
         raise WeightsError(f"{path}: expected the folder of a run, got {reason}", path=path) from error
     if begun:
@@ -169,7 +169,7 @@ def _warn_once(line: str) -> None:
 
 
 def parse_labels(document: Any, path: Path) -> Labels:
-    """A document like that of `Labels.to_dict`, checked; `path` is the file that an error names."""
+    """Check a document like that of `Labels.to_dict`; errors name `path`."""
     found = convert(_updated(document), LabelFile, origin=path, error=WeightsError, hint=HINT)
     twice = [name for name, count in Counter(found.classes).items() if count > 1]
     if twice:
@@ -185,7 +185,7 @@ def parse_labels(document: Any, path: Path) -> Labels:
 
 
 def _updated(document: Any) -> Any:
-    """A file of an earlier version in today's form."""
+    """Convert a document of an earlier version to the current one."""
     version, data = (document.get(name) if isinstance(document, dict) else None for name in ("version", "data"))
     if version not in (1, 2) or isinstance(version, bool) or not isinstance(data, dict):
         return document

@@ -68,7 +68,7 @@ class PreNormMamba(nn.Module):
     def _altered(self) -> bool:
         found = find_modification(self, (self.norm, self.mamba), _TABLE)
         if found is not None:
-            log_once(f"{found} in a Mamba block; the reference path takes over")
+            log_once(f"{found} in a Mamba block; using the reference path")
         return found is not None
 
 
@@ -109,14 +109,14 @@ class MambaSpike(Model):
         return pooled if pre_logits else self.head(pooled)
 
     def check(self, x: Tensor) -> None:
-        """Raise unless this network can read x; without pooling its projection fits one resolution alone."""
+        """Raise unless this network can read x; without pooling, its projection supports one resolution only."""
         check_input(x, self.config.time_steps, self.dtype, training=self.training)
         if self.config.pool_size is None and tuple(x.shape[3:]) != self.config.in_size:
             given, wanted = ("×".join(map(str, size)) for size in (x.shape[3:], self.config.in_size))
-            raise InputError(f"x: expected {wanted}, the size that the projection was made for, got {given}", field="x")
+            raise InputError(f"x: expected {wanted}, the input size of the projection, got {given}", field="x")
 
     def run(self, x: Tensor, observe: Collection[str] = ()) -> Output:
-        """A pass with all it gives; "spikes" alone can be observed."""
+        """A pass with all its outputs; only "spikes" can be observed."""
         if unknown := [name for name in observe if name != "spikes"]:
             raise ConfigError(f"observe: expected 'spikes' for Mamba-Spike, got {unknown[0]!r}", field="observe")
         spikes = self._encode(x)

@@ -1,4 +1,4 @@
-"""How much memory a pass takes, and a sentence instead of a crash where there is too little."""
+"""Memory estimates of a pass, and a clear error if memory runs out."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,11 +26,11 @@ FLOAT32 = 4
 def activation_bytes(
     config: RipeConfig, shape: Sequence[int], itemsize: int, *, training: bool, passes: int = 1
 ) -> int:
-    """About what passes over clips [B, T, 2, H, W] need at once over the fused operators, beyond weights and input.
+    """Estimated peak bytes of passes over clips [B, T, 2, H, W] on the fused path, beyond weights and input.
 
-    An estimate from what the operators write and keep: measured figures lie within a factor of 1.5, where a GPU's
-    libraries and kernels take workspaces that nobody can foresee. `itemsize` is that of the activations; with
-    `training` everything a gradient needs is kept, for every pass (the first one hard, the others relaxed).
+    Derived from the operators' outputs and saved tensors; measurements are within a factor of 1.5, since workspaces of
+    GPU libraries and kernels are unknown. `itemsize` is that of the activations; `training` includes everything saved
+    for gradients, for every pass (the first one hard, the others relaxed).
     """
     samples, steps, _, height, width = shape
     grids = config.grids(height, width)
@@ -40,7 +40,7 @@ def activation_bytes(
     rates = steps * positions * 2 * sum(scales)
     mixed = steps * positions * config.embed_dims[0]
     bridge = (rates + 2 * mixed) * itemsize + 2 * mixed * FLOAT32
-    # Of a level: each direction's inputs (4), what is read of them (2) and the result (2); the normed tokens (1).
+    # Per level: each direction's inputs (4), the parts read from them (2) and the result (2); the normed tokens (1).
     held = 8 * (1 if config.causal else 2) + 1
     levels = [count * (held * itemsize + 3 * FLOAT32) for count in _tokens(config, steps, positions)]
     if not training:
@@ -49,16 +49,16 @@ def activation_bytes(
     total = 0
     for index in range(passes):
         spike = itemsize if index else 1
-        # Of a stage: operand, output of both convolutions, the potential, modulated features, and one set of spikes.
+        # Per stage: operand, output of both convolutions, the potential, modulated features, and one set of spikes.
         total += samples * (kept + sum(stages) * (6 * itemsize + spike))
-    # Statistics of the branches: second moments of the patches and their algebra, whatever the batch.
+    # Statistics of the branches: second moments of the patches and their algebra, independent of the batch.
     inputs = (2, *(c for c in config.stage_channels for _ in range(2)))[:-1]
     moments = sum((9 * channels) ** 2 for channels in inputs) * FLOAT32
     return total + (4 * passes + 5) * moments
 
 
 def _tokens(config: RipeConfig, steps: int, positions: int) -> list[int]:
-    """Numbers in every level's tokens of one sample."""
+    """Elements of every level's tokens for one sample."""
     count = config.num_tokens or positions
     sizes = []
     for level in plan_levels(config.embed_dims, config.pool_ratios, config.mixer):
@@ -68,7 +68,7 @@ def _tokens(config: RipeConfig, steps: int, positions: int) -> list[int]:
 
 
 def _largest(stages: Sequence[int], bridge: int, levels: Sequence[int], itemsize: int) -> int:
-    """Of one sample's inference: the stage, bridge or level that holds the most, with the spikes kept before it."""
+    """Elements for one sample's inference: the largest stage, bridge or level, with the spikes kept before it."""
     held = []
     spikes = operand = 0
     for size in stages:
@@ -80,7 +80,7 @@ def _largest(stages: Sequence[int], bridge: int, levels: Sequence[int], itemsize
 
 @contextmanager
 def explain_model_memory(model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Inside, running out of memory is a MemoryNeededError; `dtype` is what products are computed in, if not x's."""
+    """Inside, running out of memory raises a MemoryNeededError; `dtype` is that of products, if not x's."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -92,7 +92,7 @@ def explain_model_memory(model: Any, x: Tensor, passes: int = 1, dtype: torch.dt
 def out_of_memory_error(
     error: Exception, model: Any, x: Tensor, passes: int = 1, dtype: torch.dtype | None = None
 ) -> MemoryNeededError:
-    """What was asked for, about how much it needs and how much was left. Gradients count where they are on."""
+    """The error: what was requested, its estimated memory and what was left. Gradients count if enabled."""
     samples, steps, _, height, width = x.shape
     training = torch.is_grad_enabled()
     asked = f"{'a training pass' if training else 'a pass'} of batch {samples}, {steps} steps of {height}×{width},"
@@ -109,11 +109,11 @@ def out_of_memory_error(
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Whether this says that memory ran out, in any of the words in use."""
+    """Whether the error means that memory ran out."""
     kinds = torch.OutOfMemoryError | MemoryError | MemoryNeededError
     return isinstance(error, kinds) or any(words in str(error) for words in OUT_OF_MEMORY_PHRASES)
 
 
 def readable_bytes(count: int) -> str:
-    """Bytes for a reader."""
+    """Bytes as human-readable text."""
     return f"{count / (1 << 30):.2f} GiB" if count >= 1 << 28 else f"{count / (1 << 20):.1f} MiB"

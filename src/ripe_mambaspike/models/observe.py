@@ -1,9 +1,9 @@
-"""One way to look into a run: spikes, spike counts, membrane potentials, attention and inputs by layer.
+"""Observing a run: spikes, spike counts, membrane potentials, attention and inputs by layer.
 
     out = model.run(x, observe=("spikes", "attention"))
     out.observed["stages.0.first_neuron.spikes"]  # [B, T, C, H, W]
 
-`nn.stage.OBSERVABLE` lists what can be asked for. Layers come in the order in which an event meets them.
+`nn.stage.OBSERVABLE` lists what can be observed. Layers are in the order of computation.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,11 +15,11 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.state import State
 
-MIN_CONTRAST = 0.01  # of the step's mean |attention|; a place that differs by less counts as background
+MIN_CONTRAST = 0.01  # relative to the step's mean |attention|; positions that differ by less are background
 
 
 def by_layer(observed: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """What was observed of one kind, by layer: {"stages.0.first_neuron": spikes, ...}."""
+    """The observations of one kind, by layer: {"stages.0.first_neuron": spikes, ...}."""
     end = f".{kind}"
     return {name.removesuffix(end): value for name, value in observed.items() if name.endswith(end)}
 
@@ -41,10 +41,10 @@ def run_in_pieces(
 
 
 def attention_contrast(attention: Tensor) -> Tensor:
-    """How far each place departs from the step's median place, mean over channels: [..., C, h, w] → [..., h, w].
+    """How far each position departs from the step's median, mean over channels: [..., C, h, w] → [..., h, w].
 
-    Zero is background. The attention's own values would not do: DS-MPA gives every resting position the same mean of
-    the values, which is far from zero, so that the background would be drawn as strongly as what moves.
+    Zero is background. The raw attention is not usable: DS-MPA gives every resting position the same mean of the
+    values, which is far from zero, so that the background would look as strong as motion.
     """
     flat = attention.float().flatten(-2)
     contrast = (flat - flat.median(-1, keepdim=True).values).abs().mean(-2)

@@ -1,9 +1,9 @@
-"""Weights on disk: a folder with `config.json` and `model.safetensors`. Nothing is ever unpickled.
+"""Weights on disk: a folder with `config.json` and `model.safetensors`. Nothing is unpickled.
 
-The config names the network, its form and the checksum of the weights, so that a damaged, truncated or exchanged
-file is noticed before anything is loaded. Both files are written beside their place and moved into it whole; after a
-kill between the two moves the earlier network is still loaded.
-Weights may be stored smaller (`models.stored`); the network that is loaded has the float32 numbers they stand for.
+The config names the network, its form and the checksum of the weights, so that a damaged, truncated or replaced file is
+detected before anything is loaded. Both files are written to temporary files and renamed; after a kill between the two
+renames the earlier network is still loaded. Weights may be stored as int8 or float16 (`models.stored`); they are loaded
+as float32.
 """
 
 import hashlib
@@ -50,11 +50,11 @@ def save_pretrained(
     stored: Mapping[str, Stored] | None = None,
     beside: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Write the network into the folder, made when missing; files of an earlier save there are replaced.
+    """Write the network into the folder, created if missing; files of an earlier save are replaced.
 
-    With `stored` those parameters are kept as they are stored and the others in float32. Files to lie `beside` are
-    written with the network or not at all. What `from_pretrained` would refuse, or would load as another network, is
-    refused before anything is written; a head put in by hand for another number of classes is taken over.
+    Parameters in `stored` keep their stored dtype, the others are float32. The files `beside` are written together with
+    the network or not at all. A network that `from_pretrained` would reject, or load as another one, raises before
+    anything is written; a head replaced by hand for another number of classes is accepted.
     """
     folder = _as_path(folder)
     sync_num_classes(model)
@@ -108,7 +108,7 @@ class ConfigFile(msgspec.Struct, frozen=True):
 
 
 def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
-    """The network saved in a folder, in evaluation mode. With `form` any other form than that one raises."""
+    """The network saved in a folder, in evaluation mode. With `form`, a network of another form raises."""
     folder = _as_path(folder)
     origin = folder / CONFIG_FILE
     if not _is_folder(folder):
@@ -125,8 +125,8 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
     data = _read_weights(folder, document.weights.sha256, _max_weight_bytes(model, document.dtype))
     if data is None:
         raise WeightsError(
-            f"{path}: expected the file that {CONFIG_FILE} was saved with, got another checksum: it was damaged, cut "
-            "short or exchanged",
+            f"{path}: expected the file that {CONFIG_FILE} was saved with, got another checksum: it was damaged, "
+            "truncated or replaced",
             field="weights.sha256",
             path=path,
         )
@@ -144,7 +144,7 @@ def from_pretrained(folder: str | Path, *, form: Form | None = None) -> Model:
 
 
 def _read_config(document: ConfigFile, origin: Path) -> ModelConfig:
-    """The typed config, of this version's fields or the earlier ones."""
+    """The typed config, from current or earlier field names."""
     if document.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise WeightsError.expected("architecture", f"one of {known}", document.architecture, path=origin)
@@ -163,14 +163,13 @@ def _read_config(document: ConfigFile, origin: Path) -> ModelConfig:
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> None:
-    """Put tensors into a network of the same form; anything missing, left over, of another shape or not a number is
-    refused."""
+    """Load tensors into a network of the same form; raises for missing, extra, misshapen or non-finite ones."""
     check_weights(model, tensors, origin)
     model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
 
 
 def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> None:
-    """Raise unless these are all tensors of this network, in one precision, and finite."""
+    """Raise unless these are exactly the tensors of this network, of one dtype, and finite."""
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
@@ -193,7 +192,7 @@ def check_weights(model: Model, tensors: Mapping[str, Tensor], origin: str) -> N
 
 
 def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | None, folder: Path) -> None:
-    """Raise unless the network of the config with these tensors is the one at hand."""
+    """Raise unless the config and these tensors rebuild this network."""
     built = meta_copy(model)
     origin = str(folder / WEIGHTS_FILE)
     check_weights(built, tensors if precision is None else from_file(tensors, precision, origin), origin)
@@ -207,7 +206,7 @@ def _check_loads(model: Model, tensors: Mapping[str, Tensor], precision: str | N
 
 
 def _max_weight_bytes(model: Model, dtype: Any) -> int:
-    """Of the weights of this network in the precision that its config says, and what describes them."""
+    """The largest size of this network's weights file, in the dtype that its config names."""
     width = getattr(torch, dtype).itemsize if dtype in PRECISIONS else MAX_ITEM_BYTES
     tensors = model.state_dict().values()
     return sum(tensor.numel() for tensor in tensors) * width + (len(tensors) + 1) * HEADER_BYTES
@@ -224,7 +223,7 @@ def _read_labels(folder: Path, config: ModelConfig) -> Labels | None:
 
 
 def _weight_facts(model: Model) -> dict[str, Any]:
-    """What the config says about the weights, for whoever reads it."""
+    """Facts about the weights in `config.json`, for information only."""
     return {"dtype": str(model.dtype).removeprefix("torch."), "parameters": model.parameter_count()}
 
 
@@ -233,7 +232,7 @@ def _describe(model: Model) -> str:
 
 
 def _differences(missing: list[str], extra: list[str]) -> str:
-    """What kind of file it is, as far as its names say, and how many tensors are missing and left over."""
+    """The kind of file, judged by its tensor names, and how many tensors are missing and extra."""
     marks = {
         "encoder.": "a Mamba-Spike",
         ".branches.": "a training",
@@ -260,7 +259,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def _read_weights(folder: Path, sha256: str, most: int) -> bytes | None:
-    """The file with that checksum: in its place, or kept from a later save that was killed between its two moves."""
+    """The file with that checksum: in place, or the backup of a later save that was killed between its two renames."""
     for path in (folder / WEIGHTS_FILE, *earlier_versions(folder / WEIGHTS_FILE)):
         data = _read(path, most)
         if hashlib.sha256(data).hexdigest() == sha256:
@@ -271,7 +270,7 @@ def _read_weights(folder: Path, sha256: str, most: int) -> bytes | None:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # a name the system cannot even look up
+    except (OSError, ValueError):  # not a valid path on this system
         return False
 
 

@@ -20,7 +20,7 @@ _MODELS: dict[str, ConfigMaker] = {}
 
 
 def register_model(name: str) -> Callable[[ConfigMaker], ConfigMaker]:
-    """A decorator: the function gives the config of the network of this name."""
+    """A decorator for a function that returns the config of the network of this name."""
 
     def add(make: ConfigMaker) -> ConfigMaker:
         if name in _MODELS:
@@ -86,7 +86,7 @@ def mamba_spike_pooled() -> ModelConfig:
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names that `create_model` knows, those that match a pattern such as "*lite*"."""
+    """The names that `create_model` accepts, optionally those that match a pattern such as "*lite*"."""
     return [name for name in _MODELS if fnmatchcase(name, pattern)]
 
 

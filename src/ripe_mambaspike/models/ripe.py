@@ -67,7 +67,7 @@ class RipeMambaSpike(Model):
             plan = prepared_plan(self, x)
             if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
                 return self._logits(plan, x)
-            with torch.inference_mode():  # whose operators cost less; the copy is a tensor like any other
+            with torch.inference_mode():  # less overhead; the copy is a normal tensor
                 logits = self._logits(plan, x)
             return logits.clone()
 
@@ -75,7 +75,7 @@ class RipeMambaSpike(Model):
         return self.prepared_weights.graphs.run(plan, x, lambda x: run_fused(plan, x, want_rates=False).logits)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Events [B, T, 2, H, W] → tokens behind the hierarchy [B, T, k, d]."""
+        """Events [B, T, 2, H, W] → tokens after the hierarchy [B, T, k, d]."""
         front = self.front_end(x)
         tokens = self._tail(front.features, front.attention, self.select(front.token_scores))
         return nan_where_not_finite(tokens, x)
@@ -97,10 +97,10 @@ class RipeMambaSpike(Model):
         state: State | None = None,
         observe: Names = (),
     ) -> Output:
-        """A pass with all it gives; hand the indices of one pass to the next to keep the same tokens.
+        """A pass with all its outputs; pass the token indices of one pass to the next to keep the same tokens.
 
-        A causal network goes on from a `state` ({} at the start) and returns the next one: pieces of any length equal
-        one call on the whole. `observe` names what to hand out by layer (`nn.stage.OBSERVABLE`).
+        A causal network continues from a `state` ({} at the start) and returns the next one: pieces of any length equal
+        one call on the whole. `observe` names what to return by layer (`nn.stage.OBSERVABLE`).
         """
         self._check_pass(x, token_indices)
         if state is not None:
@@ -194,7 +194,7 @@ class RipeMambaSpike(Model):
         return self.hierarchy(self.bridge(features, attention, token_indices))
 
     def select(self, token_scores: Tensor | None) -> Tensor | None:
-        """The positions with the highest scores [B, k], None where all are kept."""
+        """The positions with the highest scores [B, k]; None if all are kept."""
         if token_scores is None or self.config.num_tokens is None:
             return None
         positions = token_scores.shape[-1]
@@ -247,7 +247,7 @@ class RipeMambaSpike(Model):
         )
 
     def parts(self) -> dict[str, nn.Module]:
-        """The network in the order an event sees it."""
+        """The network's parts in the order of computation."""
         stages = {f"stage{level + 1}": stage for level, stage in enumerate(self.stages)}
         rest = {"bridge": self.bridge, "tokens": self.tokens, "hierarchy": self.hierarchy, "head": self.head}
         return {"entry": self.entry, **stages, **rest}

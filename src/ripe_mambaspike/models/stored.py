@@ -1,6 +1,6 @@
-"""A parameter as it is kept in a small file: int8 with a scale for each output channel, or float16.
+"""Parameters stored in fewer bytes: int8 with a scale per output channel, or float16.
 
-Every runtime computes with what `restore` gives; nothing else is ever made of the stored numbers.
+Every runtime computes with the result of `restore`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ripe_mambaspike.errors import WeightsError
 
 MAX_INT8 = 127  # symmetric: −128 is never used
 Precision = Literal["float16", "int8"]
-SCALE = ".scale"  # behind a parameter's name, the name of its scales in a file
+SCALE = ".scale"  # suffix of a parameter's name for its scales in a file
 
 
 class Stored(NamedTuple):
@@ -22,23 +22,23 @@ class Stored(NamedTuple):
 
 
 def restore(stored: Stored, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The parameter's numbers: one exact widening and one float32 product each, the same on every machine."""
+    """The parameter in float32: an exact conversion and one float32 product, the same on every machine."""
     values = stored.values.float()
     return (values if stored.scale is None else values * stored.scale).to(dtype)
 
 
 def scale_shape(shape: torch.Size | tuple[int, ...]) -> tuple[int, ...]:
-    """Of the scales of a parameter: one for each output channel, [C, 1, …]."""
+    """The shape of a parameter's scales: one per output channel, [C, 1, …]."""
     return (shape[0], *(1,) * (len(shape) - 1))
 
 
 def precision_of(stored: Mapping[str, Stored]) -> Precision:
-    """The name of what the matrices are kept in: int8 where any of them is."""
+    """The dtype name of the stored matrices: int8 if any of them is."""
     return "int8" if any(one.scale is not None for one in stored.values()) else "float16"
 
 
 def check_stored(model: nn.Module, stored: Mapping[str, Stored]) -> None:
-    """Refuse stored weights that are not this network's."""
+    """Raise for stored weights that do not belong to this network."""
     own = dict(model.named_parameters())
     for name, (values, scale) in stored.items():
         if name not in own:
@@ -47,7 +47,7 @@ def check_stored(model: nn.Module, stored: Mapping[str, Stored]) -> None:
 
 
 def to_file(model: nn.Module, stored: Mapping[str, Stored]) -> dict[str, Tensor]:
-    """Tensors by the names they have in a file; what is not stored is float32, scales follow their values."""
+    """Tensors by their names in a file; parameters that are not stored are float32."""
     check_stored(model, stored)
     tensors: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
@@ -62,7 +62,7 @@ def to_file(model: nn.Module, stored: Mapping[str, Stored]) -> dict[str, Tensor]
 
 
 def from_file(tensors: Mapping[str, Tensor], precision: Any, origin: str) -> dict[str, Tensor]:
-    """What a network is loaded with, all float32: the inverse of `to_file`. Its names are left to the loader."""
+    """The float32 tensors of a network: the inverse of `to_file`. The loader checks the names."""
     if precision not in get_args(Precision):
         raise WeightsError.expected(
             "weights.precision", f"one of {', '.join(get_args(Precision))}", precision, path=origin
@@ -99,9 +99,9 @@ def _check(name: str, values: Tensor, scale: Tensor | None, shape: torch.Size, p
         got = f"{_dtype_name(scale)} {tuple(scale.shape)}"
         raise WeightsError.expected(name + SCALE, f"float32 {wanted}", got, path=path)
     if scale is not None and not bool((scale.isfinite() & (scale > 0)).all()):
-        raise WeightsError.expected(name + SCALE, "positive numbers", "others", path=path)
+        raise WeightsError.expected(name + SCALE, "positive numbers", "zero, negative or non-finite ones", path=path)
     if not bool(values.isfinite().all()):
-        raise WeightsError.expected(name, "finite numbers", "others", path=path)
+        raise WeightsError.expected(name, "finite numbers", "NaN or Inf", path=path)
 
 
 def _dtype_name(tensor: Tensor) -> str:

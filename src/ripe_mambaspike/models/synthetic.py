@@ -1,4 +1,4 @@
-"""A clip that looks a little like events, for when there is no recording: a bar that sweeps, and noise."""
+"""Synthetic event clips for use without recordings: a sweeping bar and noise."""
 
 import torch
 from torch import Tensor

@@ -90,7 +90,7 @@ class SigmoidGate(nn.Module):
 
 @register_attention("none")
 class NoAttention(nn.Module):
-    """Ablation A1: the features pass, A = 0."""
+    """Ablation A1: the features pass unchanged, A = 0."""
 
     exportable = True
 

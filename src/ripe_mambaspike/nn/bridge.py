@@ -44,7 +44,7 @@ def rates_on_grid(
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x as it is; for an export copied into rows, so that no later operator asks how it is laid out."""
+    """x itself; for an export a contiguous copy, so that later operators need no guard on its layout."""
     return packed(x) if torch.compiler.is_exporting() else x
 
 
@@ -65,7 +65,7 @@ Folded = tuple[Tensor, Tensor, Tensor]  # kernel, scale of its outputs, shift
 
 
 def folded_kernel(shares: Tensor, scales: Iterable[Folded]) -> tuple[Tensor, Tensor]:
-    """Kernel [d, 2ΣC, 3, 3] and bias [d] of the one convolution that all scales make, norms and shares folded in."""
+    """Kernel [d, 2ΣC, 3, 3] and bias [d] of one convolution over all scales, norms and mixing weights folded in."""
     kernels, biases = [], []
     for share, (kernel, scale, shift) in zip(shares, scales, strict=True):
         kernels.append(kernel * (share * scale)[:, None, None, None])
@@ -92,18 +92,18 @@ class RateProjection(nn.Module):
         return self.norm(F.conv2d(rates, self.conv.weight.to(rates.dtype), padding=1), mode)
 
     def folded(self) -> Folded:
-        """As it will be deployed: computed in float64, kept in the weights' precision."""
+        """The deployed form: computed in float64, stored in the weights' dtype."""
         scale, shift = (value.to(self.norm.weight.dtype) for value in self.norm.scale_and_shift())
         return self.conv.weight, scale, shift
 
 
 def _projects(projection: RateProjection) -> bool:
-    """Whether `folded` says all there is about its convolution."""
+    """Whether `folded` describes its convolution completely."""
     conv = projection.conv
     return as_plain(conv) and (conv.kernel_size, conv.stride, conv.padding) == ((3, 3), (1, 1), (1, 1))
 
 
-# What a ProjectedMixture computes with one kernel for all of them.
+# The projections that a ProjectedMixture can merge into one kernel.
 PROJECTIONS = known(
     (nn.ModuleList, RateProjection, nn.Conv2d, BatchNorm), {RateProjection: _projects, BatchNorm: standard_norm}
 )
@@ -116,7 +116,7 @@ class ProjectedMixture(ScaleMixture):
         super().__init__(RateProjection(c, width) for c in channels)
 
     def tracks_batches(self) -> bool:
-        """Whether its norms use the statistics of the batch."""
+        """Whether its norms use batch statistics."""
         return cast("list[RateProjection]", self.scales)[0].norm.training
 
     def folded_scales(self) -> list[Folded]:

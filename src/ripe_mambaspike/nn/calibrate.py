@@ -1,4 +1,4 @@
-"""Running statistics measured anew on clean data."""
+"""Re-estimation of running statistics on clean data."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -23,11 +23,11 @@ def recalibrate(
     *,
     run: Callable[[Tensor], object] | None = None,
 ) -> int:
-    """Forget every running statistic and make it the mean over the loader's first batches; how many there were.
+    """Reset all running statistics and re-estimate them as means over the loader's first batches; returns their number.
 
-    The loader gives clips [B, T, 2, H, W], or (clips, labels, …); they are put on `device`, the network's own unless
-    given. Every batch counts the same. Dropout and drop-path are off, nothing is learned, and every module is left in
-    the mode it was in; should it fail, the statistics are left as they were too.
+    The loader yields clips [B, T, 2, H, W] or (clips, labels, …), which are moved to `device` (by default the
+    network's). Every batch has the same weight. Dropout and drop-path are off, no parameter changes, and every module
+    keeps its mode; on an error the statistics are restored too.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     if not norms:

@@ -1,4 +1,4 @@
-"""Evaluation: a network in `eval()` for a while, and the device it runs on."""
+"""Evaluation: a network temporarily in `eval()` mode, and the device it runs on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from ripe_mambaspike.errors import ConfigError
 
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """`model.eval()` inside; outside, also after an error, each module is as it was."""
+    """Inside, `model.eval()`; afterwards, also after an error, each module's mode is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -22,7 +22,7 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 
 
 def choose_device(name: str | None = "auto", field: str = "device") -> torch.device:
-    """ "cpu", "cuda" or "auto" (CUDA where there is one) as a device; `field` is named in the error."""
+    """The device for "cpu", "cuda" or "auto" (CUDA if available); `field` is named in the error."""
     if name not in (None, "auto", "cpu", "cuda"):
         raise ConfigError(f"{field}: expected auto, cpu or cuda, got '{name}'", field=field)
     available = torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""How one pass through the network is run: handed down explicitly, so that no module hides a mode."""
+"""The mode of one forward pass: passed explicitly, so that no module has a hidden mode."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 class ForwardMode:
     """A hard pass spikes; a relaxed one replaces every step by a sigmoid of the same sharpness.
 
-    In evaluation a training network computes with the kernels it will be deployed with, made on the way from its
-    branches and norms: what is evaluated is what is deployed, to the last bit. A literal pass runs every branch and
-    norm as written instead; fusion is verified against that.
+    In evaluation a network in the training form computes with its deployed kernels, fused on the fly from its branches
+    and norms: evaluation is bit-identical to the deployed network. A literal pass runs every branch and norm instead;
+    fusion is verified against it.
     """
 
     relaxed: bool = False
     sharpness: float = 2.0  # α of the surrogate gradient and of the relaxation
-    track_statistics: bool = True  # in training, whether running statistics follow this pass
-    warm_up: bool = True  # in training, take the share of the norms' initial 0 and 1 off their running statistics
-    literal: bool = False  # in evaluation, run branches and norms one by one
+    track_statistics: bool = True  # in training, whether this pass updates the running statistics
+    warm_up: bool = True  # in training, correct the running statistics for their initial 0 and 1
+    literal: bool = False  # in evaluation, run branches and norms separately
 
 
 HARD = ForwardMode()

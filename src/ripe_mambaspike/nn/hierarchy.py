@@ -13,7 +13,7 @@ from ripe_mambaspike.nn.state import State, below, prefixed
 
 
 def pool_tokens(tokens: Tensor, ratio: int) -> Tensor:
-    """Mean of `ratio` adjacent tokens inside a step; those left over at the end are averaged on their own.
+    """Mean of `ratio` adjacent tokens inside a step; a remainder at the end is averaged on its own.
 
     [B, T, k, d] → [B, T, ⌈k / ratio⌉, d].
     """
@@ -29,7 +29,7 @@ def pool_tokens(tokens: Tensor, ratio: int) -> Tensor:
 
 
 def _pool_padded(tokens: Tensor, ratio: int) -> Tensor:
-    """`pool_tokens` without a branch on how many tokens there are, which may be a symbol."""
+    """`pool_tokens` without branching on the number of tokens, which may be a symbol."""
     batch, steps, count, width = tokens.shape
     cells = (count + ratio - 1) // ratio
     padded = F.pad(tokens, (0, 0, 0, cells * ratio - count))
@@ -39,7 +39,7 @@ def _pool_padded(tokens: Tensor, ratio: int) -> Tensor:
 
 
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Leave the whole of x out for a random share of the samples, and scale the others up."""
+    """Drop x for a random share of the samples, and scale the others up (stochastic depth)."""
     if not training or rate == 0:
         return x
     kept = torch.empty(x.shape[0], *([1] * (x.ndim - 1)), dtype=x.dtype, device=x.device).bernoulli_(1 - rate)
@@ -47,7 +47,7 @@ def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
 
 
 class Level(NamedTuple):
-    """One level's width, the width before it, the tokens averaged on the way, and whether the way has weights."""
+    """One level's width, the width before it, the pooling ratio, and whether the transition has weights."""
 
     before: int
     width: int
@@ -56,7 +56,7 @@ class Level(NamedTuple):
 
 
 def plan_levels(widths: tuple[int, ...], ratios: tuple[int, ...], mixer: str) -> list[Level]:
-    """`flat` widens to the last width at once and never pools; it is the study's flat stack."""
+    """With `flat`, widen to the last width at once and never pool: the study's flat stack."""
     if mixer == "flat":
         last = widths[-1]
         rest = [Level(last, last, 1, False) for _ in widths[1:]]
@@ -106,9 +106,9 @@ class Hierarchy(nn.Module):
         return self._climb(tokens, lambda level, sequence: self.blocks[level](sequence))
 
     def forward_with_state(self, tokens: Tensor, initial_state: State | None = None) -> tuple[Tensor, State]:
-        """Of a causal network: the next steps, after the state of those before them. Pieces equal one call.
+        """For a causal network: run the next steps from the state of the earlier ones. Pieces equal one call.
 
-        The tokens of a step lie together and steps are in order. Only the scan looks beyond a step, and only back.
+        Tokens are ordered by step. Only the scan reads other steps, and only earlier ones.
         """
         final: State = {}
 

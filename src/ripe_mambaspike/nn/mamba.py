@@ -52,7 +52,7 @@ class Mamba(nn.Module):
         self.A_log = nn.Parameter(torch.empty(inner, STATES))
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = _linear(inner, width)
-        if not self.A_log.is_meta:  # a network that is only counted or loaded into needs no numbers
+        if not self.A_log.is_meta:  # on the meta device there is nothing to initialize
             self._initialize()
 
     @torch.no_grad()
@@ -80,12 +80,12 @@ class Mamba(nn.Module):
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
-    """Without numbers yet: the default initialization would draw from the generator in vain."""
+    """Uninitialized: the default initialization would waste random numbers."""
     return skip_init(nn.Linear, inputs, outputs, bias=bias, device=torch.get_default_device())
 
 
 class BlockPlan(NamedTuple):
-    """A block's weights as the fused operator takes them: D = 2 directions together, or the one of a causal block."""
+    """A block's weights as the fused operator reads them: D = 2 directions stacked, or one for a causal block."""
 
     norm: tuple[Tensor, Tensor]  # LayerNorm [d], float32
     in_proj: Tensor  # [D·2E, d]
@@ -118,7 +118,7 @@ class BidirectionalMamba(nn.Module):
         self.merge = nn.Linear(2 * width, width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
-        """For `nn.fast`: products in `dtype`, everything else in float32."""
+        """For `nn.fused`: products in `dtype`, everything else in float32."""
         directions = (self.forward_mamba, self.backward_mamba)
         in_proj = torch.cat([direction.in_proj.weight for direction in directions])
         out = torch.cat(
@@ -136,7 +136,7 @@ class BidirectionalMamba(nn.Module):
 
 
 class CausalMamba(nn.Module):
-    """Forward Mamba over the normalized tokens; its own projection is all that follows. [B, L, d] → [B, L, d]."""
+    """Forward Mamba over the normalized tokens, without a merging Linear. [B, L, d] → [B, L, d]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -144,13 +144,13 @@ class CausalMamba(nn.Module):
         self.forward_mamba = Mamba(width)
 
     def plan(self, dtype: torch.dtype) -> BlockPlan:
-        """For `nn.fast`, as the bidirectional block's."""
+        """For `nn.fused`, as in the bidirectional block."""
         norm = (at_least_float32(self.norm.weight), at_least_float32(self.norm.bias))
         projections = (self.forward_mamba.in_proj.weight.to(dtype), self.forward_mamba.out_proj.weight.to(dtype))
         return BlockPlan(norm, projections[0], inner_weights((self.forward_mamba,), dtype), projections[1], None)
 
     def forward_with_state(self, x: Tensor, initial_state: State | None = None) -> tuple[Tensor, State]:
-        """A piece of a longer sequence, after the state of the piece before it."""
+        """Run a piece of a longer sequence from the state of the piece before it."""
         before = MambaState(initial_state["conv"], initial_state["ssm"]) if initial_state else None
         mixed, (conv, ssm) = self.forward_mamba(self.norm(x), before)
         return mixed, {"conv": conv, "ssm": ssm}

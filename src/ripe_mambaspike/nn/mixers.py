@@ -1,11 +1,11 @@
-"""What mixes the tokens of a level: Mamba, or for the study blocks of the same size in its place.
+"""Token mixers of a level: Mamba, or, for the study, other blocks of the same size.
 
 A mixer is a module made for a token width that maps [B, L, d] → [B, L, d]; the residual around it is the hierarchy's.
 To add one, write such a class with `@register_mixer("name")`. Its attribute `causal` may be the class of a block that
-never looks ahead, with `forward_with_state(x, state) -> (y, state)`.
+reads only earlier tokens, with `forward_with_state(x, state) -> (y, state)`.
 
-The study's blocks have one free size a level. It is chosen so that they together have as many parameters as the Mamba
-blocks they replace: the widest level first, and what its rounding leaves over is made up by the next.
+The study's blocks have one free size per level. It is chosen so that together they have as many parameters as the Mamba
+blocks they replace: the widest level first, and its remainder from rounding is added to the next level's target.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class GRUBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not torch.compiler.is_exporting():
             return self.merge(self.gru(self.norm(x))[0])
-        weights = [getattr(self.gru, name) for name in self.gru._flat_weights_names]  # also where they are parametrized
+        weights = [getattr(self.gru, name) for name in self.gru._flat_weights_names]  # also if they are parametrized
         start = x.new_zeros(2, x.shape[0], self.gru.hidden_size)
         return self.merge(torch.gru(self.norm(x), start, weights, True, 1, 0.0, False, True, True)[0])
 
@@ -100,7 +100,7 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def matched_sizes(arm: str, widths: tuple[int, ...]) -> tuple[int, ...]:
-    """The free size of every level, so that the arm's levels together match the Mamba blocks at these widths."""
+    """The free size of every level such that the total parameter count matches that of the Mamba blocks."""
     with torch.device("meta"):
         missing = 0
         sizes = []
@@ -113,7 +113,7 @@ def matched_sizes(arm: str, widths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def make_blocks(mixer: str, widths: tuple[int, ...], *, causal: bool = False) -> list[nn.Module]:
-    """The blocks of every level, none for `none`; with `causal` those that never look ahead."""
+    """The blocks of every level, none for `none`; with `causal` their causal versions."""
     if mixer == "none":
         return []
     if causal:
@@ -124,12 +124,12 @@ def make_blocks(mixer: str, widths: tuple[int, ...], *, causal: bool = False) ->
 
 
 def causal_mixers() -> list[str]:
-    """The names of mixers that a causal network can have."""
+    """The names of mixers that support causal networks."""
     return [name for name, kind in MIXERS.items() if name == "none" or getattr(kind, "causal", None) is not None]
 
 
 def _closest(count: Callable[[int], int], target: int) -> int:
-    """The size whose count, which grows with it, comes closest to the target."""
+    """The size whose count (increasing in the size) is closest to the target."""
     high = 1
     while count(high) < target:
         high *= 2

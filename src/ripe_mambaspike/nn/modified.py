@@ -1,8 +1,8 @@
-"""Has somebody hooked, subclassed or replaced a module?
+"""Detects modules that were hooked, subclassed or replaced.
 
-Code that computes with the weights of modules instead of calling them asks first. A table lists the modules it stands
-in for, each with the `forward` it knows and, where that matters, a test of the settings and children it relies on.
-Where something was modified, modules are called one by one, as PyTorch calls them.
+Code that computes with the weights of modules instead of calling them checks this first. A table lists the modules it
+replaces, each with the `forward` it expects and, if needed, a test of the settings and children it relies on. If
+something was modified, modules are called one by one as usual.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,16 +16,16 @@ Fits = Callable[[Any], bool]
 
 
 class Known(NamedTuple):
-    forward: Any  # the class's own, when this was written down
+    forward: Any  # the class's own `forward` at registration
     fits: Fits | None = None
 
 
 Table = Mapping[type[nn.Module], Known]
-REGISTERED: dict[type[nn.Module], Known] = {}  # made through a registry; always called as modules, whatever is inside
+REGISTERED: dict[type[nn.Module], Known] = {}  # created through a registry; always called as modules
 
 
 class Modification(NamedTuple):
-    """What is not as the package made it."""
+    """One modification of a network."""
 
     name: str  # of the module; empty for the network itself
     what: str  # "has a hook", …
@@ -40,12 +40,12 @@ def known(kinds: Iterable[type[nn.Module]], fits: Mapping[type[nn.Module], Fits]
 
 
 def find_modification(root: nn.Module, parts: Iterable[nn.Module], table: Table) -> Modification | None:
-    """The first alteration at or below these parts of a network, named from its root; None when there is none."""
+    """The first modification in these parts of a network, named from its root; None if there is none."""
     if _has_any_global_hook():
-        return Modification("", "has a hook of all modules")
+        return Modification("", "has a global module hook")
     stack = list(parts)
     seen = set()
-    for module in stack:  # which grows; this is run before every pass, and is quick
+    for module in stack:  # grows while iterating; fast, since it runs before every pass
         held = module.__dict__
         kind = type(module)
         entry = table.get(kind) or REGISTERED.get(kind)
@@ -69,12 +69,12 @@ def find_modification(root: nn.Module, parts: Iterable[nn.Module], table: Table)
 
 
 def module_modification(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
-    """What is altered about a module itself, whose methods of these names are to be these very functions."""
+    """How a module itself is modified, given the methods it should have; None if it is not."""
     return "has a hook" if any(module.__dict__[hooks] for hooks in HOOKS) else overridden_method(module, methods)
 
 
 def overridden_method(module: nn.Module, methods: Mapping[str, Any]) -> str | None:
-    """The same without hooks, which PyTorch calls around `forward` whatever that does."""
+    """The same without checking hooks, which PyTorch calls around `forward` anyway."""
     for name, method in methods.items():
         if getattr(type(module), name) is not method or name in module.__dict__:
             return f"has a {name} of its own"
@@ -84,16 +84,16 @@ def overridden_method(module: nn.Module, methods: Mapping[str, Any]) -> str | No
 def _fits(fits: Fits, module: nn.Module) -> bool:
     try:
         return fits(module)
-    except (AttributeError, KeyError, TypeError, IndexError):  # a child of another kind
+    except (AttributeError, KeyError, TypeError, IndexError):  # an unexpected child
         return False
 
 
 def _describe(root: nn.Module, table: Table, module: nn.Module) -> Modification:
-    """Rather a child that is no known module than the parent that it does not fit."""
+    """Describe the modification; an unknown child is reported instead of the parent it does not fit."""
     found = next((one for one in module.modules() if type(one) not in table and type(one) not in REGISTERED), module)
     name = next((name for name, one in root.named_modules() if one is found), "")
     entry = table.get(type(found)) or REGISTERED.get(type(found))
     if entry is None:
         return Modification(name, f"is a {type(found).__name__}")
     own = module_modification(found, {"forward": entry.forward})
-    return Modification(name, own or "has settings or parts of another kind")
+    return Modification(name, own or "has unsupported settings or children")

@@ -1,4 +1,4 @@
-"""Batch norms that say per call whether their running statistics move, and what they deploy as."""
+"""Batch norms whose running statistics are updated or not per call, and their deployed forms."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 
 EPSILON = 1e-5
 MOMENTUM = 0.1
-LOADED_BATCHES = 10**9  # batches that statistics from a file stand for
+LOADED_BATCHES = 10**9  # num_batches_tracked of statistics from a file
 
 
 def check_statistics(count: int) -> None:
@@ -31,16 +31,16 @@ def check_statistics(count: int) -> None:
 
 
 def is_captured(x: Tensor) -> bool:
-    """Whether what is done to x now is recorded as a CUDA graph."""
+    """Whether operations on x are currently being captured as a CUDA graph."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class _Statistics(_BatchNorm):
     """γ = 1, β = 0, running mean 0 and variance 1 of the given shape, whose last side are the channels.
 
-    A `_BatchNorm` to PyTorch, so that `torch.optim.swa_utils.update_bn` finds it. How many batches were tracked is a
-    plain number that no file keeps. `momentum` None means the average over all of them; otherwise the later ones weigh
-    more, as ever, and none of the weight is left to the initial 0 and 1, which a short run would not forget.
+    A subclass of `_BatchNorm`, so that `torch.optim.swa_utils.update_bn` finds it. `num_batches_tracked` is a plain int
+    that is not saved. `momentum` None means a cumulative average; otherwise an exponential one, corrected for the
+    initial 0 and 1, which a short run would not forget.
     """
 
     running_mean: Tensor
@@ -48,7 +48,7 @@ class _Statistics(_BatchNorm):
     num_batches_tracked: int  # type: ignore[assignment]
 
     def __init__(self, *shape: int) -> None:
-        nn.Module.__init__(self)  # PyTorch's own would make vectors
+        nn.Module.__init__(self)  # PyTorch's own __init__ would create vectors
         self.num_features, self.affine, self.track_running_stats = shape[-1], True, True
         self.eps, self.momentum = EPSILON, MOMENTUM
         self.weight = nn.Parameter(torch.ones(shape))
@@ -63,23 +63,23 @@ class _Statistics(_BatchNorm):
         self.num_batches_tracked = 0
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *given: Any) -> None:
-        """As any module, without a number of batches. Statistics that were measured count as settled."""
+        """Load without `num_batches_tracked`; statistics that were measured count as converged."""
         nn.Module._load_from_state_dict(self, state_dict, prefix, *given)
         mean, variance = (state_dict.get(f"{prefix}running_{name}") for name in ("mean", "var"))
         if mean is not None and variance is not None and not mean.is_meta:
             self.num_batches_tracked = LOADED_BATCHES if bool(mean.any()) or bool((variance != 1).any()) else 0
 
     def next_momentum(self, mode: ForwardMode, first: int = 0) -> float:
-        """What the statistics of the batch at hand weigh, steps from `first` on; the batch is counted.
+        """The weight of the current batch's statistics, for steps from `first` on; counts the batch.
 
-        A recorded or compiled pass is repeated as it is, and so has the momentum alone.
+        A captured or compiled pass is replayed unchanged, so it uses the plain momentum.
         """
         momentum = self.momentum
         if not mode.track_statistics or momentum == 0:
             return 0.0
         if momentum is not None and (torch.compiler.is_compiling() or is_captured(self.running_mean)):
             return momentum
-        self.num_batches_tracked += first == 0  # the later steps of a recording in pieces are of the same batch
+        self.num_batches_tracked += first == 0  # later pieces of a recording belong to the same batch
         if momentum is not None and not mode.warm_up:
             return momentum
         count = max(1, self.num_batches_tracked)
@@ -87,8 +87,7 @@ class _Statistics(_BatchNorm):
 
     @torch.no_grad()
     def track(self, mean: Tensor, variance: Tensor, count: int, mode: ForwardMode, first: int = 0) -> None:
-        """Move the running statistics of the first steps (or of those from `first` on) towards those of a batch of
-        `count` numbers each."""
+        """Update the running statistics of the steps from `first` on by those of a batch of `count` values each."""
         momentum = self.next_momentum(mode, first)
         if momentum > 0:
             unbiased = variance * (count / (count - 1))
@@ -96,13 +95,13 @@ class _Statistics(_BatchNorm):
                 running[first : first + len(value)].lerp_(value.to(running.dtype), momentum)
 
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        """With its statistics fixed the norm is `scale · x + shift`; computed in float64."""
+        """With fixed statistics the norm is `scale · x + shift`; computed in float64."""
         mean, variance = self.running_mean.double(), self.running_var.double()
         scale = self.weight.double() / torch.sqrt(variance + self.eps)
         return scale, self.bias.double() - mean * scale
 
     def normalize_synced(self, x: Tensor, mode: ForwardMode, first: int = 0, *, shifted: bool = True) -> Tensor:
-        """x [B, C, H, W] or [B, T', C, H, W], its steps from `first` on, by the statistics of all processes."""
+        """Normalize x [B, C, H, W] or [B, T', C, H, W] (steps from `first` on) by the statistics of all processes."""
         count = joint_count(x.shape[0] * x.shape[-2] * x.shape[-1])
         check_statistics(count)
         wide = at_least_float32(x)
@@ -117,7 +116,7 @@ class _Statistics(_BatchNorm):
 
 @torch.no_grad()
 def track_all(norms: Sequence["BatchNorm"], means: Tensor, variances: Tensor, count: int, mode: ForwardMode) -> None:
-    """`track` for several norms over the same numbers, in a few calls: means and variances [norms, C]."""
+    """`track` for several norms over the same values, in a few calls: means and variances [norms, C]."""
     momenta = [norm.next_momentum(mode) for norm in norms]
     if any(momenta):
         running = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
@@ -133,7 +132,7 @@ class BatchNorm(_Statistics):
     """Over everything but the channels: x [B', C, H, W]."""
 
     def forward(self, x: Tensor, mode: ForwardMode = HARD, *, shifted: bool = True) -> Tensor:
-        """Without `shifted` its bias is left to the caller."""
+        """Without `shifted` the caller adds the bias."""
         if self.training and stats_sync() is not None:
             return self.normalize_synced(x, mode, shifted=shifted)
         momentum = self.next_momentum(mode) if self.training else 0.0
@@ -213,5 +212,5 @@ class SharedAffine(TimeAffine):
 
 
 def as_one_step(norm: Callable[[Tensor, ForwardMode], Tensor], x: Tensor, mode: ForwardMode) -> Tensor:
-    """What a norm of one step gives when all steps [B, T', ...] are samples of that step."""
+    """Apply a norm of one step to all steps [B, T', ...] as samples of that step."""
     return norm(x.flatten(0, 1).unsqueeze(1), mode).squeeze(1).unflatten(0, x.shape[:2])

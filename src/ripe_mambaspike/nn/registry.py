@@ -12,7 +12,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 class Registry(dict[str, Any]):
-    """Classes of modules, or functions that make them, by the name that a config field has for them."""
+    """Module classes, or functions that create modules, by their name in a config field."""
 
     def __init__(self, field: str) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Registry(dict[str, Any]):
         return add
 
     def make(self, name: str, *sizes: int) -> nn.Module:
-        """The module of this name. Its class counts as the package's own from now on, not as a modification."""
+        """Create the module of this name. Its class then no longer counts as a modification."""
         module: nn.Module = self[name](*sizes)
         REGISTERED.setdefault(type(module), Known(type(module).forward))
         return module

@@ -20,7 +20,7 @@ Filtered = tuple[Tensor, State]  # output, and the last input as state
 
 
 class Branch(nn.Module):
-    """A chain of bias-free convolutions, or none, and a batch norm; knows the 3×3 kernel it equals."""
+    """A chain of bias-free convolutions, or none, and a batch norm; equivalent to one 3×3 kernel."""
 
     def __init__(self, in_channels: int, channels: int, kernels: tuple[tuple[int, int], ...], stride: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Branch(nn.Module):
         return self.norm(x, mode, shifted=shifted)
 
     def variance(self, kernel: Tensor, covariance: Tensor) -> Tensor:
-        """kᵀ Σ k of its kernel [C, 9 C_in], Σ [9, C_in, 9, C_in], with the taps it has alone."""
+        """kᵀ Σ k of its kernel [C, 9 C_in], Σ [9, C_in, 9, C_in], over its own taps only."""
         taps = list(self.taps)
         if len(taps) < 9:
             covariance, kernel = covariance[taps][:, :, taps], kernel.unflatten(1, (9, -1))[:, taps].flatten(1)
@@ -63,7 +63,7 @@ class Branch(nn.Module):
 
 
 def _taps(kernel: tuple[int, int]) -> tuple[int, ...]:
-    """Which of the nine taps, in raster order, a kernel in the middle of them has."""
+    """The indices, in raster order, of the nine taps that a centered kernel covers."""
     rows, columns = (range(1 - size // 2, 2 + size // 2) for size in kernel)
     return tuple(3 * row + column for row in rows for column in columns)
 
@@ -83,7 +83,7 @@ class Identity(Branch):
 
 
 class AveragePool(Identity):
-    """A 3×3 mean in which the zeros of the padding count, normalized."""
+    """A 3×3 mean that includes the zero padding, normalized."""
 
     def forward(self, x: Tensor, mode: ForwardMode, *, shifted: bool = True) -> Tensor:
         return super().forward(F.avg_pool2d(x, 3, 1, 1, count_include_pad=True), mode, shifted=shifted)
@@ -97,7 +97,7 @@ class AveragePool(Identity):
 
 
 class _FilteredConv(nn.Module):
-    """What the forms share: the sizes, and the temporal filter before the kernel."""
+    """Base of the three forms: the sizes, and the temporal filter before the kernel."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, tdm_enabled: bool) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _FilteredConv(nn.Module):
 
 
 class Branches(NamedTuple):
-    """Of a RepConv, side by side."""
+    """The branches of a RepConv, stacked."""
 
     kernels: Tensor  # each as one kernel, tap by tap [branches, C, 9 C_in]
     weight: Tensor  # of the norms [branches, C]
@@ -157,7 +157,7 @@ class RepConv(_FilteredConv):
         return out
 
     def kernel_and_bias(self) -> tuple[Tensor, Tensor]:
-        """The one kernel and bias that all branches add up to, Eqs. (fuse-W, fuse-b), in float64."""
+        """The kernel and bias that equal the sum of all branches, Eqs. (fuse-W, fuse-b), in float64."""
         kernels, biases = [], []
         for branch in self.branches:
             scale, shift_ = branch.norm.scale_and_shift()
@@ -166,7 +166,7 @@ class RepConv(_FilteredConv):
         return torch.stack(kernels).sum(0), torch.stack(biases).sum(0)
 
     def stacked(self, dtype: torch.dtype) -> Branches:
-        """All branches side by side, in the precision that their statistics are to be computed in."""
+        """All branches stacked, in the dtype of the statistics."""
         kernels = torch.stack([branch.kernel(self.in_channels, dtype) for branch in self.branches])
         weight = torch.stack([branch.norm.weight for branch in self.branches]).to(dtype)
         shift = torch.stack([branch.norm.bias for branch in self.branches]).to(dtype)
@@ -175,7 +175,7 @@ class RepConv(_FilteredConv):
     def batch_kernel_and_bias(
         self, branches: Branches, mean: Tensor, second: Tensor, count: int, mode: ForwardMode
     ) -> tuple[Tensor, Tensor]:
-        """The one kernel and bias that all branches add up to with the statistics of a batch.
+        """The kernel and bias that equal the sum of all branches with the statistics of a batch.
 
         mean [9 C_in] and second [9 C_in, 9 C_in] are the moments of the batch's `count` patches: a branch that equals
         the kernel k has the mean k·m and the variance kᵀ(S − m mᵀ)k.
@@ -186,19 +186,19 @@ class RepConv(_FilteredConv):
         means = kernels @ mean
         if kernels.is_cuda:  # few large products
             variances = _spread(kernels, covariance)
-        else:  # few operations: every branch with what it has
+        else:  # fewer operations: every branch with its own taps
             by_tap = covariance.unflatten(0, (9, -1)).unflatten(2, (9, -1))
             parts = zip(self.branches, kernels, strict=True)
             variances = torch.stack([branch.variance(kernel, by_tap) for branch, kernel in parts])
         variances = variances.clamp(min=0)
         track_all([branch.norm for branch in self.branches], means, variances, count, mode)
         scale = weight * torch.rsqrt(variances + EPSILON)
-        fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], a tap's channels together
+        fused = (scale[..., None] * kernels).sum(0)  # [C, 9 C_in], ordered by tap
         return fused.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2), (shift - means * scale).sum(0)
 
 
 def _chain_fits(branch: Branch) -> bool:
-    """Whether `Branch.kernel` says all there is about its convolutions."""
+    """Whether `Branch.kernel` describes its convolutions completely."""
     convs: Any = branch.__dict__["_modules"]["convs"].__dict__["_modules"].values()
     left = len(convs)
     for conv in convs:
@@ -211,12 +211,12 @@ def _chain_fits(branch: Branch) -> bool:
 
 
 def as_plain(conv: nn.Conv2d) -> bool:
-    """Whether a convolution is its kernel, stride and padding alone."""
+    """Whether a convolution is fully described by its kernel, stride and padding."""
     whole = conv.groups == 1 and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
     return whole and conv.__dict__["_parameters"]["bias"] is None
 
 
-# What a RepConv computes with one kernel for all of them.
+# The branches that a RepConv can merge into one kernel.
 BRANCHES = known(
     (nn.ModuleList, Branch, Identity, AveragePool, nn.Conv2d, BatchNorm),
     {Branch: _chain_fits, BatchNorm: standard_norm},
@@ -245,8 +245,8 @@ class FusedConv(_FilteredConv):
 class DualKernelConv(_FilteredConv):
     """The accumulate-only form, Prop. (ac-tdm): `W_now * x_t − W_before * x_{t−1} + b` over the spikes themselves.
 
-    The coefficient stays with the kernels (W_now = W(1+λ), W_before = Wλ), so that the filter can still be read off;
-    nothing computes with it.
+    The coefficient is stored beside the kernels (W_now = W(1+λ), W_before = Wλ) so that the filter can be read; no
+    computation uses it.
     """
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:

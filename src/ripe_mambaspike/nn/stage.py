@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.state import Names, State, Step, below, prefixed
 
-OBSERVABLE = ("spikes", "spike_counts", "membrane", "attention", "inputs")  # what a run can be asked to hand out
+OBSERVABLE = ("spikes", "spike_counts", "membrane", "attention", "inputs")  # what `observe` can request
 
 
 class StageOutput(NamedTuple):
@@ -16,7 +16,7 @@ class StageOutput(NamedTuple):
     inner_spikes: Tensor  # of the first neuron, same shape
     attention: Tensor  # A, same shape
     state: State
-    observed: dict[str, Tensor]  # what was asked for, by the module's name in the stage
+    observed: dict[str, Tensor]  # what was requested, by the module's name in the stage
 
     def rates(self) -> Tensor:
         """Mean firing rate of both neurons, first and second [2]."""
@@ -48,7 +48,7 @@ class SpikingStage(nn.Module):
         final: State = {}
 
         def run(name: str, *inputs: Any, **options: Any) -> Any:
-            """A module with memory: its part of the state goes in, and what it leaves is kept."""
+            """Call a stateful module with its part of the state, and collect its final state."""
             out, left = getattr(self, name)(*inputs, initial_state=below(state, name), **options)
             final.update(prefixed(name, left))
             return out
@@ -72,7 +72,7 @@ class SpikingStage(nn.Module):
 
 
 def count_spikes(spikes: Tensor) -> Tensor:
-    """How many spikes each sample has [B], whole numbers."""
+    """The number of spikes of each sample [B], int64."""
     rows = spikes.flatten(1)
     exact = torch.float32 if rows.dtype == torch.uint8 and rows.shape[1] < 2**24 else torch.float64
-    return rows.to(exact).sum(1).round().long()  # sums of bytes are eight times slower
+    return rows.to(exact).sum(1).round().long()  # summing bytes is eight times slower

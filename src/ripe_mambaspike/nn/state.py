@@ -1,4 +1,4 @@
-"""What a network remembers between two pieces of one recording: a flat dictionary of tensors with dotted names.
+"""The state of a network between two pieces of one recording: a flat dictionary of tensors with dotted names.
 
     {"stages.0.first_neuron.membrane": [B, C, H, W], "bridge.rates.2.count": [B, C, h, w], ...}
 
@@ -11,23 +11,23 @@ from collections.abc import Collection
 from torch import Tensor
 
 State = dict[str, Tensor]
-Step = int | Tensor  # the index of a first step in its recording: one for all rows, or one for each [B]
-Names = Collection[str]  # what a run is asked to hand out (`nn.stage.OBSERVABLE`)
+Step = int | Tensor  # index of the first step in its recording: one for all samples, or one each [B]
+Names = Collection[str]  # what to observe in a run (`nn.stage.OBSERVABLE`)
 
 
 def below(state: State | None, name: str) -> State:
-    """The part of a state that belongs to the module of this name, with the names it uses itself."""
+    """The part of a state that belongs to the module of this name, under the module's own names."""
     start = f"{name}."
     return {key[len(start) :]: value for key, value in (state or {}).items() if key.startswith(start)}
 
 
 def prefixed(name: str, state: State | None) -> State:
-    """The same in the other direction: a module's own state under its name."""
+    """The inverse: a module's own state with its name as prefix."""
     return {f"{name}.{key}": value for key, value in (state or {}).items()}
 
 
 def compact(state: State) -> State:
-    """Copies in memory of their own, so that a state of one step does not keep a whole clip alive."""
+    """Copies, so that a state does not keep a whole clip in memory."""
     copies: dict[int, Tensor] = {}
     for value in state.values():
         if id(value) not in copies:

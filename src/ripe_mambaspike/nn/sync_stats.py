@@ -1,7 +1,7 @@
 """Batch statistics over the clips of several processes.
 
 Inside `with sync_batch_stats(...)` every batch norm, on either path, uses the moments of all processes' clips, and
-their gradients reach all processes. Outside it nothing happens and nothing is paid. All processes have to run the same
+their gradients reach all processes. Outside it there is no effect and no cost. All processes have to run the same
 network the same number of times, because each norm waits for the others.
 """
 
@@ -18,11 +18,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class StatsSync:
-    """A batch of all processes, seen from one of them."""
+    """The batch of all processes, as seen by one of them."""
 
     present: int  # clips in this process's batch
-    total: int  # clips of all processes that count
-    counted: bool  # whether this process's clips are among them
+    total: int  # counted clips of all processes
+    counted: bool  # whether this process's clips are included
     group: Any  # of processes; None for all
 
     @property
@@ -35,9 +35,9 @@ _current_sync: ContextVar[StatsSync | None] = ContextVar("sync_batch_stats", def
 
 @contextmanager
 def sync_batch_stats(present: int, total: int, *, counted: bool = True, group: Any = None) -> Iterator[None]:
-    """Inside, batch norms share their statistics: this process has `present` of the `total` clips.
+    """Inside, batch norms share statistics: this process has `present` of the `total` clips.
 
-    A process without clips runs others in their place that do not count: `counted` is false, `present` how many.
+    A process without clips runs `present` placeholder clips with `counted` false.
     """
     token = _current_sync.set(StatsSync(present, total, counted, group))
     try:
@@ -48,12 +48,12 @@ def sync_batch_stats(present: int, total: int, *, counted: bool = True, group: A
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def stats_sync() -> StatsSync | None:
-    """How statistics are shared; None where they are not."""
+    """The current setting; None if statistics are not shared."""
     return _current_sync.get()
 
 
 def joint_count(count: int) -> int:
-    """Over how many numbers statistics are, where this process has `count` of them."""
+    """The number of values over all processes, of which this process has `count`."""
     shared = stats_sync()
     return count if shared is None else count // shared.present * shared.total
 
@@ -70,7 +70,7 @@ def joint_moments(mean: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 def joint_spread(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Means and (biased) variances of the same shape, over all processes.
 
-    The moments are summed in float64, so that nothing is lost when the mean's square is taken off again.
+    The moments are summed in float64, so that subtracting the squared mean loses no digits.
     """
     shared = stats_sync()
     if shared is None:

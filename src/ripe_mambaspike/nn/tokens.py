@@ -40,7 +40,7 @@ class TokenSelection(nn.Module):
         """The positions kept, in raster order and the same for every step: [B, N] → [B, k]."""
         if torch.compiler.is_exporting():
             return _highest(scores, self.keep or 0)
-        best = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # of equals, the first
+        best = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.keep]  # ties: the first
         return best.sort(1).values
 
 

@@ -78,7 +78,7 @@ def temporal_filters(model: Model) -> list[tuple[str, Floats]]:
 
 
 def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
-    """The account room's document, measured on the first clip or, without one, on a synthetic clip."""
+    """The document of `account`, measured on the first clip or, without one, on a synthetic clip."""
     config = model.config
     if clips:
         x = clips[0][0].detach().to("cpu", model.dtype)[None]

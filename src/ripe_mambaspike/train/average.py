@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class AveragedWeights:
-    """Kept beside the network. Early on it forgets faster, so that the first weights do not linger."""
+    """EMA of a network's parameters. The decay is smaller in early steps, so that the initial weights are forgotten."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -17,13 +17,13 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, global_step: int) -> None:
-        """After step number `global_step`, counted from 1."""
+        """Update after step `global_step`, counted from 1."""
         decay = min(self.decay, (1 + global_step) / (10 + global_step))
         torch._foreach_lerp_(self.values, [p.detach() for p in self.parameters], 1 - decay)
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Inside, the network has the averaged weights."""
+        """Inside, the network has the averaged weights; they are swapped back afterwards."""
         self._swap()
         try:
             yield

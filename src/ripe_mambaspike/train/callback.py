@@ -1,4 +1,4 @@
-"""What a training run reports while it goes on."""
+"""Callbacks of a training run."""
 
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from ripe_mambaspike.train.trainer import Trainer
 
 
 class Callback(Protocol):
-    """Is called as a run progresses."""
+    """Receives the progress of a run."""
 
     def on_train_begin(self, recipe: Recipe, data: dict[str, Any], trainer: Trainer) -> None: ...
     def on_step_end(self, trainer: Trainer) -> None: ...

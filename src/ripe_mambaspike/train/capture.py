@@ -1,7 +1,7 @@
 """A whole training step as one CUDA graph: thousands of small launches become one.
 
-The graph holds the step for one shape of batch and one set of settings; a new epoch's sharpness or loss weights need a
-new one. It captures the same function that runs without it, so both take the same step.
+The graph is for one batch shape and one set of settings; a new epoch's sharpness or loss weights need a new one. It
+captures the function that runs without it, so both take the same step.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ WARMUP_STEPS = 3
 
 
 class CapturedStep:
-    """Call it with batches of the same shapes: it takes the step and returns the terms of the loss.
+    """A captured training step: call it with batches of the same shapes; it returns the terms of the loss.
 
     Capturing takes a few steps to warm up; the network and the optimizer are restored afterwards.
     """
@@ -40,7 +40,7 @@ class CapturedStep:
         self.record(settings)
 
     def record(self, settings: StepSettings) -> None:
-        """Capture the step with other settings; nothing is computed, so nothing changes."""
+        """Capture the step with other settings, without running it."""
         self._optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
@@ -56,7 +56,7 @@ class CapturedStep:
         torch.cuda.current_stream().wait_stream(stream)
 
     def __call__(self, *batches: Batch) -> LossTerms:
-        """The terms are the graph's own memory: the next call overwrites them. Without a batch, the last ones again."""
+        """Run one step; without batches, on the last ones again. The next call overwrites the returned terms."""
         if batches and [x.shape for x, _ in batches] != [x.shape for x, _ in self.batches]:
             shapes, wanted = ([tuple(x.shape) for x, _ in group] for group in (batches, self.batches))
             raise InputError(f"batches: expected the captured shapes {wanted}, got {shapes}", field="batches")
@@ -70,7 +70,7 @@ class CapturedStep:
 def capture_step(
     model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, y: Tensor, settings: StepSettings
 ) -> CapturedStep:
-    """The training step for batches like (x, y), captured."""
+    """Capture the training step for batches like (x, y)."""
     return CapturedStep(model, optimizer, [(x, y)], settings)
 
 
@@ -88,7 +88,7 @@ def _snapshot(model: RipeMambaSpike, optimizer: Optimizer) -> Snapshot:
 
 @torch.no_grad()
 def _restore(model: RipeMambaSpike, optimizer: Optimizer, snapshot: Snapshot) -> None:
-    """Restore everything in place, because the graph reads it there; state that is new starts from zero."""
+    """Restore everything in place, because the graph uses these tensors; new optimizer state is set to zero."""
     tensors, moments = snapshot
     for held, value in zip(model.state_dict().values(), tensors, strict=True):
         held.copy_(value)

@@ -1,9 +1,9 @@
-"""Whether a run learns at all: its accuracy compared with that of always predicting the most common class.
+"""Warnings for a run that does not learn: its accuracy is compared with always predicting the most common class.
 
-Augmentation that changes labels, mixed-up folders or a wrong learning rate all end in a network that is trained to the
-last epoch and knows nothing. So a run whose training accuracy is still at chance after a third of its epochs gets a
-warning with the likely causes, and so does a result that is no better than chance. A small dataset can be memorized
-even with wrong labels; then only the test clips show it.
+Augmentation that changes labels, mixed-up folders or a wrong learning rate all give a network at chance level. So a run
+whose training accuracy is still at chance after a third of its epochs gets a warning with the likely causes, and so
+does a result that is no better than chance. A small dataset can be memorized even with wrong labels; then only the test
+clips show it.
 """
 
 import math
@@ -17,11 +17,11 @@ from ripe_mambaspike.train.history import Row
 from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.schedule import steps_per_epoch
 
-SIGNIFICANCE = 0.05  # how likely chance alone may reach an accuracy that counts as above it
+SIGNIFICANCE = 0.05  # largest p-value of an accuracy that counts as above chance
 MIN_EPOCHS = 2
-MIN_CLIPS = 16  # of an accuracy; with fewer, luck and learning look the same
+MIN_CLIPS = 16  # for a test of an accuracy
 MIN_STEPS = 100  # of a whole run
-MIN_EVENTS = 50.0  # per bin; below, a bin shows little
+MIN_EVENTS = 50.0  # per bin; bins with fewer show little
 LABEL_CHANGING = ("horizontal_flip", "time_reversal", "polarity_flip")  # of the augmentation
 
 
@@ -36,7 +36,7 @@ def first_check_epoch(recipe: Recipe, clips: int, processes: int = 1) -> int:
 
 
 def chance_warning(recipe: Recipe, data: TrainingData, row: Row) -> str | None:
-    """A warning with the likely causes, where the epoch's training accuracy is no better than chance."""
+    """A warning with the likely causes if the epoch's training accuracy is no better than chance."""
     epoch, accuracy, labels = int(row["epoch"] or 0), row["train_top1"], data.train.labels
     if epoch < MIN_EPOCHS or accuracy is None:
         return None
@@ -48,7 +48,7 @@ def chance_warning(recipe: Recipe, data: TrainingData, row: Row) -> str | None:
 
 
 def result_warnings(recipe: Recipe, data: TrainingData, rows: list[Row], top1: float) -> list[str]:
-    """Warnings for a reader of the result: where the last epoch, or else the test accuracy, is at chance."""
+    """Warnings about a result: if the last epoch's training accuracy, or else the test accuracy, is at chance."""
     if rows and (found := chance_warning(recipe, data, rows[-1])):
         return [found]
     labels = data.test.labels
@@ -69,9 +69,9 @@ def _warning(what: str, accuracy: float, chance: float, causes: list[str]) -> st
 
 
 def is_at_chance(right: int, count: int, chance: float) -> bool:
-    """Whether so many right of `count` can be expected by chance: P(X ≥ right) is above SIGNIFICANCE.
+    """Whether `right` of `count` can be expected by chance: P(X ≥ right) is above SIGNIFICANCE.
 
-    False where even all of them right could be expected, or where clips are few: then nothing can be said.
+    False if the test is not meaningful: with few clips, or if even all right could be expected by chance.
     """
     if count < MIN_CLIPS or chance**count > SIGNIFICANCE:
         return False
@@ -83,7 +83,7 @@ def is_at_chance(right: int, count: int, chance: float) -> bool:
 
 
 def commonest_share(labels: Indices, recipe: Recipe, classes: tuple[str, ...]) -> float:
-    """The share of the most common class among the clips as they are shown, after relabeling."""
+    """The share of the most common class among the augmented clips, after relabeling."""
     shares = np.bincount(labels, minlength=len(classes)) / len(labels)
     settings = recipe.augmentation
     tables = label_tables(settings, classes)
@@ -94,7 +94,7 @@ def commonest_share(labels: Indices, recipe: Recipe, classes: tuple[str, ...]) -
 
 
 def likely_causes(recipe: Recipe, data: TrainingData) -> list[str]:
-    """Why a run may not learn, the likeliest first, with the values of this one."""
+    """Likely causes of a run that does not learn, most likely first, with this run's values."""
     on = [(name, getattr(recipe.augmentation, name)) for name in LABEL_CHANGING]
     flips = ", ".join(f"augmentation.{name}={value:g}" for name, value in on if value)
     facts = data.describe()

@@ -1,8 +1,7 @@
 """The state of a run on disk: tensors and a JSON document in one safetensors file. Nothing is unpickled.
 
-A file is written beside its place and moved into it whole; the last two are kept. A checksum covers the document and
-every tensor's name, type, shape and values. A file that is damaged, or does not fit the run, is skipped for the one
-before it.
+A file is written to a temporary file and renamed; the last two are kept. A checksum covers the document and every
+tensor's name, dtype, shape and values. A file that is damaged or does not fit the run is skipped for the one before it.
 """
 
 import hashlib
@@ -34,7 +33,7 @@ LOG = logging.getLogger("ripe_mambaspike")
 FORMAT: Final = "ripe-checkpoint"
 VERSION: Final = 3
 KEPT_FILES = 2
-MAX_BYTES = 4 << 30  # of a checkpoint, where the run does not know how large its own can be
+MAX_BYTES = 4 << 30  # of a checkpoint, if the run cannot bound its own
 NAME = re.compile(r"step-(\d{9})-(\d{9})\.safetensors")
 EARLIER_NAME = "move-*.safetensors"  # of versions 1 and 2, whose tensors had other names
 DAMAGE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError)
@@ -52,7 +51,7 @@ class BestEpoch(Document, frozen=True):
 
 
 class CheckpointDocument(Document, frozen=True, kw_only=True):
-    """Everything of a run but its tensors."""
+    """The state of a run except its tensors."""
 
     format: Literal["ripe-checkpoint"] = FORMAT
     version: Literal[3] = VERSION
@@ -75,9 +74,9 @@ Check = Callable[[Checkpoint], None]  # raises a ValueError for a checkpoint tha
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint; then all others but the one before it are removed.
+    """Write a checkpoint, then remove all others except the one before it.
 
-    Files of later steps go too: a run that writes this one did not resume from them, because they were damaged.
+    Files of later steps are removed too: a run that writes this one skipped them because they were damaged.
     """
     state = checkpoint.document.state
     path = folder / f"step-{state.global_step:09d}-{state.epoch:09d}.safetensors"
@@ -90,8 +89,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             file.write(packed)
     except OSError as error:
         raise DataError(
-            f"{path}: expected a file that can be written, got {error.strerror or error}; the checkpoints before it "
-            "are whole: resume with more space on the disk",
+            f"{path}: expected a file that can be written, got {error.strerror or error}; earlier checkpoints "
+            "are intact: free some disk space and resume",
             path=path,
         ) from error
     files = _listed(folder)
@@ -103,7 +102,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def last_checkpoint(folder: Path, check: Check = lambda _: None, max_bytes: int = MAX_BYTES) -> Checkpoint | None:
-    """The newest checkpoint that can be used; None where there is no file. All of them damaged is an error.
+    """The newest usable checkpoint; None if there is no file. Raises if all of them are damaged.
 
     `check` raises a ValueError for a checkpoint that does not fit; files of more than `max_bytes` are not read.
     """
@@ -113,7 +112,7 @@ def last_checkpoint(folder: Path, check: Check = lambda _: None, max_bytes: int 
             found = _read(path, max_bytes)
             check(found)
         except DAMAGE as error:
-            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
             LOG.warning(f"{path} cannot be used ({one_line(reason, 300)}); trying the checkpoint before it")
             continue
         return found

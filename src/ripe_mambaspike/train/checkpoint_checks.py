@@ -1,7 +1,7 @@
-"""Whether a checkpoint is one that this run could have written: its numbers and every tensor.
+"""Checks that this run could have written a checkpoint: its numbers and every tensor.
 
-A ValueError sends the reader to the checkpoint before. These checks are for files that were changed by hand or come
-from another run; damage shows in the checksum.
+On a ValueError the checkpoint before it is tried. These checks are for files that were edited by hand or come from
+another run; damage is detected by the checksum.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ MAX_DOCUMENT_BYTES = 64 << 20
 
 
 def largest_checkpoint(trainer: Trainer) -> int:
-    """Bytes that a checkpoint of this run cannot exceed."""
+    """An upper bound for the bytes of this run's checkpoints."""
     network = sum(value.numel() * value.element_size() for value in trainer.model.state_dict().values())
     return MAX_DOCUMENT_BYTES + 4 * network + 16 * 1024 * len(trainer.model.state_dict())
 
 
 def check_checkpoint(checkpoint: Checkpoint, trainer: Trainer, store: str) -> None:
-    """All of it; the point in an epoch only where it is of these clips and as many processes."""
+    """Check everything; the position in an epoch only for the same clips and number of processes."""
     document = checkpoint.document
     _check_epochs(document, trainer.recipe.schedule.epochs)
     _check_tensors(checkpoint.tensors, trainer)
@@ -45,7 +45,7 @@ def _check_epochs(document: CheckpointDocument, epochs: int) -> None:
 
 
 def _check_state(state: TrainState, trainer: Trainer) -> None:
-    """A point that this run passes through with these clips."""
+    """Check that this run passes through the state with these clips."""
     schedule, clips, world = trainer.recipe.schedule, len(trainer.clips), trainer.processes.world
     _expect("state.batch", state.batch, 0, 0 if state.epoch == schedule.epochs else trainer.batches)
     steps = state.epoch * steps_per_epoch(clips, trainer.recipe, world) + -(-state.batch // schedule.grad_accum_steps)
@@ -55,12 +55,12 @@ def _check_state(state: TrainState, trainer: Trainer) -> None:
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
-    """All there, of the right type and shape, and finite."""
+    """Check that all tensors are present, of the right dtype and shape, and finite."""
     wanted = {name: value for name, value in trainer.tensors().items() if not name.startswith("optimizer.")}
     parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
     for index, parameter in enumerate(parameters):
         names = [f"optimizer.{index}.{name}" for name in ADAM_STATE]
-        if any(name in tensors for name in names):  # a parameter that never had a gradient has none
+        if any(name in tensors for name in names):  # parameters without a gradient have no optimizer state
             wanted |= dict(zip(names, (parameter, parameter, torch.zeros((), dtype=torch.float32)), strict=True))
     if differing := sorted(wanted.keys() ^ tensors.keys()):
         name = differing[0]
@@ -70,7 +70,7 @@ def _check_tensors(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
         if found.shape != value.shape or found.dtype != value.dtype:
             raise _mismatch(name, f"{tuple(value.shape)} {value.dtype}", f"{tuple(found.shape)} {found.dtype}")
         if found.is_floating_point() and not torch.isfinite(found).all():
-            raise _mismatch(name, "finite numbers", "others")
+            raise _mismatch(name, "finite numbers", "NaN or Inf")
         if name.endswith(("exp_avg_sq", ".step")) and (found < 0).any():
             raise _mismatch(name, "numbers of at least 0", "negative ones")
 

@@ -1,8 +1,8 @@
-"""One run on several processes, as torchrun starts them: each has its share of every batch.
+"""One run on several processes, as started by torchrun: each has its share of every batch.
 
-The weights are the same everywhere at all times: gradients are averaged before a step, and whatever decides something
-(losses, scores, a request to stop) is reduced over all processes first. Only the first process prints and writes. All
-need access to the same folders. Only numbers are sent, never objects.
+The weights are always identical: gradients are averaged before a step, and everything that affects a decision (losses,
+scores, a request to stop) is reduced over all processes first. Only rank 0 prints and writes. All need access to the
+same folders. Only tensors are sent, never pickled objects.
 """
 
 import gc
@@ -32,8 +32,8 @@ from ripe_mambaspike.nn.sync_stats import sync_batch_stats
 from ripe_mambaspike.train.objective import LossTerms
 from ripe_mambaspike.train.step import Batch, StepSettings, compute_loss, update_weights, weighted_terms
 
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # small numbers always go between CPUs
-PLACEHOLDERS = 2  # empty clips of a process that has none: two, since one value has no variance
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # scalars are always sent through gloo
+PLACEHOLDERS = 2  # empty clips for a process without clips; two, since one value has no variance
 LOST_MESSAGES = ("gloo", "NCCL", "TCPStore", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
@@ -43,14 +43,14 @@ class ProcessLostError(RipeError):
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this one is."""
+    """The rank of this process and the number of processes."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this one prints and writes."""
+        """Whether this is rank 0, which prints and writes."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -61,14 +61,14 @@ class Processes:
         return total
 
     def max(self, value: int) -> int:
-        """The largest of all processes' numbers. All have to call it."""
+        """The maximum over all processes. All have to call it."""
         most = torch.tensor(value)
         if self.world > 1:
             dist.all_reduce(most, dist.ReduceOp.MAX)
         return int(most)
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on any of them. All have to call it."""
+        """Whether it is true on any process. All have to call it."""
         return bool(self.max(int(flag)))
 
     def wait(self) -> None:
@@ -80,7 +80,7 @@ SINGLE_PROCESS = Processes()
 
 
 def processes_from_environment() -> Processes:
-    """As torchrun's environment variables say; a single one without them."""
+    """Read from torchrun's environment variables; a single process without them."""
     world = _variable("WORLD_SIZE", 1, least=1)
     if world == 1:
         return SINGLE_PROCESS
@@ -111,7 +111,7 @@ def process_group(processes: Processes, device: str) -> Iterator[None]:
         dist.init_process_group(BACKENDS[device], rank=processes.rank, world_size=processes.world)
         yield
     except BaseException as error:
-        # What an error's frames hold would outlive the group: see `SharedStep.close`.
+        # Tensors referenced by the error's frames would outlive the group: see `SharedStep.close`.
         for each in _chain(error):
             traceback.clear_frames(each.__traceback__)
         _leave(device, failed=True)
@@ -119,14 +119,14 @@ def process_group(processes: Processes, device: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())[:200]
         raise ProcessLostError(
-            f"process {processes.rank} lost the others ({reason}); the first one that ended shows the cause"
+            f"process {processes.rank} lost connection to the others ({reason}); see the first one that failed"
         ) from error
     else:
         _leave(device)
 
 
 def _leave(device: str, failed: bool = False) -> None:
-    """Destroy the group; after an error without waiting for messages that never come."""
+    """Destroy the group; after an error without waiting for pending messages."""
     if not dist.is_initialized():
         return
     gc.collect()
@@ -145,7 +145,7 @@ def _is_loss(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those it came from."""
+    """The error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -175,7 +175,7 @@ class _Objective(nn.Module):
 
 @contextmanager
 def shared_batch(x: Tensor, total: int, sync_batch_norm: bool = True) -> Iterator[Tensor]:
-    """Clips to run of this process's x [B, ...], which may be none of the `total`; inside, norms share statistics."""
+    """This process's clips x [B, ...], or placeholders if it has none of `total`; inside, norms share statistics."""
     counted = len(x) > 0
     x = x if counted else x.new_zeros(PLACEHOLDERS, *x.shape[1:])
     with sync_batch_stats(len(x), total, counted=counted) if sync_batch_norm else nullcontext():
@@ -183,13 +183,13 @@ def shared_batch(x: Tensor, total: int, sync_batch_norm: bool = True) -> Iterato
 
 
 class SharedStep:
-    """A step of all processes: the one that a single process with all their clips would take."""
+    """A step of all processes, equal to the step of a single process with all their clips."""
 
     def __init__(self, model: RipeMambaSpike, processes: Processes, *, sync_batch_norm: bool) -> None:
         self.model, self.processes, self.sync_batch_norm = model, processes, sync_batch_norm
-        # Kernels of 1×1 have their gradient's channels together, which is the same order.
+        # Gradients of 1×1 kernels are channels-last, which is the same memory order.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        # Running statistics are shared, or else taken anew before they are read: they need not be sent.
+        # Running statistics are shared, or re-estimated before use, so they need no broadcast.
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         sending = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         options: dict[str, Any] = {sending: False}
@@ -198,10 +198,10 @@ class SharedStep:
     def __call__(
         self, optimizer: Optimizer, batches: Sequence[Batch], totals: Sequence[int], settings: StepSettings
     ) -> LossTerms:
-        """This process's batches, any of which may be empty; `totals` are their clips over all processes.
+        """Take a step on this process's batches, which may be empty; `totals` counts clips over all processes.
 
-        A process without clips runs empty ones, so that it takes part in every message; they count nothing, neither in
-        the statistics nor in the loss.
+        A process without clips runs placeholders, so that it joins all communication; they have no weight in the
+        statistics or the loss.
         """
         optimizer.zero_grad(set_to_none=True)
         together = sum(totals)
@@ -217,7 +217,7 @@ class SharedStep:
                 explain_model_memory(self.model, x, settings.passes, torch.bfloat16 if settings.autocast else None),
             ):
                 terms = self._objective(x, targets, settings)
-                (terms.loss * (share * self.processes.world)).backward()  # the mean over processes undoes the last
+                (terms.loss * (share * self.processes.world)).backward()  # DDP averages over processes
             found.append(terms.detach())
             shares.append(share)
         return self._reduced(weighted_terms(found, shares))._replace(
@@ -225,12 +225,12 @@ class SharedStep:
         )
 
     def close(self) -> None:
-        """Let the wrapper go while there is a group: as the group's last holder it may wait for a thread that waits for
-        Python."""
+        """Delete the DDP wrapper while the group exists: as its last reference it could deadlock on a thread that needs
+        the GIL."""
         self._objective = None
 
     def _reduced(self, terms: LossTerms) -> LossTerms:
-        """Terms that are weighted already, summed over the processes."""
+        """The already weighted terms, summed over the processes."""
         there = [term for term in terms if term is not None]
         total = self.processes.sum(torch.cat([term.float().reshape(-1) for term in there]))
         values = iter(total.split([term.numel() for term in there]))
@@ -240,7 +240,7 @@ class SharedStep:
 def evaluate_distributed(
     model: Model, clips: Clips, device: torch.device, num_classes: int, processes: Processes
 ) -> Evaluation:
-    """Every clip once. A process takes whole batches, those of a single process, so predictions are the same."""
+    """Evaluate every clip once. Processes share the batches that a single process would use, so results are equal."""
     batches = EvalBatches(clips, EVAL_BATCH, device)
     if processes.world == 1:
         return evaluate_batches(model, batches, num_classes)

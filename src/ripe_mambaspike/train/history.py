@@ -1,4 +1,4 @@
-"""What a run records while it trains: one row per epoch in `log.csv`, and the same numbers for TensorBoard."""
+"""The training log: one row per epoch in `log.csv`, and the same numbers for TensorBoard."""
 
 import csv
 import importlib
@@ -30,7 +30,7 @@ SUMMED = ("loss", "hard", "relaxed", "consistency", "rate", "right", "norm")  # 
 
 
 def summed_terms(terms: LossTerms) -> list[Tensor]:
-    """The numbers of a step that an epoch averages, in the order of SUMMED and the layers; None counts as zero."""
+    """The values of a step that an epoch averages, in the order of SUMMED and the layers; None counts as zero."""
     zero = terms.loss.new_zeros(())
     scalars = [getattr(terms, name) for name in SUMMED]
     return [zero if value is None else value.float() for value in scalars] + list(terms.rates.float().unbind())
@@ -54,7 +54,7 @@ def tdm_columns(model: RipeMambaSpike) -> Row:
 
 
 def write_log(path: Path, rows: list[Row]) -> None:
-    """All rows; an empty cell where there is no number."""
+    """Write all rows; None becomes an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -76,9 +76,9 @@ def _cell(value: float | None) -> str:
 
 
 class TensorBoardLog:
-    """TensorBoard's files in the run folder, where tensorboard is installed.
+    """TensorBoard files in the run folder, if tensorboard is installed.
 
-    A file that cannot be written is logged once and ends nothing: the run's own files have the same numbers.
+    A write error is logged once and does not stop the run, whose own files have the same numbers.
     """
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
@@ -109,7 +109,7 @@ class TensorBoardLog:
             threading.excepthook = self._hook
 
     def _thread_failed(self, what: threading.ExceptHookArgs) -> None:
-        """Its writer thread fails first; the next call here raises the same error."""
+        """Ignore write errors in TensorBoard's thread; the next call here raises the same error."""
         if not (isinstance(what.exc_value, OSError) and type(what.thread).__name__ == "_AsyncWriterThread"):
             self._hook(what)
 
@@ -119,4 +119,4 @@ class TensorBoardLog:
             yield
         except OSError as error:
             self._writer = None
-            LOG.warning(f"TensorBoard's file cannot be written ({error.strerror or error}); continuing without it")
+            LOG.warning(f"cannot write the TensorBoard file ({error.strerror or error}); continuing without it")

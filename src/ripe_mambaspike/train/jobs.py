@@ -1,4 +1,4 @@
-"""Training runs as processes of their own, on this machine or on Slurm."""
+"""Training runs in separate processes, on this machine or on Slurm."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ from ripe_mambaspike.models.evaluate import RESULT_FILE, TrainingResult, read_re
 CLUSTER = "slurm"
 SLURM_DEFAULTS: dict[str, Any] = {"timeout_min": 24 * 60, "gpus_per_node": 1, "cpus_per_task": 4}
 POLL_SECONDS = 1.0
-FILE_SYSTEM_SECONDS = 10.0  # that a file of another machine may take to appear
+FILE_SYSTEM_SECONDS = 10.0  # until a file written on another machine is visible
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class SeedRun:
 
     @property
     def log(self) -> Path:
-        """Where its output goes; beside its folder, which only the run writes to."""
+        """The log file, beside the run's folder, which only the run itself writes to."""
         return self.folder.parent / "logs" / f"{self.name}.txt"
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended: its result, or why there is none."""
+    """The result of a run, or the reason why there is none."""
 
     run: SeedRun
     result: TrainingResult | None
@@ -54,7 +54,7 @@ Report = Callable[[RunOutcome], None]
 
 
 def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[RunOutcome]:
-    """Run the commands, so many at once; a failed one does not affect the others. Ctrl-C ends all."""
+    """Run the commands, `num_jobs` at once; a failed one does not affect the others. Ctrl-C stops all."""
     begun: list[subprocess.Popen[bytes]] = []
     lock, stopping = threading.Lock(), threading.Event()
 
@@ -63,7 +63,7 @@ def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[Ru
         with run.log.open("wb") as log:
             with lock:
                 if stopping.is_set():
-                    return RunOutcome(run, None, "it was not started")
+                    return RunOutcome(run, None, "not started")
                 process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
                 begun.append(process)
             code = process.wait()
@@ -90,7 +90,7 @@ def run_local(commands: Sequence[Command], jobs: int, report: Report) -> list[Ru
 
 @contextmanager
 def _interrupted_by_terminate() -> Iterator[None]:
-    """Inside, SIGTERM acts as Ctrl-C: runs left alone would still use their folders at the next try."""
+    """Inside, SIGTERM acts as Ctrl-C, so that no run keeps using its folder in the background."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -106,7 +106,7 @@ def _interrupted_by_terminate() -> Iterator[None]:
 
 
 class SlurmTask:
-    """What a Slurm job does; preempted or timed out, it is queued again and resumes from its checkpoint."""
+    """One Slurm job; if preempted or timed out, it is requeued and resumes from its checkpoint."""
 
     def __init__(self, words: list[str], log: str) -> None:
         self.words, self.log = words, log
@@ -134,7 +134,7 @@ def slurm_parameters(words: Sequence[str]) -> dict[str, Any]:
 
 
 def slurm_executor(folder: Path, parameters: dict[str, Any]) -> Any:
-    """Where jobs are submitted; everything that can be wrong with it is raised before anything runs."""
+    """The submitit executor; invalid options raise before anything runs."""
     try:
         submitit = import_module("submitit")  # extra `train`
     except ImportError as error:
@@ -153,7 +153,7 @@ def slurm_executor(folder: Path, parameters: dict[str, Any]) -> Any:
 
 
 def run_slurm(commands: Sequence[Command], executor: Any, report: Report) -> list[RunOutcome]:
-    """Submit every command as a job and wait for all. A job's return value is not used: its run's folder has it all."""
+    """Submit every command as a job and wait for all. Results are read from the runs' folders."""
     jobs = {run: executor.submit(SlurmTask(words, str(run.log))) for run, words in commands}
     outcomes: dict[SeedRun, RunOutcome] = {}
     try:

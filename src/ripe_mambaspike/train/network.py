@@ -24,7 +24,7 @@ def create_network(recipe: Recipe, classes: tuple[str, ...]) -> RipeMambaSpike:
 
 
 def parameter_counts(model: Model) -> dict[str, int]:
-    """Of the training form and of the deployed form."""
+    """The parameter counts of the training and the deployed form."""
     with torch.device("meta"):
         deployed = build(model.config.replace(form="deployed"), model.name)
     return {"training": model.parameter_count(), "deployed": deployed.parameter_count()}

@@ -1,4 +1,4 @@
-"""Where a number that is not finite comes from: the first module of the network that outputs one."""
+"""Find the source of NaN or Inf: the first module of the network that outputs one."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from ripe_mambaspike.train.step import StepSettings, compute_loss
 
 
 def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
-    """A description of the module; the weights are those before the step that failed."""
+    """A description of the source, computed with the weights before the step that failed."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"the weight {name}"
@@ -40,7 +40,7 @@ def find_nonfinite(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: 
 def _first_bad_gradient(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings) -> str:
     model.zero_grad(set_to_none=True)
     compute_loss(model, x, targets, settings).loss.backward()
-    for name, parameter in reversed(list(model.named_parameters())):  # gradients come from the last layer
+    for name, parameter in reversed(list(model.named_parameters())):  # in the order of backpropagation
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name}"
-    return "no module on a second try"
+    return "not reproducible on a second pass"

@@ -20,7 +20,7 @@ MIN_RELAXED_SHARE, FIRST_RELAXED_SHARE = 0.1, 0.5
 
 @dataclass(frozen=True)
 class LossWeights:
-    """How much each term of the objective counts; the defaults are the DVS-Gesture recipe's at its first epoch."""
+    """Weights of the terms of the objective; the defaults are the DVS-Gesture recipe's at its first epoch."""
 
     relaxed_share: float = FIRST_RELAXED_SHARE  # w, see `relaxed_weight`; without a relaxed pass it is 0
     spread: float = 5e-3  # λ of TET
@@ -30,7 +30,7 @@ class LossWeights:
 
 
 class LossTerms(NamedTuple):
-    """The loss and its terms, each before its weight; None where there was no relaxed pass."""
+    """The loss and its unweighted terms; None without a relaxed pass."""
 
     loss: Tensor
     hard: Tensor  # TET of the hard pass
@@ -38,7 +38,7 @@ class LossTerms(NamedTuple):
     consistency: Tensor | None  # mean square between the logits of both
     rate: Tensor  # mean of the layers' rates
     rates: Tensor  # of every layer of the hard pass, in order [layers]
-    right: Tensor  # share of the clips that the hard pass classifies as their likeliest target
+    right: Tensor  # accuracy of the hard pass, against the most likely target
     norm: Tensor | None = None  # of the whole gradient before it is clipped, once there is one
 
     def detach(self) -> "LossTerms":
@@ -78,7 +78,7 @@ def rate_penalty(rates: Tensor) -> Tensor:
 
 
 def objective(hard: Output, relaxed: Output | None, targets: Tensor, weights: LossWeights) -> LossTerms:
-    """The loss of a hard pass and, where there is one, of the relaxed pass over the same clips."""
+    """The loss of a hard pass and, if given, of the relaxed pass over the same clips."""
     of_hard = tet(hard.logits, targets, weights.spread, weights.label_smoothing)
     rate = rate_penalty(hard.rates)
     penalty = weights.rates * rate

@@ -1,7 +1,7 @@
 """A training run as one typed tree: data, model, optimizer, loss, augmentation, schedule, run.
 
-A recipe file in YAML has these fields; what it leaves out keeps the default written here, and the comment behind a
-field is its help. A run saves its recipe with all fields, and that file gives the same run again.
+A recipe file in YAML has these fields; omitted ones keep the defaults below, and the comment after a field is its help
+text. A run saves its recipe with all fields, and that file reproduces the run.
 """
 
 import ast
@@ -18,7 +18,7 @@ from msgspec import Meta
 from ripe_mambaspike.data.augment.settings import Augmentation
 from ripe_mambaspike.data.settings import Count, DataSettings, Positive
 
-# Fields that say where and how a run is computed, not what: they may differ when it is resumed.
+# Fields that affect where and how a run is computed, not what: they may differ when it is resumed.
 RESUMABLE_FIELDS = (
     "data.root", "data.num_workers", "data.cache", "run.device", "run.checkpoint_minutes", "run.cuda_graph",
 )  # fmt: skip
@@ -33,7 +33,7 @@ class ModelSettings:
     """The network."""
 
     name: str = "dvsgesture"  # a registered model (see ripe models); num_classes, time_steps and in_size are the data's
-    fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: [lif, lif]}
+    fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Recipe:
 
 @cache
 def field_help() -> dict[str, str]:
-    """Every dotted field of a recipe, in order, and the comment behind it."""
+    """Every dotted field of a recipe, in order, with its help text."""
     found: dict[str, str] = {}
     for name, kind in get_type_hints(Recipe).items():
         if is_dataclass(kind) and isinstance(kind, type):
@@ -117,7 +117,7 @@ def field_help() -> dict[str, str]:
 
 @cache
 def _comments(kind: type) -> dict[str, str]:
-    """The comment behind each field of a dataclass; none where the source is not available."""
+    """The comment after each field of a dataclass; empty if the source is not available."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Recipes: read, checked, changed, compared and written. Every way of making one ends in `check_recipe`."""
+"""Recipes: read, checked, changed, compared and written. Every recipe passes `check_recipe`."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +15,7 @@ from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError, short_repr
 from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.train.recipe import Recipe, field_help
@@ -54,7 +55,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 
 def describe_recipe(name_or_path: str | Path) -> str:
-    """The comment at the top of a recipe's file: what it is, its command, and why it is so."""
+    """The comment at the top of a recipe's file: what it is, its command, and its rationale."""
     lines = []
     for line in _text_of(name_or_path).splitlines():
         if not line.startswith("#"):
@@ -86,7 +87,7 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with fields set by words such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
+    """The recipe with fields set by strings such as `schedule.epochs=3` or `data.grid=[34, 34]`, values as in YAML."""
     values, known = to_dict(recipe), field_help()
     seen: list[str] = []
     for setting in settings:
@@ -102,7 +103,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         seen.append(path)
         value = parse_yaml(text, path)
         if path in TEXT_FIELDS and isinstance(value, int | float):
-            value = text  # a store's key of digits is no number
+            value = text  # a store's key may consist of digits
         if inside:
             values["model"]["fields"][path.removeprefix("model.fields.")] = value
         elif name:
@@ -124,7 +125,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def to_yaml(recipe: Recipe, comments: bool = False) -> str:
-    """The whole recipe in YAML, in field order; with comments, each field's help behind it."""
+    """The whole recipe in YAML, in field order; with `comments`, each field is followed by its help text."""
     helps = field_help() if comments else {}
 
     def line(indent: str, name: str, value: str, help_text: str) -> str:
@@ -179,7 +180,8 @@ def _unknown_field(path: Any) -> ConfigError:
         expected = f"one of its fields, such as {within[0]}=value"
     else:
         expected = "a field of a recipe"
-    return ConfigError(f"{path}: expected {expected}, got {path!r}{_nearest(path, field_help())}", field=path)
+    known = [*field_help(), *(f"model.fields.{name}" for name in RipeConfig.field_names() if name not in FROM_DATA)]
+    return ConfigError(f"{path}: expected {expected}, got {path!r}{_nearest(path, known)}", field=path)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -203,7 +205,7 @@ def _read_grid(grid: Any) -> Any:
 
 
 def _check_rules(recipe: Recipe) -> None:
-    """Everything beyond the types and bounds of single fields."""
+    """Checks beyond the types and bounds of single fields."""
     data, optimizer, schedule = recipe.data, recipe.optimizer, recipe.schedule
     known = list(datasets())
     if data.dataset not in known:

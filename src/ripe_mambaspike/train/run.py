@@ -46,10 +46,10 @@ def train(
             recipe = with_grid_of(recipe, saved)
             check_same(recipe, saved, folder)
             if (result := read_result(folder)) is not None:
-                callback.on_message(f"{folder} has ended; this is its result")
+                callback.on_message(f"{folder}: the run has already finished; this is its result")
                 return result
             recipe = with_store(recipe, recipe.data.store or saved.data.store)
-        processes.wait()  # all have looked at the folder before one writes there
+        processes.wait()  # all have checked the folder before one writes there
         run = TrainingRun(recipe, folder, callback, stop_requested, processes=processes)
         if recipe.data.grid is None:
             callback.on_message(describe_grid(run.recipe.data, run.data.store.sensor_size))

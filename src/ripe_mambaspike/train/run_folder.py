@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time, no leftovers of killed ones, and the recipe that it began with."""
+"""The folder of a run: locked by one run at a time, cleaned of temporary files, with the recipe of the run."""
 
 import json
 import logging
@@ -26,10 +26,10 @@ WRITTEN_FILES = {  # folders in that of a run, and what is written there
 
 @contextmanager
 def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
-    """Make the folder and keep every other run out of it while inside; leftovers of killed runs are removed.
+    """Create the folder and lock it against other runs while inside; temporary files of killed runs are removed.
 
-    The first of several processes holds the lock; the others enter when it does. A folder that cannot be written is
-    not locked: a run that has ended can be read there, and any other fails to write.
+    Rank 0 holds the lock; the other processes enter when it does. A read-only folder is not locked: a finished run can
+    be read there, and any other fails to write.
     """
     try:
         make_folder(folder)
@@ -41,7 +41,7 @@ def lock_folder(folder: Path, processes: Processes) -> Iterator[None]:
         with locked(folder / LOCK_FILE, f"{folder} is in use by another run"):
             for inner, names in WRITTEN_FILES.items():
                 for path in remove_leftovers(folder / inner, names):
-                    LOG.info(f"{path}: removed, a killed run left it")
+                    LOG.info(f"{path}: removed a temporary file of a killed run")
             processes.wait()
             yield
     else:
@@ -55,14 +55,14 @@ def with_store(recipe: Recipe, key: str | None) -> Recipe:
 
 
 def with_grid_of(recipe: Recipe, saved: Recipe) -> Recipe:
-    """The recipe with the saved grid, where it leaves the grid to the data: the two can then be compared."""
+    """The recipe with the saved grid if it leaves the grid to the data, so that the two can be compared."""
     return recipe if recipe.data.grid is not None else replace(recipe, data=replace(recipe.data, grid=saved.data.grid))
 
 
 def changed_fields(given: Recipe, saved: Recipe, ignored: tuple[str, ...] = RESUMABLE_FIELDS) -> list[str]:
     """The fields in which a recipe differs from the one that a run was saved with."""
     given = with_grid_of(given, saved)
-    if None in (given.data.store, saved.data.store):  # then the one that the run began with is meant
+    if None in (given.data.store, saved.data.store):  # None means the store that the run started with
         given, saved = with_store(given, None), with_store(saved, None)
     return [name for name in difference(given, saved) if name not in ignored]
 
@@ -71,8 +71,8 @@ def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
     """Raise unless a run can be resumed with this recipe."""
     if differing := changed_fields(given, saved):
         raise ConfigError(
-            f"{', '.join(differing[:3])}: expected as in {folder / RECIPE_FILE}, got other values; use that recipe, "
-            "or another --out",
+            f"{', '.join(differing[:3])}: expected as in {folder / RECIPE_FILE}, got other values; ripe train "
+            f"{folder / RECIPE_FILE} --out {folder} --resume auto continues that run, another --out starts a new one",
             field=differing[0],
             path=folder / RECIPE_FILE,
         )

@@ -1,4 +1,4 @@
-"""What changes during a run: the learning rate and the sharpness of spikes. Epochs count from 0."""
+"""Schedules of a run: the learning rate and the sharpness of spikes. Epochs count from 0."""
 
 import math
 
@@ -37,7 +37,7 @@ def sharpness(recipe: Recipe, epoch: int) -> float:
 
 
 def batches_per_epoch(clips: int, recipe: Recipe, processes: int = 1) -> int:
-    """Batches of all processes together; the last one may be smaller."""
+    """Batches per epoch over all processes; the last one may be smaller."""
     for name, value in (("clips", clips), ("processes", processes)):
         if value < 1:
             raise InputError(f"{name}: expected an int of at least 1, got {value}", field=name)
@@ -45,7 +45,7 @@ def batches_per_epoch(clips: int, recipe: Recipe, processes: int = 1) -> int:
 
 
 def steps_per_epoch(clips: int, recipe: Recipe, processes: int = 1) -> int:
-    """Optimizer steps of an epoch over so many clips."""
+    """Optimizer steps per epoch."""
     return -(-batches_per_epoch(clips, recipe, processes) // recipe.schedule.grad_accum_steps)
 
 

@@ -1,4 +1,4 @@
-"""What several seeds of one recipe have in common: mean, spread and best, and a test against another group."""
+"""Summary of several seeds of one recipe: mean, spread and best, and a test against another group."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ DASH = "–"
 
 
 class SeedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one seed, over all its folds, in percent."""
+    """Accuracy of one seed over all its folds, in percent."""
 
     seed: int
     n: int
@@ -40,7 +40,7 @@ class RunFailure(msgspec.Struct, frozen=True):
 
 
 class GroupComparison(msgspec.Struct, frozen=True):
-    """With another group, by Welch's t-test on the seeds' top-1; without numbers where it cannot be made."""
+    """Comparison with another group by Welch's t-test on the seeds' top-1; None if it cannot be computed."""
 
     folder: str
     recipe: str | None
@@ -49,7 +49,7 @@ class GroupComparison(msgspec.Struct, frozen=True):
 
 
 class SeedSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What `summary.json` holds; accuracies in percent. A seed with a failed run has no accuracy."""
+    """The content of `summary.json`; accuracies in percent. A seed with a failed run has no accuracy."""
 
     format: Literal["ripe-seeds"] = "ripe-seeds"
     version: Literal[1] = 1
@@ -109,7 +109,7 @@ def summarize_seeds(
 
 
 class _OtherSummary(msgspec.Struct, frozen=True):
-    """What is read of another group's summary."""
+    """The fields that are read from another group's summary."""
 
     format: Literal["ripe-seeds"]
     version: Literal[1]
@@ -134,7 +134,7 @@ def compare_groups(summary: SeedSummary, other: _OtherSummary, name: str) -> Gro
 
 
 def summary_table(summary: SeedSummary) -> tuple[list[str], list[list[str]]]:
-    """Head and rows, one per seed; top-5 only where the group has one."""
+    """Header and rows, one per seed; top-5 only if the group has one."""
     names = [name for name in ("top1", "top5") if name == "top1" or summary.top5 is not None]
     head = ["seed", *(f"{name[:3]}-{name[3]} %" for name in names), "clips", "picked on"]
     rows = [
@@ -159,7 +159,7 @@ def summary_lines(summary: SeedSummary) -> list[str]:
 
 
 def summary_sheet(summary: SeedSummary) -> str:
-    """What `summary.md` holds."""
+    """The content of `summary.md`."""
     folds = f", {summary.folds} folds each, all clips together" if summary.folds else ""
     lines = [f"# {summary.recipe}: {len(summary.seeds)} seeds on {summary.set}{folds}", ""]
     if summary.settings:

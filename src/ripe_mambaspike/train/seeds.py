@@ -43,9 +43,9 @@ def train_seeds(
     against: Path | None = None,
     report: Report = lambda _: None,
 ) -> SeedSummary:
-    """Train a recipe with several seeds, each run in a process of its own, and summarize them in `out`.
+    """Train a recipe with several seeds, each run in its own process, and summarize them in `out`.
 
-    Runs that have ended are not run again, and those that were stopped are resumed.
+    Finished runs are not repeated, and stopped ones are resumed.
 
     recipe: name of a shipped recipe, or a .yaml file
     seeds: "0-4", "0,2,7", or ints
@@ -119,7 +119,7 @@ def _check_options(settings: Sequence[str], num_jobs: int | None, slurm: Sequenc
 
 
 def plan_runs(seeds: Sequence[int], folds: int | None, out: Path) -> list[SeedRun]:
-    """Every seed, or every fold of every seed, with a folder of its own."""
+    """Every seed, or every fold of every seed, with its own folder."""
     if folds is None:
         return [SeedRun(seed, None, out / f"seed-{seed}") for seed in seeds]
     if folds < 2:
@@ -134,9 +134,9 @@ def run_settings(run: SeedRun, folds: int | None, settings: Sequence[str]) -> li
 
 
 def pinned_store(recipe: Recipe) -> list[str]:
-    """The setting that keeps all runs of a group on one preparation of the dataset.
+    """The setting that makes all runs of a group use the same prepared dataset.
 
-    Empty where the recipe names one, or none is there yet.
+    Empty if the recipe names one, or none exists yet.
     """
     data = recipe.data
     key = current_key(root_of(data) / STORE / data.dataset) if data.store is None else None
@@ -144,13 +144,13 @@ def pinned_store(recipe: Recipe) -> list[str]:
 
 
 def train_command(recipe: str, run: SeedRun, settings: Sequence[str]) -> list[str]:
-    """The command of one run; it resumes an earlier try that was stopped."""
+    """The command of one run; it resumes an earlier run that was stopped."""
     program = [sys.executable, "-m", "ripe_mambaspike", "train", recipe]
     return [*program, "--out", str(run.folder), "--resume", "auto", "--set", *settings]
 
 
 def finished_result(run: SeedRun, recipe: Recipe) -> TrainingResult | None:
-    """The result of an earlier run of this recipe; None where there is none, an error where the recipe differs."""
+    """The result of an earlier run of this recipe; None if there is none. Raises if the recipe differs."""
     result = read_result(run.folder)
     if result is None:
         return None

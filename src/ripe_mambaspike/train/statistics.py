@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed as one group: mean and spread, and whether two groups differ."""
+"""Statistics of runs that differ only in their seed: mean and spread, and whether two groups differ."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from ripe_mambaspike.models.evaluate import TrainingResult, has_trivial_top5
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """Of some values, one per run."""
+    """Statistics of one value per run."""
 
     values: tuple[float, ...]
     mean: float
@@ -31,7 +31,7 @@ class WelchTest:
 
 @dataclass(frozen=True)
 class PooledAccuracy:
-    """Of all folds of one seed together, in percent; top5 is None where it says nothing."""
+    """Accuracy over all folds of one seed, in percent; top5 is None for five classes or fewer."""
 
     n: int
     top1: float
@@ -39,7 +39,7 @@ class PooledAccuracy:
 
 
 def group_statistics(values: Sequence[float]) -> GroupStatistics | None:
-    """None where there are no values."""
+    """The statistics; None without values."""
     if not values:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
@@ -47,11 +47,11 @@ def group_statistics(values: Sequence[float]) -> GroupStatistics | None:
 
 
 def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | None:
-    """None where a group has fewer than two values, or neither varies."""
+    """The test; None if a group has fewer than two values, or neither varies."""
     if min(len(first), len(second)) < 2:
         return None
     variances = [statistics.variance(group) / len(group) for group in (first, second)]
-    if math.sqrt(sum(variances)) <= 1e-12 * max(map(abs, (*first, *second))):  # what rounding leaves of equal values
+    if math.sqrt(sum(variances)) <= 1e-12 * max(map(abs, (*first, *second))):  # equal up to rounding
         return None
     from scipy.stats import ttest_ind  # here: it takes half a second to import
 
@@ -63,13 +63,13 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> WelchTest | N
 
 
 def pool_results(results: Sequence[TrainingResult]) -> PooledAccuracy:
-    """The results of the folds of one seed, or of its only run, as one."""
+    """The results of the folds of one seed, or of its only run, combined."""
     count = sum(result.n for result in results)
 
     def pooled(shares: Sequence[float]) -> float:
         return 100 * sum(round(share * result.n) for share, result in zip(shares, results, strict=True)) / count
 
-    # Results written before it was left out hold a top-5 of 1 for few classes.
+    # Results of earlier versions have a top-5 of 1 for few classes.
     top5 = [None if has_trivial_top5(len(result.per_class)) else result.top5 for result in results]
     known = [share for share in top5 if share is not None]
     return PooledAccuracy(

@@ -25,9 +25,9 @@ Batch = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and their targets
 DecayRule = Literal["kernels", "release"]
 BETAS = (0.9, 0.999)
 MAX_GRAD_NORM = 1.0
-# What never decays: all parameters of these modules and of neurons, whatever their shape …
+# No weight decay: all parameters of these modules and of neurons, whatever their shape …
 UNDECAYED_MODULES = (nn.LayerNorm, BatchNorm, TimeBatchNorm, TimeAffine)
-# … and these by name; whatever has fewer than two dimensions (every bias) does not either.
+# … these names, and every parameter with fewer than two dimensions, such as biases.
 UNDECAYED_NAMES: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] = (
     ((RepConv, FusedConv, DualKernelConv), frozenset({"coefficient"})),
     ((MembraneAttention,), frozenset({"gain"})),
@@ -37,7 +37,7 @@ UNDECAYED_NAMES: tuple[tuple[tuple[type[nn.Module], ...], frozenset[str]], ...] 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How one step is taken."""
+    """Settings of one training step."""
 
     sharpness: float = 2.0  # α of the surrogate gradient and of the relaxation
     weights: LossWeights = field(default_factory=LossWeights)
@@ -60,7 +60,7 @@ def compute_loss(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: St
     if own is not None:  # the passes are taken by run_passes
         raise modified_error(Modification("", own), "training_step")
     with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.autocast):
-        modes = [ForwardMode(sharpness=alpha, warm_up=False)]  # statistics are taken anew before every evaluation
+        modes = [ForwardMode(sharpness=alpha, warm_up=False)]  # statistics are re-estimated before every evaluation
         if settings.passes == 2:
             modes.append(ForwardMode(relaxed=True, sharpness=alpha, track_statistics=False))
         hard, *rest = model.run_passes(x, modes)
@@ -70,16 +70,16 @@ def compute_loss(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: St
 def training_step(
     model: RipeMambaSpike, optimizer: Optimizer, x: Tensor, targets: Tensor, settings: StepSettings
 ) -> LossTerms:
-    """Zero the gradient, compute it, clip it, update the weights; the terms of the loss before the update, detached."""
+    """Zero, compute and clip the gradient, then update the weights; returns the detached terms of the loss."""
     return accumulated_step(model, optimizer, [(x, targets)], settings)
 
 
 def accumulated_step(
     model: RipeMambaSpike, optimizer: Optimizer, batches: Sequence[Batch], settings: StepSettings
 ) -> LossTerms:
-    """The same over several batches, whose gradients are summed as if all clips were one batch but for its norms.
+    """The same over several batches, whose gradients are accumulated as for one batch; only norms see single batches.
 
-    Every batch is weighted by its clips, so a smaller one at the end of an epoch counts for what it has.
+    Batches are weighted by their number of clips, so that a smaller last batch counts less.
     """
     optimizer.zero_grad(set_to_none=True)
     clips = sum(len(x) for x, _ in batches)
@@ -90,7 +90,7 @@ def accumulated_step(
 
 
 def weighted_terms(found: Sequence[LossTerms], shares: Sequence[float]) -> LossTerms:
-    """The sum of all terms, each times its share."""
+    """The weighted sum of all terms."""
     columns = zip(*found, strict=True)
     means = [
         None if column[0] is None else sum(share * term for share, term in zip(shares, column, strict=True))
@@ -102,7 +102,7 @@ def weighted_terms(found: Sequence[LossTerms], shares: Sequence[float]) -> LossT
 def add_gradient(
     model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, share: float = 1.0
 ) -> LossTerms:
-    """Add the gradient of `share` times the loss to what is there; the terms of the loss, detached."""
+    """Accumulate the gradient of `share` times the loss; returns the detached terms of the loss."""
     with explain_model_memory(model, x, settings.passes, torch.bfloat16 if settings.autocast else None):
         terms = compute_loss(model, x, targets, settings)
         (terms.loss if share == 1.0 else terms.loss * share).backward()
@@ -110,7 +110,7 @@ def add_gradient(
 
 
 def update_weights(model: nn.Module, optimizer: Optimizer, max_norm: float) -> Tensor:
-    """Clip the gradient and take a step along it; its norm before. A gradient that is not finite changes nothing."""
+    """Clip the gradient and take an optimizer step; returns the norm before clipping. Skips a non-finite gradient."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     if isinstance(optimizer, AdamW) and optimizer.defaults.get("fused"):
         optimizer.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
@@ -127,10 +127,10 @@ def make_optimizer(
     decay_rule: DecayRule = "kernels",
     tdm_lr_scale: float = 1.0,
 ) -> AdamW:
-    """AdamW over the learned parameters, in groups: those that decay, those that do not, and TDM's λ by itself.
+    """AdamW over the learned parameters, in groups: with weight decay, without, and TDM's λ.
 
-    λ has its own group where its rate differs, by the factor `tdm_lr_scale`. One kernel per group; on a CUDA device
-    it can be captured in a graph (with the rate as a tensor, to change it later).
+    λ has its own group if its learning rate differs by the factor `tdm_lr_scale`. Fused; on a CUDA device capturable in
+    a graph (with the learning rate as a tensor, to change it later).
     """
     decayed, kept = split_by_decay(model, decay_rule)
     on_cuda = all(parameter.is_cuda for parameter in (*decayed, *kept))
@@ -145,7 +145,7 @@ def make_optimizer(
 
 
 def split_by_decay(model: nn.Module, rule: DecayRule = "kernels") -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The learned parameters that decay, matrices and kernels, and those that do not.
+    """The learned parameters with weight decay (matrices and kernels) and those without.
 
     The rule "release" decays what the public release does, by a slip of names: the attention's gain too, but no weight
     of a Mamba.

@@ -1,7 +1,7 @@
-"""How many threads a run computes with.
+"""The number of threads of a run.
 
-Sums are divided among threads, so another number of them rounds differently: a run repeats its bits only with the same
-number. It is saved in every checkpoint, and a resumed run uses it again, whatever the machine would choose.
+Sums are divided among threads, so another number of them rounds differently: a run is bit-reproducible only with the
+same number. It is saved in every checkpoint, and a resumed run uses it again, whatever the machine's default.
 """
 
 import logging
@@ -17,7 +17,7 @@ VARIABLE = "OMP_NUM_THREADS"
 
 @contextmanager
 def run_threads(count: int) -> Iterator[None]:
-    """Inside, PyTorch and the operators use so many threads (0: as many as PyTorch chooses)."""
+    """Inside, PyTorch and the operators use this many threads (0: PyTorch's default)."""
     before = torch.get_num_threads()
     if count:
         torch.set_num_threads(count)
@@ -28,7 +28,7 @@ def run_threads(count: int) -> Iterator[None]:
 
 
 def resume_threads(recorded: int, report: Callable[[str], None]) -> None:
-    """Continue with the number that the run began with, and report where the machine's differs."""
+    """Continue with the number that the run started with, and report if the machine's default differs."""
     here = torch.get_num_threads()
     if recorded == here:
         return
@@ -41,7 +41,7 @@ def resume_threads(recorded: int, report: Callable[[str], None]) -> None:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

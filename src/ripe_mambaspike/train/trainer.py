@@ -33,12 +33,12 @@ from ripe_mambaspike.train.recipe import Recipe
 from ripe_mambaspike.train.schedule import batches_per_epoch, learning_rate, sharpness, steps_per_epoch
 from ripe_mambaspike.train.step import Batch, StepSettings, accumulated_step, make_optimizer
 
-# The first word of a step's seed. It is part of every run's random numbers: another word would change all results.
+# The first word of a step's seed. It determines every run's random numbers: changing it would change all results.
 STEP_SEED = "move"
 
 
 class NotFiniteError(RipeError):
-    """A loss or gradient that is not finite; `field` is where it came from."""
+    """A loss or gradient that is not finite; `field` names its source."""
 
 
 @dataclass
@@ -83,11 +83,11 @@ class Trainer:
 
     @property
     def batches(self) -> int:
-        """Batches of an epoch; each is shared by all processes."""
+        """Batches per epoch; each is split over all processes."""
         return batches_per_epoch(len(self.clips), self.recipe, self.processes.world)
 
     def step_settings(self) -> StepSettings:
-        """How the steps of this epoch are taken."""
+        """The step settings of this epoch."""
         recipe, epoch = self.recipe, self.state.epoch
         loss = recipe.loss
         share = relaxed_weight(epoch, recipe.schedule.epochs)
@@ -102,7 +102,7 @@ class Trainer:
         self.model.train()
         if self._captured is not None:
             self._captured.record(settings)
-        rate = self._rate(self.state.global_step)  # where nothing is left of the epoch
+        rate = self._rate(self.state.global_step)  # if no batch is left in the epoch
         for group, totals in self._groups():
             start = time.perf_counter()
             rate = self._rate(self.state.global_step + 1)
@@ -139,7 +139,7 @@ class Trainer:
         return row
 
     def _groups(self) -> Iterator[tuple[list[Batch], list[int]]]:
-        """The augmented batches of every step from the state on, and the clips that all processes have of each."""
+        """The augmented batches of every remaining step, and their number of clips over all processes."""
         recipe, state = self.recipe, self.state
         rank, world, schedule = self.processes.rank, self.processes.world, recipe.schedule
         batches = TrainBatches(
@@ -157,7 +157,7 @@ class Trainer:
 
     def _augmented(self, x: Tensor, y: Tensor, index: int) -> Batch:
         settings, num_classes = self.recipe.augmentation, self.model.config.num_classes
-        if not len(x):  # what a process may have of an epoch's last batch
+        if not len(x):  # possible in an epoch's last batch
             return x, x.new_zeros(0, num_classes)
         generator = batch_generator(self.recipe.run.seed, self.state.epoch, index)
         x, y = augment_labeled(x, y, settings, generator, self.clips.classes)
@@ -170,7 +170,7 @@ class Trainer:
         capture = self._shared is None and self.device.type == "cuda" and recipe.run.cuda_graph == "auto" and full
         if capture and self._captured is None:
             self._captured = CapturedStep(self.model, self.optimizer, group, settings)
-        words = (STEP_SEED, recipe.run.seed, state.epoch, state.batch)  # after capturing, which draws as well
+        words = (STEP_SEED, recipe.run.seed, state.epoch, state.batch)  # after capturing, which also draws numbers
         torch.manual_seed(seed_of(*words) if self._shared is None else seed_of(*words, self.processes.rank))
         if self._shared is not None:
             terms = self._shared(self.optimizer, group, totals, settings)
@@ -205,12 +205,12 @@ class Trainer:
                 group["lr"] = scaled
 
     def close(self) -> None:
-        """Release what several processes share; no step follows."""
+        """Release resources shared by processes; no step may follow."""
         if self._shared is not None:
             self._shared.close()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that the next step depends on, by name; with `state`, this is a checkpoint."""
+        """All tensors that the next step depends on, by name; with `state` they form a checkpoint."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for index, parameter in enumerate(self._parameters()):
             for name, value in self.optimizer.state[parameter].items():
@@ -221,7 +221,7 @@ class Trainer:
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor], state: TrainState) -> None:
-        """Go back to a checkpoint, in place."""
+        """Restore a checkpoint in place."""
         for name, value in self.model.state_dict().items():
             value.copy_(tensors[f"model.{name}"])
         for index, parameter in enumerate(self._parameters()):
@@ -244,13 +244,13 @@ def uses_bfloat16(recipe: Recipe, device: torch.device) -> bool:
 
 
 def seed_of(*words: object) -> int:
-    """A seed made of these words and numbers alone."""
+    """A seed derived from these words and numbers."""
     digest = hashlib.blake2b(" ".join(map(str, words)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def peak_memory(device: torch.device) -> float | None:
-    """The largest memory used so far, in MiB: of the device, or of this process."""
+    """The peak memory so far, in MiB: of the device, or of this process."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device)) / 2**20
     try:

@@ -1,7 +1,7 @@
 """A training run in its folder: train, select the network by validation, test it once, and write the result.
 
 The folder of a run is described in docs/training.md. The network saved in `best/` is the one that was evaluated,
-statistics included: reloaded, it gives the same number.
+including its statistics: reloaded, it gives the same accuracy.
 """
 
 import logging
@@ -57,7 +57,7 @@ from ripe_mambaspike.train.threads import resume_threads
 from ripe_mambaspike.train.trainer import Trainer
 
 LOG = logging.getLogger("ripe_mambaspike")
-UNFINISHED_BATCHES = 10  # at most, that batch norms of a stopped run's network are estimated on; the user is waiting
+UNFINISHED_BATCHES = 10  # for the batch norms of a stopped run's network; few, since the user is waiting
 
 
 @dataclass
@@ -83,7 +83,7 @@ class TrainingRun:
         self._start = self._saved = time.monotonic()
 
     def resume(self) -> bool:
-        """Continue from the last checkpoint; False where there is none."""
+        """Continue from the last checkpoint; False if there is none."""
         store = self.data.store.key
         found = last_checkpoint(
             self.folder / CHECKPOINTS,
@@ -93,7 +93,7 @@ class TrainingRun:
         if found is None:
             return False
         document = found.document
-        if document.processes != self.processes.world:  # a point in an epoch would mean something else
+        if document.processes != self.processes.world:  # the position in an epoch depends on it
             raise ConfigError(
                 f"{self.folder}: processes: expected {document.processes}, as the run began, got "
                 f"{self.processes.world}",
@@ -126,20 +126,20 @@ class TrainingRun:
         try:
             while self.trainer.state.epoch < epochs:
                 self._run_epoch(board)
-        except TrainingStopped:  # raised between two steps, so what is saved is whole
+        except TrainingStopped:  # raised between two steps, so the saved state is consistent
             self.save()
             self._save_unfinished()
-            self.processes.wait()  # one that ends early may have the others killed
+            self.processes.wait()  # torchrun may kill the others if one exits early
             raise
         except RipeError:
-            if self.processes.world == 1:  # of several, others may not be here
+            if self.processes.world == 1:  # with several, others may be gone
                 self._save_unfinished()
             raise
         finally:
             if board is not None:
                 board.close()
         if first:
-            write_log(self.folder / LOG_FILE, self.rows)  # a run killed after its last checkpoint has not
+            write_log(self.folder / LOG_FILE, self.rows)  # missing if a run was killed after its last checkpoint
         return self._test()
 
     def _run_epoch(self, board: TensorBoardLog | None) -> None:
@@ -184,7 +184,7 @@ class TrainingRun:
         return self.trainer.average.swapped_in() if self.trainer.average is not None else nullcontext()
 
     def _save_network(self, name: str, epoch: int) -> None:
-        """Save the network as it is, with its labels: the folder then holds all of it, or what it held before."""
+        """Save the network with its labels, atomically."""
         if not self.processes.is_first:
             return
         path = self.folder / name
@@ -198,9 +198,9 @@ class TrainingRun:
             ) from error
 
     def _save_unfinished(self) -> None:
-        """Leave a usable network where a run stops before one was selected; a failure is logged, no more.
+        """Save a usable network if a run stops before one was selected; a failure is only logged.
 
-        It comes after the checkpoint, and does not influence the resumed run.
+        Called after the checkpoint was written; it does not affect the resumed run.
         """
         model, state = self.trainer.model, self.trainer.state
         if self.best is not None or not state.global_step:
@@ -214,10 +214,10 @@ class TrainingRun:
             LOG.warning(f"the network reached so far was not saved ({error}); the last checkpoint is valid")
 
     def _clean_batches(self, most: int | None = None) -> Iterator[Tensor]:
-        """Training clips without augmentation, always the same ones.
+        """Batches of training clips without augmentation, always the same ones.
 
-        Processes that share their statistics in training share these batches too; others all have the same ones. So
-        their statistics are equal. Run each batch before asking for the next one.
+        Processes that share statistics in training split these batches; others all use the same ones. So statistics
+        are equal. Run each batch before requesting the next one.
         """
         run = self.recipe.run
         shared = self.processes if run.sync_batch_norm else SINGLE_PROCESS
@@ -271,7 +271,7 @@ class TrainingRun:
         )
         if self.processes.is_first:
             write_result(self.folder, result)
-            shutil.rmtree(self.folder / LAST, ignore_errors=True)  # what a stop had left
+            shutil.rmtree(self.folder / LAST, ignore_errors=True)  # left by an earlier stop
         return result
 
     def _after_step(self) -> None:
@@ -298,5 +298,5 @@ class TrainingRun:
         return [self.data.store.key, *(extra.events.store.key for extra in self.data.extra)]
 
     def _elapsed(self) -> float:
-        """Seconds that the run took, without those it was stopped."""
+        """Seconds of training, excluding the time the run was stopped."""
         return self.seconds + time.monotonic() - self._start

@@ -1,6 +1,6 @@
 """The bridge over the fused operators: pooled rates of all scales, one convolution, tokens.
 
-Without a gradient, Triton kernels take a shorter way: pooled spikes, the convolution, and rates of what comes out.
+Without a gradient, Triton kernels use a shorter path: pool the spikes, convolve, then compute rates of the outputs.
 """
 
 from typing import Any, NamedTuple
@@ -26,18 +26,18 @@ from ripe_mambaspike.ops.winograd import winograd_weights
 
 
 class BridgePlan(NamedTuple):
-    kernel: Tensor | None  # of all scales [d, 2ΣC, 3, 3]; None where batch statistics decide
+    kernel: Tensor | None  # of all scales [d, 2ΣC, 3, 3]; None with batch statistics
     bias: Tensor | None
     mixture: Any  # the module, for batch statistics
     norm: Affine  # weight and bias [d], float32
     attention: Affine  # weight [d, C], bias [d]
-    paired: Affine | None  # the kernel over spikes [2d, ΣC, 3, 3], bias [d] float32; None where that way is not taken
+    paired: Affine | None  # the kernel over spikes [2d, ΣC, 3, 3], bias [d] float32; None if that path is not used
     keep: float | None  # of leaky rates; None for cumulative ones
-    winograd: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
+    winograd: Tensor | None = None  # the kernel transformed for Winograd's convolution, if used
 
 
 class UnnormedTokens(NamedTuple):
-    """Tokens of all positions but for the last step, which takes in the LayerNorm that follows them."""
+    """Tokens of all positions before the final summation, which is fused with the LayerNorm that follows."""
 
     convolved: Tensor  # [B, T, N, 2d]
     bias: Tensor  # [d]
@@ -45,7 +45,7 @@ class UnnormedTokens(NamedTuple):
     attended: Tensor  # [B, T, N, d]
 
     def normed(self, following: Affine) -> Tensor:
-        """The tokens behind the LayerNorm that follows [B, T, N, d], float32."""
+        """The tokens after the LayerNorm that follows [B, T, N, d], float32."""
         return joined_tokens(*self, following)
 
 
@@ -66,7 +66,7 @@ def plan_bridge(bridge: Bridge, dtype: torch.dtype) -> BridgePlan:
 
 
 def _over_spikes(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the convolution runs over spikes and its outputs are summed, rather than over summed spikes."""
+    """Whether the convolution runs over spikes and its outputs are summed, instead of over summed spikes."""
     return not torch.is_grad_enabled() and backend(x, dtype) == "triton"
 
 

@@ -1,4 +1,4 @@
-"""The state of a pass over the fused operators, which keep positions in rows: [B, P, C] instead of [B, C, H, W]."""
+"""The state of a pass over the fused operators, whose layout is [B, P, C] instead of [B, C, H, W]."""
 
 import torch
 from torch import Tensor
@@ -8,23 +8,23 @@ from ripe_mambaspike.ops.norm_fire import FireState
 
 
 class Carried:
-    """What a pass goes on from, and what it leaves for the next steps."""
+    """The initial state of a pass, and the final state that it collects."""
 
     def __init__(self, initial: State | None = None, first_step: Step = 0, *, wanted: bool = False) -> None:
         self.initial = initial or {}
         self.first_step = first_step  # index of the first step in the recording, an int or one per row [B]
-        self.wanted = wanted  # whether the final state is asked for
+        self.wanted = wanted  # whether the final state is requested
         self.final: State = {}
 
     def rows(self, name: str) -> Tensor:
-        """A map [B, C, H, W] as rows [B, P, C]; nothing is copied where its channels lie together."""
+        """A map [B, C, H, W] as rows [B, P, C]; a view if it is channels-last."""
         return self.initial[name].permute(0, 2, 3, 1).flatten(1, 2).contiguous()
 
     def spikes(self, name: str, relaxed: bool) -> Tensor:
         return self.rows(name).to(torch.float32 if relaxed else torch.uint8)
 
     def neuron(self, name: str, spikes_name: str | None, relaxed: bool) -> FireState | None:
-        """The state of a neuron and of the filter behind it, whose last input has a name of its own."""
+        """The state of a neuron and of the filter after it, whose last input is stored under its own name."""
         if not self.initial:
             return None
         membrane = self.rows(f"{name}.membrane")

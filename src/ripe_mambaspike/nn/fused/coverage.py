@@ -1,4 +1,4 @@
-"""The modules that the fused operators stand in for, and what they take for granted of each."""
+"""The modules that the fused operators replace, and what they require of each."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ MIXERS = (TransformerBlock, GRUBlock, ConvBlock)  # run by their own modules
 
 
 def _kinds(module: nn.Module, *names: str) -> list[type]:
-    """Of its children by name; straight from where PyTorch keeps them, which is quicker than by attribute."""
+    """The types of its children by name; read from `_modules`, which is faster than attribute access."""
     children: dict[str, Any] = module.__dict__["_modules"]
     return [type(children[name]) for name in names]
 
@@ -79,7 +79,7 @@ def _causal(block: Any) -> bool:
 
 
 def layer_norm(norm: Any) -> bool:
-    """Whether it is the LayerNorm that the operators know."""
+    """Whether it is a LayerNorm that the operators support."""
     held = norm.__dict__["_parameters"]
     whole = held["weight"] is not None and held["bias"] is not None
     return whole and norm.eps == EPSILON and len(norm.normalized_shape) == 1
@@ -109,7 +109,7 @@ TABLE = {
     ),
 }  # fmt: skip
 
-# Of the network itself; its head may be any of them.
+# Parts of the network itself; its head may be any of these.
 PARTS: dict[str, tuple[type, ...]] = {
     "entry": (*BATCH_NORMS, *AFFINES),
     "stages": (nn.ModuleList,),
@@ -118,7 +118,7 @@ PARTS: dict[str, tuple[type, ...]] = {
     "hierarchy": (Hierarchy,),
 }
 
-# With the form that no fused operator computes.
+# Also with the dual-kernel form, which no fused operator computes.
 WITH_DUAL_KERNELS = {
     **TABLE,
     **known((DualKernelConv, SpikingStage), {SpikingStage: lambda stage: _stage(stage, (FusedConv, DualKernelConv))}),

@@ -105,7 +105,7 @@ def _block(block: nn.Module, dtype: torch.dtype) -> Callable[[Tensor, Carried, s
 
 
 def _apply(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """A module as it is, its input in the precision of its weights, its products in `dtype` where it is a Linear."""
+    """Call a module with its input in the dtype of its weights; a Linear computes in `dtype`."""
     if isinstance(module, nn.Linear):
         weight, bias = _linear(module, dtype)
         return lambda x: at_least_float32(F.linear(x.to(dtype), weight, bias))

@@ -1,7 +1,7 @@
-"""A convolution and the norm over time behind it, as a kernel without bias and an affine per step.
+"""A convolution and the norm over time after it, as a kernel without bias and an affine per step.
 
-The norm takes away whatever constant a bias adds, so the bias never enters the convolution: it goes into the affine,
-or, with batch statistics, into the running mean alone.
+The norm cancels a constant bias, so the bias never enters the convolution: it is part of the affine, or, with batch
+statistics, only of the running mean.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from ripe_mambaspike.ops.shapes import at_least_float32
 from ripe_mambaspike.ops.step_moments import step_moments
 from ripe_mambaspike.ops.winograd import winograd_weights
 
-MIN_PATCHES = 2  # patches for each number in a patch: as many take about as long either way, by measurement
+MIN_PATCHES = 2  # patches per element of a patch; the measured break-even
 
 
 class Currents(NamedTuple):
-    """What drives a neuron: `scale_t · values_t + shift_t`, with the rows of two tables that the steps have."""
+    """The input of a neuron: `scale_t · values_t + shift_t`, with one row per step of two tables."""
 
     values: Tensor  # [B, T, H, W, C]
     scale: Tensor  # [S, C], float32; [1, C] where all steps share it
@@ -36,11 +36,11 @@ class Currents(NamedTuple):
 class Layer:
     """A convolution and its norm with everything fixed."""
 
-    kernel: Tensor  # [C, C_in, 3, 3], channels together
+    kernel: Tensor  # [C, C_in, 3, 3], channels-last
     scale: Tensor  # [T, C], float32
     shift: Tensor  # [T, C], float32
     stride: int
-    winograd: Tensor | None = None  # the kernel once more, for the convolution of few products where that is taken
+    winograd: Tensor | None = None  # the kernel transformed for Winograd's convolution, if used
 
     def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
         return Currents(convolve(operand, self.kernel, self.stride, winograd=self.winograd), self.scale, self.shift)
@@ -51,7 +51,7 @@ def channels_together(kernel: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def affine_of(norm: Any) -> tuple[Tensor, Tensor]:
-    """Scale and shift [T, C] of a norm whose statistics are fixed, float32."""
+    """Scale and shift [T, C] of a norm with fixed statistics, float32."""
     if isinstance(norm, TimeAffine):
         return at_least_float32(norm.scale), at_least_float32(norm.shift)
     scale, shift = (value.to(norm.weight.dtype) for value in norm.scale_and_shift())
@@ -64,7 +64,7 @@ def coefficient_of(conv: Any) -> Tensor | None:
 
 
 def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
-    """Of a deployed convolution, or of a training one as it would be deployed."""
+    """The layer of a deployed convolution, or of a training one as it would be deployed."""
     if isinstance(conv, FusedConv):
         kernel, bias = conv.weight, conv.bias
     else:
@@ -78,8 +78,8 @@ def fixed_layer(conv: Any, norm: Any, dtype: torch.dtype) -> Layer:
 class BatchLayer:
     """With batch statistics: the branches' from the moments of the operand's patches, the norm's from the output.
 
-    One convolution runs instead of seven. The branches' weights are read once, however many passes follow. On a CPU a
-    handful of patches is cheaper to run through every branch than to take moments of.
+    One convolution runs instead of seven. The branches' weights are read once, however many passes follow. With few
+    patches on a CPU, running every branch is cheaper than computing moments.
     """
 
     def __init__(self, conv: RepConv, norm: TimeBatchNorm) -> None:
@@ -88,7 +88,7 @@ class BatchLayer:
         self._branches: Branches | None = None
 
     def branches(self) -> Branches:
-        if self._branches is None:  # a GPU has float64 to spare for these small products; a CPU has not
+        if self._branches is None:  # small products: float64 is cheap on a GPU, not on a CPU
             self._branches = self.conv.stacked(torch.float32 if self.native else torch.float64)
         return self._branches
 
@@ -108,7 +108,7 @@ class BatchLayer:
 
 
 class SharedBatchLayer(BatchLayer):
-    """With batch statistics over all steps together: every step is a sample of the one that the norm has."""
+    """With batch statistics shared by all steps, which are treated as samples of one step."""
 
     def __call__(self, operand: Tensor, mode: ForwardMode) -> Currents:
         values, scale, shift = super().__call__(operand.flatten(0, 1).unsqueeze(1), mode)
@@ -116,7 +116,7 @@ class SharedBatchLayer(BatchLayer):
 
 
 def batch_affine(norm: TimeBatchNorm, values: Tensor, bias: Tensor, mode: ForwardMode) -> Currents:
-    """The affine that normalizes these values by their own statistics; running statistics follow when tracked."""
+    """The affine that normalizes these values by batch statistics; updates the running ones if tracked."""
     steps = values.shape[1]
     count = joint_count(values.shape[0] * values.shape[2] * values.shape[3])
     check_statistics(count)

@@ -24,20 +24,20 @@ from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.enter_fire import EnterFireState, enter_fire
 from ripe_mambaspike.ops.membrane_attention import AttendFireState, AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
-from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, spikes_as
+from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire, spikes_as
 from ripe_mambaspike.ops.operator import grad_proxy_of, select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
 
 class Spikes(NamedTuple):
-    """Spikes [B, T, H, W, C], the way back of their gradient, and the operand of the convolution that reads them."""
+    """Spikes [B, T, H, W, C], the proxy that receives their gradient, and the operand of the next convolution."""
 
     data: Tensor
     grad_proxy: Tensor
     operand: Tensor
 
     def without_operand(self) -> "Spikes":
-        """For whoever reads the spikes alone; the grad_proxy is kept for its precision."""
+        """For readers of the spikes only; the grad_proxy is kept for its dtype."""
         return Spikes(self.data, grad_proxy_of(self.grad_proxy), self.data)
 
     def mean(self) -> Tensor:
@@ -47,20 +47,20 @@ class Spikes(NamedTuple):
 
 
 class StagePlan(NamedTuple):
-    """A stage's weights in the form the operators take."""
+    """A stage's weights as the operators read them."""
 
     first: Callable[[Tensor, ForwardMode], Currents]
-    first_neuron: Neuron
+    first_neuron: NeuronConstants
     inner_coefficient: Tensor | None  # of the filter before the second convolution
     second: Callable[[Tensor, ForwardMode], Currents]
-    second_neuron: Neuron
-    attention: Any  # AttentionWeights, or the module where no operator covers it
+    second_neuron: NeuronConstants
+    attention: Any  # AttentionWeights, or the module if no operator covers it
 
 
 class StageResult(NamedTuple):
     spikes: Spikes
-    rates: list[Tensor]  # of both neurons, where wanted
-    attention: Tensor  # A [B, T, H, W, C], empty unless wanted
+    rates: list[Tensor]  # of both neurons, if requested
+    attention: Tensor  # A [B, T, H, W, C], empty unless requested
     inner: Tensor  # spikes of the first neuron [B, T, H, W, C]
 
 
@@ -94,7 +94,7 @@ def plan_attention(module: Any, dtype: torch.dtype) -> Any:
 
 
 class FirstNeuronOutput(NamedTuple):
-    """What the first neuron gives."""
+    """The outputs of the first neuron."""
 
     spikes: Spikes
     potential: Tensor  # [B, T, H, W, C]
@@ -130,7 +130,7 @@ def run_first_neuron_from_events(
     mode: ForwardMode,
     carried: Carried,
 ) -> FirstNeuronOutput:
-    """The same of the first stage, from events [B, T, 2, H, W] through the entry norm and the filter; no gradient."""
+    """The same for the first stage, from events [B, T, 2, H, W] with entry norm and filter; no gradient."""
     assert isinstance(plan.first, Layer)
     neuron, last_input = "stages.0.first_neuron", "stages.0.first_conv.input"
     last_spikes = _last_spikes(plan, "stages.0")
@@ -160,7 +160,7 @@ def run_first_neuron_from_events(
 
 
 def _last_spikes(plan: StagePlan, name: str) -> str | None:
-    """The name of what the second convolution's filter remembers; None without a filter."""
+    """The state name of the second convolution's filter; None without a filter."""
     return None if plan.inner_coefficient is None else f"{name}.second_conv.input"
 
 
@@ -175,7 +175,7 @@ def run_stage(
     keep_attention: bool,
     keep_rates: bool,
 ) -> StageResult:
-    """The rest of the stage → spikes filtered for the convolution that comes next.
+    """The rest of the stage → spikes filtered for the next convolution.
 
     Pass `first` without keeping a reference to it: each tensor is freed once it has been read.
     """
@@ -245,7 +245,7 @@ def _flat(current: Currents) -> Currents:
 def _variant(
     module: Any, potential: Tensor, spikes: Tensor, current: Currents, grid: torch.Size, carried: Carried, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Another attention by its own module, which reads [B, T, C, H, W]."""
+    """Run an attention without an operator by its module, which reads [B, T, C, H, W]."""
     values = current.values
     scale, shift = (select_steps(table, carried.first_step, grid[1]) for table in current[1:])
     assert scale is not None
