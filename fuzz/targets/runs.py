@@ -1,4 +1,4 @@
-"""Checkpoints, going on from them, and recipes."""
+"""Checkpoints, resuming from them, and recipes."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def _change(case: bytes, random: Random) -> bytes:
 
 @lru_cache
 def _make_run() -> tuple[Any, Path]:
-    """A run of a very small network after its first epoch; goes with the process."""
+    """A run of a very small network after its first epoch, in a temporary folder."""
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
     simulate_dataset("synthgesture", place / "set", train=11, val=11, test=11, size=16)
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
@@ -71,18 +71,18 @@ def _checkpoint(file_name: str, tensors: dict[str, torch.Tensor]):  # type: igno
         (folder / file_name).write_bytes(case)
         found = last_checkpoint(folder)
         if found is None:
-            raise WrongAnswer("a folder with a checkpoint is said to have none")
+            raise WrongAnswer("the checkpoint of the folder was not found")
         same = found.tensors.keys() == tensors.keys() and all(
             torch.equal(found.tensors[name], tensors[name]) for name in tensors
         )
         if not same:
-            raise WrongAnswer("a changed checkpoint was taken for whole")
+            raise WrongAnswer("a damaged checkpoint was accepted")
 
     return run
 
 
 def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
-    """Go on from a document that was changed and signed again: refused, or a state that training can go on from."""
+    """Resume from a changed document with a valid checksum: it is refused, or training can continue from it."""
 
     def resume_from(case: bytes, folder: Path) -> None:
         document = json.loads(case) if case[:1] == b"{" else {}

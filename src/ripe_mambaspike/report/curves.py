@@ -72,7 +72,7 @@ CURVES = (  # in the order of the page
 
 
 def log_charts(run: RunData) -> dict[str, Any]:
-    """What the log says about the loss and what drives it: charts, absent columns, values that are not finite."""
+    """Charts of the loss and its schedule from the log, the missing columns, and values that are not finite."""
     charts: list[Markup] = []
     absent: list[str] = []
     for chart in CURVES if run.log else ():
