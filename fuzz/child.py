@@ -40,7 +40,7 @@ class Session:
         self.base = 0
 
     def limit_memory(self) -> None:
-        """From here on the process may grow by MAX_GROWTH and no more."""
+        """From here on the process may grow by at most MAX_GROWTH_BYTES."""
         for seed in self.target.seeds:
             for _ in range(NUM_WARM_UP_RUNS):
                 self.run(seed, count=False)

@@ -19,6 +19,7 @@ from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.train import training_run as runs
 from ripe_mambaspike.train.checkpoint import checkpoint_digest, last_checkpoint
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
+from ripe_mambaspike.train.run_folder import CHECKPOINTS
 
 SETTINGS = (
     "data.time_steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], embed_dims: [4, 4, 4]}",
@@ -32,11 +33,11 @@ def make(name: str) -> Target:
         words = (b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"{", b"[", b"\t", b": ", b"- ", b".nan")
         return Target(name, "others", seeds, _load_recipe, words, (RipeError,))
     run, folder = _make_run()
-    file = sorted((folder / runs.CHECKPOINTS).iterdir())[-1]
+    file = sorted((folder / CHECKPOINTS).iterdir())[-1]
     seed = file.read_bytes()
     if name == "checkpoint":
         return Target(name, "others", [seed], _checkpoint(file.name, load(seed)), allowed=(RipeError,))
-    document = last_checkpoint(folder / runs.CHECKPOINTS).document  # type: ignore[union-attr]
+    document = last_checkpoint(folder / CHECKPOINTS).document  # type: ignore[union-attr]
     case = json.dumps(msgspec.to_builtins(document)).encode()
     return Target(name, "others", [case], _resume(run, load(seed)), allowed=(RipeError,), change=_change)
 
@@ -85,7 +86,7 @@ def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-d
 
     def resume_from(case: bytes, folder: Path) -> None:
         document = json.loads(case) if case[:1] == b"{" else {}
-        place = folder / runs.CHECKPOINTS
+        place = folder / CHECKPOINTS
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         text = json.dumps(document)
