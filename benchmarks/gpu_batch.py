@@ -31,7 +31,7 @@ def make_recordings(count: int, events: int, side: int) -> list[Recording]:
 
 
 def milliseconds(job: Callable[[], object], device: str = "cuda", repeats: int = 20) -> float:
-    """The median of so many calls."""
+    """The median time of `repeats` calls."""
     return round(time_jobs({"job": job}, torch.device(device), repeats)["job"].median, 3)
 
 
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=300_000)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("there is no CUDA device")
+        raise SystemExit("device: expected CUDA, got none")
     measured = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,

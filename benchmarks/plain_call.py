@@ -45,13 +45,13 @@ def main(given: Arguments) -> None:
     calls = (lambda: model(x), lambda: captured(x))
     times: tuple[list[float], list[float]] = ([], [])
     for repeat in range(given.repeats + 4):
-        for which in (0, 1) if repeat % 2 else (1, 0):  # neither is always the one that finds the caches cold
+        for which in (0, 1) if repeat % 2 else (1, 0):  # neither always starts with cold caches
             taken = seconds(calls[which], device)
-            if repeat >= 4:  # the first ones compile, prepare and record
+            if repeat >= 4:  # warm-up: compilation, weight preparation and graph capture
                 times[which].append(taken)
     first, second = (
         1e3 * statistics.quantiles(one, n=4)[0] for one in times
-    )  # others' work on the machine adds to the rest
+    )  # the minimum is least affected by other load
     print(f"{given.model}, {given.form}, batch {given.batch}, {device.type}: model(x) {first:.2f} ms, ", end="")
     print(f"captured {second:.2f} ms, ratio {first / second:.3f}")
 

@@ -82,7 +82,7 @@ def write_vectors(folder: Path, count: int) -> Path:
 
 
 def best(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Best seconds of each job, in turns, after a warm-up round."""
+    """The shortest time of each job in seconds, run in turns after a warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(repeats + 1):
         for name, job in jobs.items():
@@ -103,7 +103,7 @@ def measure(count: int, repeats: int, folder: Path) -> dict[str, Any]:
     files = write_files(recording, folder)
     for name, path in files.items():
         if not np.array_equal(read(path).events, recording.events):
-            raise SystemExit(f"{name} does not decode to what was written: no time is given")
+            raise SystemExit(f"{name} does not decode to the events written; not timed")
     files["evt3 vectors"] = write_vectors(folder, count)
     sizes = {name: len(read(path)) for name, path in files.items()}
     binnings: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ def measure(count: int, repeats: int, folder: Path) -> dict[str, Any]:
     }
     for name, options in binnings.items():
         if bin_events(recording, **options).sum() != count:
-            raise SystemExit(f"binning by {name} loses events: no time is given")
+            raise SystemExit(f"binning by {name} loses events; not timed")
 
     def copy(events: NDArray[np.void] = recording.events) -> NDArray[np.void]:
         return events.copy()

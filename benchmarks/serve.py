@@ -1,8 +1,8 @@
 """`ripe serve` with many viewers on two cores: frames a second that each of them gets, and the latency of predictions.
 
-The service runs in a process of its own on two cores, which the viewers of this process share with it: each is a
-websocket that takes all that comes. Once all watch one recording, once each its own; then the network has as many
-recordings to answer for, and what it is behind by is in the table. Recordings are simulated gestures at 128×128.
+The server runs in a separate process on two cores, shared with the viewers of this process, which are websockets that
+read everything they get. First all viewers watch one recording, then each its own, so that the network has as many
+recordings to classify; the table shows its lag. Recordings are simulated gestures at 128×128.
 Usage: python benchmarks/serve.py [CHECKPOINT] [--viewers 8] [--seconds 10] [--cores 2]
 """
 
@@ -27,7 +27,7 @@ HEADER = struct.Struct("<HHIddII")
 
 @dataclass
 class ViewerStats:
-    """What one viewer got."""
+    """Statistics of one viewer."""
 
     began: float = 0.0
     ended: float = 0.0
@@ -45,7 +45,7 @@ class ViewerStats:
 
 
 async def watch(address: str, recording: int, seconds: float) -> ViewerStats:
-    """One viewer that plays a recording for so long."""
+    """One viewer that plays a recording for `seconds`."""
     from websockets.asyncio.client import connect
 
     seen = ViewerStats()
@@ -111,7 +111,7 @@ def make_checkpoint(folder: Path) -> Path:
 
 
 def start(checkpoint: Path, recordings: Path, cores: set[int]) -> tuple["subprocess.Popen[str]", str]:
-    """The service on so many cores, and where it listens."""
+    """Start the server on these cores; returns the process and its address."""
     words = [sys.executable, "-m", "ripe_mambaspike", "serve", str(checkpoint), "--port", "0"]
     process = subprocess.Popen(
         [*words, "--recordings", str(recordings)],
@@ -123,7 +123,7 @@ def start(checkpoint: Path, recordings: Path, cores: set[int]) -> tuple["subproc
     assert process.stdout is not None
     reply = process.stdout.readline()
     if "http://" not in reply:
-        raise SystemExit(f"the service did not start: {reply!r}")
+        raise SystemExit(f"the server did not start: {reply!r}")
     return process, reply.split("http://")[1].split("/")[0]
 
 

@@ -17,7 +17,7 @@ SET_RECORDINGS = 60_000
 
 
 def pictures(count: int) -> torch.Tensor:
-    """Strokes, about as much of them as a digit has."""
+    """Random strokes, about as many as a digit has."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(count, 1, 5, 5, generator=generator).sub(0.62).clamp(min=0)
     fine = torch.nn.functional.interpolate(coarse, size=20, mode="bilinear")[:, 0]
@@ -54,7 +54,7 @@ def gestures(count: int) -> int:
 
 
 def on_cpu(repeats: int) -> dict[str, Any]:
-    """Recordings a second of two processes, after one round that is not counted."""
+    """Recordings per second of two processes, after a warm-up round."""
     jobs = {"saccades": (saccades, 256), "gestures": (gestures, 32)}
     measured: dict[str, Any] = {}
     with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 from benchmarks.serve import make_checkpoint, make_recordings, start
 
 MIN_FRAME_RATE = 15.0  # frames a second for each viewer
-MAX_MEMORY_GROWTH = 1.10  # of the memory from the second third to the last that still counts as flat
+MAX_MEMORY_GROWTH = 1.10  # ratio of the last third's memory to the second third's that still counts as flat
 WINDOW_SECONDS = 10.0  # s in which frames are counted
 SAMPLE_SECONDS = 2.0  # s between two looks at the memory
 UPLOAD_SECONDS = 6.0  # s between two uploads: the service takes 12 a minute
@@ -36,7 +36,7 @@ MAX_UPLOADS = 4  # keys kept to be played
 
 @dataclass
 class Soak:
-    """What was seen."""
+    """Measurements of the soak test."""
 
     place: str
     ends: float
@@ -52,7 +52,7 @@ class Soak:
 
 
 async def view(soak: Soak, number: int, recordings: int) -> None:
-    """One viewer that takes all that comes, and plays something else every now and then."""
+    """One viewer that reads everything and switches to another recording from time to time."""
     from websockets.asyncio.client import connect
 
     draw = random.Random(number)
@@ -71,7 +71,7 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
                 soak.frames[number][int((now - soak.began) // WINDOW_SECONDS)] += 1
             elif (reply := json.loads(message))["kind"] == "error":
                 soak.errors[reply["message"][:60]] += 1
-                changed = -CHANGE_SECONDS  # an upload that is not held any more
+                changed = -CHANGE_SECONDS  # the upload has been evicted
 
 
 def damaged(data: bytes, draw: random.Random) -> tuple[str, bytes]:
@@ -120,7 +120,7 @@ def resident(pid: int) -> int:
         total = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         for task in Path(f"/proc/{pid}/task").iterdir():
             total += sum(resident(int(child)) for child in (task / "children").read_text().split())
-    except (OSError, IndexError):  # it ended meanwhile
+    except (OSError, IndexError):  # the process has ended
         pass
     return total
 
@@ -137,7 +137,7 @@ async def run(soak: Soak, pid: int, recordings: list[Path]) -> None:
 
 
 def thirds(soak: Soak) -> list[float]:
-    """Median memory of the beginning, the middle and the end, MiB: a reader comes and goes, what stays does not."""
+    """Median memory in MiB of each third; the median ignores short-lived reader processes."""
     each = max(1, len(soak.memory) // 3)
     parts = (soak.memory[:each], soak.memory[each : 2 * each], soak.memory[2 * each :])
     return [statistics.median(size for _, size in part or soak.memory) / 2**20 for part in parts]

@@ -19,7 +19,7 @@ STEPS = ("branches against one kernel", "one kernel against two")
 
 
 def summary(found: list[FormAgreement]) -> dict[str, Any]:
-    """Of all clips and networks together."""
+    """Summary over all clips and networks."""
     unflipped = [agreement for agreement in found if not agreement.flips]
     worst = max(unflipped, key=lambda agreement: agreement.error, default=None)
     return {

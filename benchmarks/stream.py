@@ -76,7 +76,7 @@ def scene(rate: float, side: int) -> list[Events]:
 
 
 class SteadySource:
-    """The scene again and again: by the wall clock, or all at once."""
+    """The scene in a loop: by the wall clock, or as fast as possible."""
 
     def __init__(self, packets: list[Events], side: int, seconds: float, live: bool) -> None:
         self.live = live
@@ -133,7 +133,7 @@ def _streamer(given: Arguments, classifier: Classifier, size: tuple[int, int]) -
 
 
 def resident_mib() -> float:
-    """Memory of this process, where the system tells."""
+    """Resident memory of this process, where available."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 

@@ -20,7 +20,7 @@ SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def environment(wait: str) -> dict[str, str]:
-    """`spin` is the library's default, a number its turns before it sleeps, `passive` to sleep at once."""
+    """`spin` is the library's default, a number the iterations before a thread sleeps, `passive` sleeps at once."""
     base = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     if wait == "passive":
         return {**base, "OMP_WAIT_POLICY": "passive"}
@@ -56,7 +56,7 @@ def measure(threads: int, seconds: float, pinned: bool) -> float:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that compute without end."""
+    """Start `count` processes that compute forever."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
