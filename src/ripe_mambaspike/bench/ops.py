@@ -72,7 +72,7 @@ def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, r
         if part == "backward" and not hard.learned:
             continue
         ours, reference = make(hard, hard.ours, "auto"), make(hard, hard.reference, "off")
-        reference = partial(_under, autocast(device, precision), reference)
+        reference = partial(_run_in_context, autocast(device, precision), reference)
         found, _ = measure({"ours": Subject(ours, held), "reference": Subject(reference, held)}, device, repeats)
         row[part] = {name: measured.to_dict() for name, measured in found.items()}
         row[part]["speedup"] = ratio(found["reference"], found["ours"]) if agreement.agrees else None
@@ -101,9 +101,9 @@ def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
         given, given_grads = _run(smooth, smooth.ours, smooth.tensors)
     with kernels("off"):
         expected, expected_grads = _run(smooth, smooth.reference, in_float32)
-    checks = [Check("output differs by", _worst(given, expected), allowed)]
+    checks = [Check("output differs by", _max_relative_error(given, expected), allowed)]
     if smooth.learned:
-        checks.append(Check("gradients differ by", _worst(given_grads, expected_grads), allowed))
+        checks.append(Check("gradients differ by", _max_relative_error(given_grads, expected_grads), allowed))
     if hard.spikes and precision == "float32":
         with torch.no_grad(), kernels("auto"):
             ours = hard.ours(**hard.tensors)
@@ -114,7 +114,7 @@ def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
     return Agreement(tuple(checks), next(iter(hard.tensors.values())).shape[0])
 
 
-def _worst(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def _max_relative_error(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest relative difference; what is not a number stays."""
     found = [relative(ours, theirs) for ours, theirs in zip(given, expected, strict=True)]
     return float(torch.tensor(found).max())
@@ -167,6 +167,6 @@ def _backward(case: Case, call: Call, choice: str) -> Callable[[], object]:
     return job
 
 
-def _under(context: Any, job: Callable[[], object]) -> object:
+def _run_in_context(context: Any, job: Callable[[], object]) -> object:
     with context:
         return job()
