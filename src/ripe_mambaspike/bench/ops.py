@@ -20,7 +20,7 @@ from ripe_mambaspike.ops.backend import backend, implementation, kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
-# Its product is rounded to bfloat16 before a neuron with decays up to 0.95 sums it over the steps.
+# Larger: its product is rounded to bfloat16 before a neuron with decays up to 0.95 sums it over the steps.
 ENTER_FIRE_TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2}
 FLIPS = 1e-3  # of the spikes of one operator
 OPERATOR_NAMES = (
@@ -37,7 +37,7 @@ OPERATOR_NAMES = (
 
 
 def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str, Any]:
-    """One row per operator, size and precision; a row without a kernel on this machine says why."""
+    """One row per operator, size and precision; a row without a kernel on this machine has the reason."""
     device = choose_device(options.device)
     on_cpu = device.type == "cpu"
     batch = options.batch if options.batch is not None else 1 if on_cpu else 32
@@ -61,7 +61,7 @@ def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str,
 
 
 def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, repeats: int) -> dict[str, Any]:
-    """Compare, then time. The smooth case is the same operator with its spikes relaxed, so that none can flip."""
+    """Compare, then time. The smooth case is the same operator with relaxed spikes, so that none can flip."""
     row: dict[str, Any] = {"operator": hard.operator, "setting": hard.setting}
     if reason := missing(hard, device, precision):
         return {**row, "unavailable": reason}
@@ -80,7 +80,7 @@ def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, r
 
 
 def missing(case: Case, device: torch.device, precision: str) -> str | None:
-    """Why there is no kernel to measure here, None where there is one."""
+    """Why there is no kernel to measure here; None if there is one."""
     x = torch.empty(0, device=device, dtype=getattr(torch, precision))
     try:
         with kernels("auto"):
@@ -115,7 +115,7 @@ def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
 
 
 def _max_relative_error(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest relative difference; what is not a number stays."""
+    """The largest relative difference; NaN is propagated."""
     found = [relative(ours, theirs) for ours, theirs in zip(given, expected, strict=True)]
     return float(torch.tensor(found).max())
 
@@ -153,7 +153,7 @@ def _forward(case: Case, call: Call, choice: str) -> Callable[[], object]:
 
 
 def _backward(case: Case, call: Call, choice: str) -> Callable[[], object]:
-    """Forward and backward; the gradients of the outputs are made once, by the first call."""
+    """Forward and backward; the output gradients are created once, by the first call."""
     directions: list[Tensor] = []
 
     def job() -> object:

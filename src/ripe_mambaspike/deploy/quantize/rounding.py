@@ -23,7 +23,7 @@ MIN_WEIGHT = 1e-30  # rows below are zero: their scales would be subnormal in fl
 
 
 class Rounded(NamedTuple):
-    values: Tensor  # whole numbers from −127 to 127 [G, R, K]
+    values: Tensor  # integers from −127 to 127 [G, R, K]
     scale: Tensor  # [G, R, 1], shared [G, 1, 1]; a float32 number each
 
     def restored(self) -> Tensor:
