@@ -7,7 +7,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 
 .PHONY: help quickstart test test-slow check format bench fuzz torture test-gpu clean
 
-help:  ## what can be made
+help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/  make \1 \t\2/p' Makefile
 
 # Torch goes first: with it in place nothing else pulls another build.
@@ -22,7 +22,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(INSTALL) -e ".[dev,data,export,edge,nir,serve]"
 	@touch $@
 
-quickstart: $(VENV)/.installed  ## simulate gestures, train, evaluate, fuse, verify, predict; the report at the end
+quickstart: $(VENV)/.installed  ## simulate gestures, train, evaluate, fuse, verify and predict, with a report at the end
 	@BIN=$(BIN) sh examples/quickstart.sh
 
 test: $(VENV)/.installed-dev  ## the test suite, on the CPU
@@ -36,7 +36,7 @@ check: $(VENV)/.installed-dev  ## style and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-format: $(VENV)/.installed-dev  ## put the code into the house's style
+format: $(VENV)/.installed-dev  ## format the code and fix lint errors
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -47,11 +47,11 @@ bench: $(VENV)/.installed  ## time inference and a training step, and reading an
 
 SECONDS ?= 600
 JOBS ?= 2
-fuzz: $(VENV)/.installed-dev  ## damaged and hostile inputs for SECONDS=600; GUIDED=--guided follows coverage
+fuzz: $(VENV)/.installed-dev  ## fuzz all readers and parsers for SECONDS=600; GUIDED=--guided uses coverage
 	@$(BIN)/python -m fuzz --seconds $(SECONDS) --jobs $(JOBS) $(GUIDED)
 
 SHARE ?= 1
-torture: $(VENV)/.installed-dev  ## kills, full disks, power losses and company for everything that writes; SHARE=0.02 for a minute
+torture: $(VENV)/.installed-dev  ## fault injection for all commands that write files; SHARE=0.02 takes about a minute
 	@$(BIN)/python -m torture --share $(SHARE)
 
 test-gpu: $(VENV)/.installed-dev  ## the tests that need a CUDA device

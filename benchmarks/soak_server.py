@@ -63,8 +63,8 @@ async def view(soak: Soak, number: int, recordings: int) -> None:
             if now - changed >= CHANGE_SECONDS:
                 changed = now
                 key = draw.choice(soak.keys) if soak.keys and draw.random() < 0.5 else None
-                message = {"do": "upload", "value": key} if key else {"do": "play", "value": draw.randrange(recordings)}
-                await socket.send(json.dumps(message))
+                command = {"do": "upload", "value": key} if key else {"do": "play", "value": draw.randrange(recordings)}
+                await socket.send(json.dumps(command))
                 await socket.send(json.dumps({"do": "attention", "value": draw.random() < 0.5}))
             message = await socket.recv()
             if isinstance(message, bytes):

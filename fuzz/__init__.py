@@ -1,7 +1,7 @@
 """The project's fuzzer: damaged and hostile inputs for everything that reads a file, a stream or a request.
 
-`make fuzz SECONDS=60` mutates small valid inputs and hands them to the package. Every target runs in a child process
+`make fuzz SECONDS=60` mutates small valid inputs and passes them to the package. Every target runs in a child process
 with limits on time and memory. A finding is an abort, a hang, too much memory, an exception that is not the package's
-own, or an answer that is wrong; its input is kept under `.fuzz/findings`. Once mended it moves to `fuzz/cases/TARGET`,
-where `make test` tries it again.
+own, or a wrong result; its input is saved under `.fuzz/findings`. Once fixed it moves to `fuzz/cases/TARGET`, where
+`make test` runs it as a regression test.
 """

@@ -15,19 +15,19 @@ KINDS = ("abort", "hang", "memory", "exception", "wrong")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all when none is given")
-    parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared by the targets")
-    parser.add_argument("--cases", type=int, default=0, help="of every target, however long that takes")
-    parser.add_argument("--seed", type=int, default=0, help="another one gives other cases")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="targets to fuzz; default: all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="total time, shared by the targets")
+    parser.add_argument("--cases", type=int, default=0, help="number of cases for each target, instead of a time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutations")
     parser.add_argument("--jobs", type=int, default=1, help="targets at once")
-    parser.add_argument("--group", choices=GROUPS, help="the targets of one group")
+    parser.add_argument("--group", choices=GROUPS, help="fuzz only the targets of one group")
     parser.add_argument("--guided", action="store_true", help="guided by coverage (needs atheris); SECONDS as above")
-    parser.add_argument("--json", type=Path, help="write the outcome to this file")
-    parser.add_argument("--list", action="store_true", help="the targets there are")
+    parser.add_argument("--json", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--list", action="store_true", help="list the targets")
     options = parser.parse_args()
     names = target_names(options.group)
     if unknown := [name for name in options.targets if name not in names]:
-        parser.error(f"there is no target {unknown[0]}; {', '.join(names)} are there")
+        parser.error(f"target: expected one of {', '.join(names)}, got {unknown[0]}")
     chosen = {name: group for name, group in names.items() if not options.targets or name in options.targets}
     if options.list:
         print("\n".join(f"{name}  ({group})" for name, group in chosen.items()))

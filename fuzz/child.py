@@ -1,7 +1,7 @@
 """The process that runs the cases of one target: `python -m fuzz.child TARGET SEED CASES SECONDS FOLDER`.
 
-It says in a shared file how many cases it has run and when the last one began, so that its parent can tell a hang;
-the case that is being run lies in FOLDER. Findings that leave the process alive are written down and it goes on.
+It stores in a shared file how many cases it has run and when the last one began, so that its parent can detect a hang;
+the current case is in FOLDER. Findings that do not kill the process are saved, and it continues.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from random import Random
 
 from fuzz.target import Target, WrongAnswer
 
-MAX_GROWTH_BYTES = 1 << 30  # bytes beyond what the process has when its first case begins
+MAX_GROWTH_BYTES = 1 << 30  # beyond the memory in use when the first case begins
 STATUS = struct.Struct("<QdQ")  # cases, when the last one began (monotonic; 0 before the first), peak growth in KiB
 CASE, STATUS_FILE, FINDINGS = "case.bin", "status", "findings"
-NUM_WARM_UP_RUNS = 3  # runs of every seed before memory is bounded: modules are imported, operators built
+NUM_WARM_UP_RUNS = 3  # of every seed before memory is limited, to import modules and build operators
 
 
 class Session:
-    """One child's state."""
+    """The state of a child process."""
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target, self.folder = target, folder
@@ -40,7 +40,7 @@ class Session:
         self.base = 0
 
     def limit_memory(self) -> None:
-        """From here on the process may grow by MAX_GROWTH and no more."""
+        """Warm up, then limit the process's growth to MAX_GROWTH_BYTES."""
         for seed in self.target.seeds:
             for _ in range(NUM_WARM_UP_RUNS):
                 self.run(seed, count=False)
@@ -65,7 +65,7 @@ class Session:
         self.cases += count
 
     def record_finding(self, kind: str, error: BaseException, case: bytes) -> None:
-        """Write a finding down once for each place in the code."""
+        """Save a finding once per location in the code."""
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "ripe_mambaspike" in frame.filename] or frames
         place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"

@@ -1,4 +1,4 @@
-"""The parent: starts a child for a target, watches it, and writes down what kills or stops it."""
+"""The parent process: starts a child for a target, watches it, and records aborts and hangs."""
 
 import hashlib
 import json
@@ -16,20 +16,20 @@ from typing import Any
 from fuzz.child import CASE, FINDINGS, STATUS, STATUS_FILE
 
 MAX_SECONDS = 10.0  # of one case
-MAX_START_SECONDS = 120.0  # of a child: imports, and the operators' build on a fresh machine
+MAX_START_SECONDS = 120.0  # of a child: imports, and building the operators on a new machine
 FINDINGS_FOLDER = Path(".fuzz") / FINDINGS
 SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass
 class Outcome:
-    """What fuzzing one target came to."""
+    """The result of fuzzing one target."""
 
     target: str
     group: str
     cases: int = 0
     seconds: float = 0.0
-    grown_mib: float = 0.0  # the most that a child grew by
+    grown_mib: float = 0.0  # largest growth of a child
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def fuzz(name: str, group: str, *, cases: int, seconds: float, seed: int, most_findings: int = 20) -> Outcome:
-    """Run cases of a target until there are enough or the time is over; a child that died is followed by another."""
+    """Run `cases` cases of a target, or until the time is over; a child that died is replaced by another."""
     outcome = Outcome(name, group)
     began = time.monotonic()
     places: set[str] = set()
@@ -71,7 +71,7 @@ def fuzz(name: str, group: str, *, cases: int, seconds: float, seed: int, most_f
 def _run_child(
     name: str, seed: int, cases: int, seconds: float, folder: Path
 ) -> tuple[int, int, dict[str, Any] | None]:
-    """(cases run, growth in KiB, how it died if it did)."""
+    """(cases run, growth in KiB, how the child died or None)."""
     status = folder / STATUS_FILE
     status.write_bytes(bytes(STATUS.size))
     (folder / FINDINGS).mkdir()

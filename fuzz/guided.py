@@ -18,7 +18,7 @@ MAX_RSS_MIB = 3000  # of the whole process, its libraries and the instrumentatio
 
 
 def guide(name: str, group: str, *, cases: int, seconds: float, seed: int) -> Outcome:
-    """Fuzz one target for a time; libFuzzer ends at its first finding."""
+    """Fuzz one target for a time; libFuzzer stops at its first finding."""
     from fuzz.targets import find_target
 
     folder = CORPUS / name

@@ -1,4 +1,4 @@
-"""Mutations: bytes in, damaged bytes out. A function of the random generator alone, so every case can be made again."""
+"""Mutations: bytes in, damaged bytes out. They depend only on the random generator, so every case is reproducible."""
 
 import copy
 import json
@@ -61,7 +61,7 @@ def mutate_document(document: Any, random: Random) -> Any:
         elif what == 1 and isinstance(holder, dict):
             holder[str(key) + random.choice(("", "x", "\0", "é"))] = holder.pop(key)
         elif what == 2:
-            simple = not isinstance(holder[key], dict | list)  # what is nested would grow with every repetition
+            simple = not isinstance(holder[key], dict | list)  # nested values would grow exponentially
             holder[key] = [holder[key]] * random.choice((0, 1, 2, 50) if simple else (0, 1, 2))
         elif what == 3 and isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
             holder[key] = holder[key] + random.choice((-1, 1, 0.5, 2**31, -(2**40)))
@@ -76,7 +76,7 @@ def mutate_document(document: Any, random: Random) -> Any:
 
 
 def dump(document: Any) -> bytes:
-    """JSON with whatever Python's reader takes: NaN, lone surrogates."""
+    """JSON with everything that Python's parser accepts, such as NaN and lone surrogates."""
     try:
         return json.dumps(document).encode()
     except (ValueError, RecursionError):
@@ -84,7 +84,7 @@ def dump(document: Any) -> bytes:
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:
-    """(holder, key) of every value, however deep; of long lists the first."""
+    """(container, key) of every value at any depth; only the first items of long lists."""
     found: list[tuple[Any, Any]] = []
     waiting = [document]
     while waiting:

@@ -1,4 +1,4 @@
-"""What is fuzzed: a name, small valid inputs, and a function that a hostile one is handed to."""
+"""A fuzz target: a name, small valid inputs, and the function to call with mutated ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from fuzz.mutate import mutate
 
 
 class WrongAnswer(Exception):  # noqa: N818
-    """The package took an input and made something of it that cannot be."""
+    """The package accepted an input and returned an impossible result."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`run(case, folder)` hands a case to the package; it may raise the errors in `allowed` and nothing else."""
+    """`run(case, folder)` passes a case to the package; it may only raise the errors in `allowed`."""
 
     name: str
     group: str  # readers, or other

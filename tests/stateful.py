@@ -10,7 +10,7 @@ import torch
 from ripe_mambaspike.ops.enter_fire import enter_fire
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend, attend_fire
-from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire
+from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire
 from ripe_mambaspike.ops.pooled_rates import pooled_rates
 
 BATCH, STEPS = 3, 7
@@ -44,7 +44,7 @@ class Drawn:
     def neuron(self, channels, rotating):
         rotation = self.uniform(channels, high=0.3) if rotating else None
         gain, threshold = self.uniform(channels, low=0.5), self.uniform(channels, low=0.3)
-        return Neuron(self.uniform(channels, low=0.4, high=0.95), rotation, gain, threshold)
+        return NeuronConstants(self.uniform(channels, low=0.4, high=0.95), rotation, gain, threshold)
 
     def table(self, rows, channels):
         return self.uniform(rows, channels, low=0.5, high=1.5), self.uniform(rows, channels, low=-0.3, high=0.3)

@@ -13,6 +13,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *so
 WALKS = {
     "From a recording to a prediction": 6,
     "One training step": 8,
+    "Resuming a run": 7,
     "One export": 6,
     "One streamed window": 5,
 }

@@ -1,4 +1,4 @@
-"""The layout holds: rooms use the rooms before them, nothing unpickles, nothing speaks of a machine."""
+"""The layout holds: packages use the packages before them, nothing unpickles, nothing speaks of a machine."""
 
 import ast
 import io
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ripe_mambaspike"
-ROOMS = [
+PACKAGES = [
     "events", "data", "ops", "nn", "models", "train", "inference", "deploy", "account", "studies", "bench",
     "report", "live", "cli",
 ]  # fmt: skip
@@ -42,8 +42,8 @@ def definitions():
     return places
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms = set()
+def imported_packages(path: Path) -> set[str]:
+    packages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -53,34 +53,36 @@ def imported_rooms(path: Path) -> set[str]:
         for name in names:
             parts = name.split(".")
             if parts[0] == "ripe_mambaspike" and len(parts) > 1:
-                rooms.add(parts[1])
+                packages.add(parts[1])
             elif parts == ["ripe_mambaspike"] and isinstance(node, ast.ImportFrom):
-                rooms |= {f"the root's {alias.name}" for alias in node.names if alias.name != "__version__"}
-    return rooms
+                packages |= {f"the root's {alias.name}" for alias in node.names if alias.name != "__version__"}
+    return packages
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_uses_the_rooms_before_it(path):
-    room = path.relative_to(PACKAGE).parts[0]
-    if room not in ROOMS:
+def test_a_package_uses_the_packages_before_it(path):
+    package = path.relative_to(PACKAGE).parts[0]
+    if package not in PACKAGES:
         return
-    # Modules beside the rooms.
+    # Modules beside the packages.
     shared = {"errors", "files", "folders", "schema", "templating", "yaml_text", "callable_package"}
-    allowed = {*ROOMS[: ROOMS.index(room) + 1], *shared}
-    rooms = imported_rooms(path)
-    if room == "cli":  # which calls the public functions of the package
-        rooms = {name for name in rooms if not name.startswith("the root's")}
-    assert rooms <= allowed
+    allowed = {*PACKAGES[: PACKAGES.index(package) + 1], *shared}
+    packages = imported_packages(path)
+    if package == "cli":  # which calls the public functions of the package
+        packages = {name for name in packages if not name.startswith("the root's")}
+    assert packages <= allowed
 
 
-@pytest.mark.parametrize("room", ["inference", "deploy"])
-def test_a_network_is_used_without_training_code(room):
-    assert not [path for path in SOURCES if path.is_relative_to(PACKAGE / room) and "train" in imported_rooms(path)]
+@pytest.mark.parametrize("package", ["inference", "deploy"])
+def test_a_network_is_used_without_training_code(package):
+    assert not [
+        path for path in SOURCES if path.is_relative_to(PACKAGE / package) and "train" in imported_packages(path)
+    ]
 
 
-def test_every_room_is_in_the_list():
-    rooms = {path.relative_to(PACKAGE).parts[0] for path in SOURCES if path.parent != PACKAGE}
-    assert rooms == set(ROOMS)
+def test_every_package_is_in_the_list():
+    packages = {path.relative_to(PACKAGE).parts[0] for path in SOURCES if path.parent != PACKAGE}
+    assert packages == set(PACKAGES)
 
 
 def test_nothing_unpickles():

@@ -35,8 +35,8 @@ def test_from_nothing_to_a_report(tmp_path):
     told = re.findall(r"top-1 ([\d.]+) %", done.stdout)
     reported = f"{100 * result['top1']:.2f}"
     assert told[:2] == [reported, reported]  # of the run, and of the fused network
-    assert len(told) == 3  # and with its bins shuffled
-    assert done.stdout.count("time bins shuffled") == 1
+    assert len(told) == 3  # and with its time steps shuffled
+    assert done.stdout.count("time steps shuffled") == 1
     assert re.search(r" 0 of [\d,]+ spikes differ", " ".join(done.stdout.split()))
     assert done.stdout.count("test/0") == 3  # predictions
     assert done.stdout.rstrip().endswith("The report of the run: runs/quickstart/report.html")

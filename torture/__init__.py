@@ -1,7 +1,7 @@
-"""`make torture`: kill, starve and confuse the commands that write, then look at what they left behind.
+"""`make torture`: fault injection for the commands that write files.
 
-Every command is run to its end once; that is its reference. Then it is killed at random moments and at every single
-change it makes on disk, run on a full and on a read-only disk, beside itself, with sources that change, a clock that
-jumps and a power loss that takes all that was not synced. Each time it is run again until it ends, and the end must
-have the reference's bits; a run that cannot go on must say so in one sentence and exit with 2.
+Every command is run once without faults; that is its reference. Then it is killed at random times and at every change
+it makes on disk, run on a full and on a read-only disk, concurrently with itself, with changing sources, with a clock
+that jumps, and with power losses that discard everything not synced. Each time it is run again until it succeeds, and
+the result must be bit-identical to the reference; a run that cannot continue must exit with code 2 and one message.
 """

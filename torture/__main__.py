@@ -1,4 +1,4 @@
-"""`python -m torture`: every trial of every command; a table, and exit code 1 when something was wrong."""
+"""`python -m torture`: run all trials of all commands and print a table; exit code 1 if there were problems."""
 
 import argparse
 import datetime
@@ -31,12 +31,14 @@ KILLS = {"train": 500, "prepare": 500, "export": 100, "sim make": 100, "fuse": 1
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="of all trials; 0.02 takes about a minute")
-    parser.add_argument("--jobs", nargs="*", choices=KILLS, help="commands to try; all when not given")
-    parser.add_argument("--trials", nargs="*", help="trials whose name has one of these words; all when not given")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of all trials to run; 0.02 takes about a minute"
+    )
+    parser.add_argument("--jobs", nargs="*", choices=KILLS, help="commands to test; default: all")
+    parser.add_argument("--trials", nargs="*", help="trials whose name contains one of these words; default: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where to work; memory when not given")
-    parser.add_argument("--json", type=Path, help="write the outcome to this file")
+    parser.add_argument("--folder", type=Path, help="working folder; default: in memory")
+    parser.add_argument("--json", type=Path, help="write the results to this JSON file")
     options = parser.parse_args()
     memory = Path("/dev/shm")
     base = Path(tempfile.mkdtemp(prefix="ripe-torture-", dir=options.folder or (memory if memory.is_dir() else None)))
@@ -45,7 +47,7 @@ def main() -> int:
     try:
         for trial in timed(_trials(forks, base, options)):
             trials.append(trial)
-            verdict = f"{len(trial.problems)} PROBLEMS" if trial.problems else "all as they must be"
+            verdict = f"{len(trial.problems)} PROBLEMS" if trial.problems else "no problems"
             print(
                 f"{trial.job:9} {trial.what:36} {trial.tried:5} tried, {trial.ended:5} ends compared, "
                 f"{trial.seconds:6.0f} s: {verdict}",

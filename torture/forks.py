@@ -43,14 +43,14 @@ class Forks:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "torture.forks"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
-        self._ask({})  # everything is imported
+        self._ask({})  # wait until everything is imported
 
     def close(self) -> None:
         self._process.stdin.close()  # type: ignore[union-attr]
         self._process.wait()
 
     def start(self, words: list[str], **how: Any) -> int:
-        """Begin a command; its process. `how`: root and what, which, error (see interpose.c), log, copies, jump."""
+        """Start a command and return its pid. `how`: root, what, which, error (see interpose.c), log, copies, jump."""
         return int(self._ask({"words": words, "output": str(self.folder / "output"), **how})["process"])
 
     def wait(self, process: int) -> CommandResult:
@@ -64,7 +64,7 @@ class Forks:
         return CommandResult(reply["code"], text, counted, reply["seconds"])
 
     def run(self, words: list[str], *, kill_after: float | None = None, **how: Any) -> CommandResult:
-        """Run a command to its end, or kill it after so many seconds."""
+        """Run a command to its end, or kill it after `kill_after` seconds."""
         process = self.start(words, **how)
         if kill_after is not None:
             self._ask({"kill": process, "after": kill_after})

@@ -1,4 +1,4 @@
-"""The commands that write: how each is called, and what of its folder must be the same however it came to its end."""
+"""The commands that write: how each is called, and which part of its output must be reproducible."""
 
 import csv
 import hashlib
@@ -15,13 +15,13 @@ SETTINGS = (
     "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}", "schedule.epochs=2",
     "schedule.warmup_epochs=1", "run.recalibrate_batches=2", "run.device=cpu", "run.checkpoint_minutes=0.0001",
 )  # fmt: skip
-TIMED = ("seconds", "samples_per_second", "memory_mib")  # what no two runs share
+TIMED = ("seconds", "samples_per_second", "memory_mib")  # differ between runs
 State = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Job:
-    """`words(out)` is the command that writes into a folder; `state(out)` what it came to, path → digest."""
+    """`words(out)` is the command that writes into a folder; `state(out)` is its result, path → digest."""
 
     name: str
     words: Callable[[Path], list[str]]
@@ -33,13 +33,13 @@ def digest(data: bytes) -> str:
 
 
 def tree(folder: Path) -> State:
-    """Every file by its bytes, but locks."""
+    """The digest of every file except locks."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
     return {str(path.relative_to(folder)): digest(path.read_bytes()) for path in files}
 
 
 def run_state(folder: Path) -> State:
-    """A run: its files by their bytes, but for the times in the log, the result and the checkpoints."""
+    """The digests of a run's files, without the times in the log, the result and the checkpoints."""
     state = tree(folder)
     for name in list(state):
         path = folder / name

@@ -1,7 +1,7 @@
-"""What is left after a power loss: the changes a process made, less all that was not synced.
+"""The state of the disk after a power loss: the changes of a process without those that were not synced.
 
-Two disks are tried. One keeps the order of changes to folders and loses the content of files that were not synced (a
-name can appear with nothing behind it). The other also loses every change of a folder that was not synced itself.
+Two kinds of disks are simulated. One keeps the order of folder changes and loses the content of files that were not
+synced (a file can exist but be empty). The other also loses all changes of folders that were not synced.
 """
 
 import shutil

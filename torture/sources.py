@@ -18,7 +18,7 @@ STARTUP_SECONDS = 1.5  # seconds that workers take to start and to work, about
 
 
 def changing_sources(forks: Forks, base: Path, times: int, random: Random) -> Trial:
-    """A file changes, grows, shrinks or goes while its set is prepared: refused, or a store of what is there now."""
+    """A file changes, grows, shrinks or vanishes while its dataset is prepared: an error, or a new store."""
     trial = Trial("prepare", "a source that changes or vanishes")
     for number in range(times):
         folder = base / f"changing-{number}"
@@ -61,7 +61,7 @@ def _disturb(path: Path, random: Random) -> None:
 
 
 def killed_workers(base: Path, times: int, random: Random) -> Trial:
-    """One of several worker processes is killed: the command says so and exits with 2, or ends well."""
+    """One of several worker processes is killed: the command reports it and exits with 2, or succeeds."""
     trial = Trial("prepare", "a worker killed alone")
     root = make_sources(base / "for-workers", each=200)  # more than one shard holds
     reference: dict[str, str] | None = None
@@ -94,7 +94,7 @@ def killed_workers(base: Path, times: int, random: Random) -> Trial:
 
 
 def _children(process: int) -> list[int]:
-    """Its workers; not the process that keeps track of semaphores, which Python starts beside them."""
+    """The worker processes, without Python's resource tracker."""
     return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _is_worker(one, process)]
 
 

@@ -1,4 +1,4 @@
-"""The trials: what is done to a command, and what must be true afterwards."""
+"""The trials: faults injected into a command, and what must be true afterwards."""
 
 import errno
 import shutil
@@ -13,17 +13,17 @@ from torture.forks import COUNT, FAIL_FROM, KILL, CommandResult, Forks
 from torture.jobs import Job, State
 from torture.power import lose_power
 
-MAX_RESUMES = 20  # of a run that was stopped; more, and it does not get on
+MAX_RESUMES = 20  # of an interrupted run; with more it makes no progress
 
 
 @dataclass
 class Trial:
-    """What one kind of trial came to for one command."""
+    """The result of one kind of trial for one command."""
 
     job: str
     what: str
     tried: int = 0
-    ended: int = 0  # ends compared with the reference
+    ended: int = 0  # results compared with the reference
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -33,7 +33,7 @@ class Trial:
 
 
 class JobTester:
-    """A command with its reference, and folders to work in."""
+    """A command with its reference result and working folders."""
 
     def __init__(self, forks: Forks, job: Job, base: Path) -> None:
         self.forks, self.job, self.base = forks, job, base
@@ -41,14 +41,12 @@ class JobTester:
         out = self.new_folder()
         result = forks.run(job.words(out), root=str(out), what=COUNT)
         if result.code != 0:
-            raise RuntimeError(f"{job.name} does not even run: {result.output}")
+            raise RuntimeError(f"{job.name} failed without faults: {result.output}")
         self.changes, self.seconds = result.changes, result.seconds
         self.reference = job.state(out)
         again = self.new_folder()
         if forks.run(job.words(again)).code != 0 or job.state(again) != self.reference:
-            raise RuntimeError(
-                f"{job.name} does not give the same bits twice: {differing(job.state(again), self.reference)}"
-            )
+            raise RuntimeError(f"{job.name} is not deterministic: {differing(job.state(again), self.reference)}")
 
     def new_folder(self) -> Path:
         self.number += 1
@@ -60,13 +58,13 @@ class JobTester:
         shutil.rmtree(out.parent, ignore_errors=True)
 
     def finish(self, out: Path, trial: Trial) -> None:
-        """Run the command until it ends well; its end must be the reference's."""
+        """Run the command again until it succeeds; its result must match the reference."""
         result = None
         for _ in range(MAX_RESUMES):
             result = self.forks.run(self.job.words(out))
             if result.code == 0:
                 break
-            trial.problem("it did not go on after the trial", result)
+            trial.problem("it did not resume after the trial", result)
             break
         if result is not None and result.code == 0:
             trial.ended += 1
@@ -88,7 +86,7 @@ def differing(state: State, reference: State) -> str:
 
 
 def kill_at_random(tester: JobTester, number: int, random: Random) -> Trial:
-    """SIGKILL at random moments; a run that was killed goes on, and is killed again."""
+    """SIGKILL at random times; a killed run is resumed and killed again."""
     trial = Trial(tester.job.name, "SIGKILL at a random moment")
     out = tester.new_folder()
     while trial.tried < number:
@@ -100,7 +98,7 @@ def kill_at_random(tester: JobTester, number: int, random: Random) -> Trial:
             tester.clean(out)
             out = tester.new_folder()
         elif result.code != -9:
-            trial.problem("it refused to go on", result)
+            trial.problem("it refused to resume", result)
             tester.clean(out)
             out = tester.new_folder()
     tester.finish(out, trial)
@@ -108,7 +106,7 @@ def kill_at_random(tester: JobTester, number: int, random: Random) -> Trial:
 
 
 def sample_changes(tester: JobTester, most: int, random: Random) -> list[int]:
-    """Changes to stop at: all of them, or so many."""
+    """Indices of changes to stop at: all of them, or a random sample of `most`."""
     every = list(range(1, tester.changes + 1))
     return every if len(every) <= most else sorted(random.sample(every, most))
 
@@ -125,7 +123,7 @@ def kill_at_changes(tester: JobTester, most: int, random: Random) -> Trial:
 
 
 def failing_disk(tester: JobTester, most: int, random: Random, *, error: int, what: str) -> Trial:
-    """From a change on, every change fails; the command must refuse in one sentence, and go on when it is mended."""
+    """From some change on, every change fails; the command must exit with one message, and resume afterwards."""
     trial = Trial(tester.job.name, what)
     for which in sample_changes(tester, most, random) if error == errno.ENOSPC else [1]:
         out = tester.new_folder()
@@ -145,7 +143,7 @@ def power_losses(tester: JobTester, most: int, random: Random) -> Trial:
     for which in sample_changes(tester, most, random):
         for folders_too in (False, True):
             _one_power_loss(tester, trial, which, folders_too)
-    for folders_too in (False, True):  # after the end: what was said to be written is there
+    for folders_too in (False, True):  # after the end: everything reported as written must exist
         _one_power_loss(tester, trial, tester.changes + 1, folders_too)
     return trial
 
@@ -164,7 +162,7 @@ def _one_power_loss(tester: JobTester, trial: Trial, which: int, folders_too: bo
     shutil.rmtree(out)
     after.replace(out)
     trial.tried += 1
-    if result.code == 0:  # it said that it had ended
+    if result.code == 0:  # it reported success
         trial.ended += 1
         tester.compare(out, trial)
         tester.clean(out)
@@ -173,7 +171,7 @@ def _one_power_loss(tester: JobTester, trial: Trial, which: int, folders_too: bo
 
 
 def concurrent_runs(tester: JobTester, processes: int, times: int, random: Random) -> Trial:
-    """Several of the same command on one folder: one does the work, the others wait, find it done, or refuse."""
+    """Several runs of a command on one folder: one does the work, the others wait, find it done, or exit with 2."""
     trial = Trial(tester.job.name, f"{processes} at once on one folder")
     for _ in range(times):
         out = tester.new_folder()
@@ -193,7 +191,7 @@ def concurrent_runs(tester: JobTester, processes: int, times: int, random: Rando
 
 
 def clock_jumps(tester: JobTester, times: int) -> Trial:
-    """A wall clock that jumps by up to days, back and forth, at every look."""
+    """A wall clock that jumps by up to 30 days, back and forth, at every call."""
     trial = Trial(tester.job.name, "a clock that jumps")
     for _ in range(times):
         out = tester.new_folder()

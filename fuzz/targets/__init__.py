@@ -1,4 +1,4 @@
-"""Every target by name. A module is imported when one of its targets is asked for."""
+"""All targets by name. A module is imported when one of its targets is used."""
 
 import importlib
 

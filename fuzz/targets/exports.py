@@ -39,7 +39,7 @@ def _open(case: bytes, folder: Path) -> None:
 
 
 def _archive(name: str) -> Target:
-    """What a torch.export archive must pass before PyTorch sees it: nothing that passes can be more than sums."""
+    """The checks of a torch.export archive before PyTorch loads it: only plain arithmetic may pass."""
     seed = _exported("torch-export", ("clip.pt2",))["clip.pt2"]
     return Target(name, "others", [seed], _check_archive, (b"expr_str", b"PK\x03\x04"), (RipeError,), _change_archive)
 
@@ -70,7 +70,7 @@ def _check_archive(case: bytes, folder: Path) -> None:
 
 
 def _change_archive(case: bytes, random: Random) -> bytes:
-    """The archive with one entry changed and packed anew, so that its checksums are right."""
+    """The archive with one entry changed and repacked, so that its checksums are valid."""
     import io
     import zipfile
 

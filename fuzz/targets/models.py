@@ -42,9 +42,9 @@ def unpacked(case: bytes) -> dict[str, bytes]:
 
 
 def change_folder(case: bytes, random: Random, checked: dict[str, tuple[str, ...]]) -> bytes:
-    """One file changed; often what holds its checksum follows, so that the change is not noticed by that alone.
+    """Change one file; often its stored checksum is updated too, so that the change is not detected by it.
 
-    `checked` says of a file where in which document its checksum lies: (document, key, key …).
+    `checked` maps a file to the location of its checksum: (document, key, key …).
     """
     files = unpacked(case)
     name = random.choice(list(files))

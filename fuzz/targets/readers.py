@@ -82,7 +82,7 @@ def _check(recording) -> None:  # type: ignore[no-untyped-def]
     if not len(events):
         return
     if events["x"].max() >= width or events["y"].max() >= height or events["p"].max() > 1:
-        raise WrongAnswer(f"an event lies outside the {width}×{height} sensor, or has a polarity of its own")
+        raise WrongAnswer(f"an event lies outside the {width}×{height} sensor, or has an invalid polarity")
     low, high = LIMITS["t"]
     if events["t"].min() < low or events["t"].max() > high:
         raise WrongAnswer(f"times go from {events['t'].min()} to {events['t'].max()}")

@@ -1,4 +1,4 @@
-"""Requests to the page's server: raw bytes to a real one on this machine, which must answer or close, and live on."""
+"""Requests to `ripe serve`: raw bytes to a local server, which must reply or close, and keep running."""
 
 import logging
 import socket
@@ -73,7 +73,7 @@ def make(name: str) -> Target:
 
 
 def _ask(port: int, request: bytes, seconds: float) -> bytes:
-    """What is answered until the server closes, or for a while."""
+    """The reply until the server closes the connection or the time is over."""
     reply = b""
     end = time.monotonic() + seconds
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints, going on from them, and recipes."""
+"""Checkpoints, resuming from them, and recipes."""
 
 import json
 import shutil
@@ -19,6 +19,7 @@ from ripe_mambaspike.errors import RipeError
 from ripe_mambaspike.train import training_run as runs
 from ripe_mambaspike.train.checkpoint import checkpoint_digest, last_checkpoint
 from ripe_mambaspike.train.recipes import list_recipes, load_recipe, to_yaml, with_settings
+from ripe_mambaspike.train.run_folder import CHECKPOINTS
 
 SETTINGS = (
     "data.time_steps=2", "data.grid=8", "model.fields={stage_channels: [4, 4, 4], embed_dims: [4, 4, 4]}",
@@ -32,11 +33,11 @@ def make(name: str) -> Target:
         words = (b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"{", b"[", b"\t", b": ", b"- ", b".nan")
         return Target(name, "others", seeds, _load_recipe, words, (RipeError,))
     run, folder = _make_run()
-    file = sorted((folder / runs.CHECKPOINTS).iterdir())[-1]
+    file = sorted((folder / CHECKPOINTS).iterdir())[-1]
     seed = file.read_bytes()
     if name == "checkpoint":
         return Target(name, "others", [seed], _checkpoint(file.name, load(seed)), allowed=(RipeError,))
-    document = last_checkpoint(folder / runs.CHECKPOINTS).document  # type: ignore[union-attr]
+    document = last_checkpoint(folder / CHECKPOINTS).document  # type: ignore[union-attr]
     case = json.dumps(msgspec.to_builtins(document)).encode()
     return Target(name, "others", [case], _resume(run, load(seed)), allowed=(RipeError,), change=_change)
 
@@ -53,7 +54,7 @@ def _change(case: bytes, random: Random) -> bytes:
 
 @lru_cache
 def _make_run() -> tuple[Any, Path]:
-    """A run of a very small network after its first epoch; goes with the process."""
+    """A run of a very small network after its first epoch, in a temporary folder."""
     place = Path(tempfile.mkdtemp(prefix="ripe-fuzz-"))
     simulate_dataset("synthgesture", place / "set", train=11, val=11, test=11, size=16)
     recipe = with_settings(load_recipe("synthgesture"), [f"data.root={place / 'set'}", *SETTINGS])
@@ -70,22 +71,22 @@ def _checkpoint(file_name: str, tensors: dict[str, torch.Tensor]):  # type: igno
         (folder / file_name).write_bytes(case)
         found = last_checkpoint(folder)
         if found is None:
-            raise WrongAnswer("a folder with a checkpoint is said to have none")
+            raise WrongAnswer("the checkpoint of the folder was not found")
         same = found.tensors.keys() == tensors.keys() and all(
             torch.equal(found.tensors[name], tensors[name]) for name in tensors
         )
         if not same:
-            raise WrongAnswer("a changed checkpoint was taken for whole")
+            raise WrongAnswer("a damaged checkpoint was accepted")
 
     return run
 
 
 def _resume(run, tensors: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
-    """Go on from a document that was changed and signed again: refused, or a state that training can go on from."""
+    """Resume from a changed document with a valid checksum: it is refused, or training can continue from it."""
 
     def resume_from(case: bytes, folder: Path) -> None:
         document = json.loads(case) if case[:1] == b"{" else {}
-        place = folder / runs.CHECKPOINTS
+        place = folder / CHECKPOINTS
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         text = json.dumps(document)

@@ -1,4 +1,4 @@
-"""Frames in datagrams and pipes, and what viewers of the page say."""
+"""Packets in datagrams and pipes, and messages from viewers."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def _packet(case: bytes, folder: Path) -> None:
 
 
 def _pipe(case: bytes, folder: Path) -> None:
-    """However the bytes are cut, the same frames come out."""
+    """The same packets must come out however the bytes are split."""
     outcomes = []
     for size in (len(case) or 1, 13, 1):
         reader = PacketReader()
@@ -44,7 +44,7 @@ def _pipe(case: bytes, folder: Path) -> None:
         frames += reader.end()
         outcomes.append(_check(frames))
     if not (np.array_equal(outcomes[0], outcomes[1]) and np.array_equal(outcomes[0], outcomes[2])):
-        raise WrongAnswer(f"{[len(one) for one in outcomes]} events come out when the bytes are cut in other ways")
+        raise WrongAnswer(f"the number of events depends on how the bytes are split: {[len(one) for one in outcomes]}")
 
 
 def _check(frames):  # type: ignore[no-untyped-def]

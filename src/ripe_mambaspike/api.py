@@ -1,4 +1,4 @@
-"""Functions that span several rooms, for the top level of the package."""
+"""Functions that span several packages, for the top level of the package."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Packages that can be called: `ripe_mambaspike.train` is both the package and the function behind `ripe train`."""
+"""Callable packages: `ripe_mambaspike.train` is both the package and the function behind `ripe train`."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What the package raises when it was given something it cannot use.
+"""The exceptions that the package raises for invalid input.
 
 Every message is one sentence, "field: expected X, got Y". The command line prints it and exits with 2; a program
 catches `RipeError` and reads `field` and `path`.
@@ -7,12 +7,12 @@ catches `RipeError` and reads `field` and `path`.
 import os
 from typing import Any, Self
 
-MAX_MESSAGE_CHARS = 1000  # characters; what a hostile file puts into a message is cut to that
-MAX_VALUE_CHARS = 60  # characters of a wrong value in a message
+MAX_MESSAGE_CHARS = 1000  # longer messages, for example with text from a hostile file, are shortened
+MAX_VALUE_CHARS = 60  # of a quoted value in a message
 
 
 class RipeError(Exception):
-    """Base of every error that is the input's fault.
+    """Base of all errors caused by invalid input.
 
     `field` names the config field, option or entry that was wrong, `path` the file it was read from, where known.
     The message is one printable line of bounded length, whatever it quotes.
@@ -40,7 +40,7 @@ class RipeError(Exception):
         return cls(message, field=field, path=path)
 
     def in_file(self, path: str | os.PathLike[str]) -> Self:
-        """This error, said of a file, unless it names one already."""
+        """This error with the file's name in front, unless it has one already."""
         if self.path is None:
             self.args = (one_line(f"{path}: {self}"),)
             self.path = path
@@ -65,15 +65,15 @@ def one_line(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
 
 
 class ConfigError(RipeError, ValueError):
-    """An unknown model or field, or a value a field cannot take."""
+    """An unknown model or field, or an invalid value of a field."""
 
 
 class InputError(RipeError, ValueError):
-    """A tensor, file or option the network cannot work on."""
+    """A tensor, file or option that the network cannot use."""
 
 
 class MemoryNeededError(RipeError):
-    """A pass that needs more memory than there is; says how much, and that a smaller one is wanted."""
+    """A forward or backward pass that needs more memory than is available; the message says how much."""
 
 
 class WeightsError(RipeError):
@@ -81,7 +81,7 @@ class WeightsError(RipeError):
 
 
 class VerificationError(RipeError):
-    """A converted network that does not agree with the one it was made from."""
+    """A converted network or file that does not agree with its original."""
 
 
 class ReadError(RipeError):

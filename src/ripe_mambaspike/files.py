@@ -1,4 +1,4 @@
-"""Reading files within bounds; writing them so that a reader sees the old or the new one; which commit this is."""
+"""Bounded reads, atomic writes, lock files, and the current git commit."""
 
 import errno
 import logging
@@ -20,14 +20,14 @@ if sys.platform != "win32":
     import fcntl
 
 LOG = logging.getLogger("ripe_mambaspike")
-UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)  # by this system or file system
-MAX_JSON_BYTES = 64 << 20  # bytes of a config, manifest or result; real ones have some thousand
+UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)  # unsupported here
+MAX_JSON_BYTES = 64 << 20  # of a config, manifest or result; real ones have a few kilobytes
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The bytes of a regular file of at most `most`; an OSError for anything else.
+    """The content of a regular file of at most `most` bytes; raises OSError for anything else.
 
-    A pipe or a device is refused without waiting for it, a sparse file of any size before it is read.
+    Pipes and devices are refused without blocking, too large files before they are read.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     with os.fdopen(descriptor, "rb") as file:
@@ -44,9 +44,9 @@ def read_regular(path: Path, most: int) -> bytes:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the path's place when the block ends well, and leaves no trace when it does not.
+    """A temporary file that replaces the path if the block succeeds, and is removed if it fails.
 
-    When the block has ended, the file is on the disk and so is its name: a power failure loses neither.
+    File and folder are synced, so after the block neither content nor name is lost in a power failure.
     """
     with _temporary_file(path) as (file, temporary):
         yield file
@@ -56,9 +56,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str] = ()) -> None:
-    """Write several files of which the last one vouches for the others, by holding their checksums.
+    """Write several files, the last of which contains the checksums of the others.
 
-    Files of an earlier save that are `stale` now are removed before anything is moved in: they would speak of others.
+    Files of an earlier save that are `stale` are removed before any new file is renamed into place.
 
     All of them are on the disk beside their places before the first is moved in. An earlier version of each file but
     the last keeps a second name (`.NAME.xxxxxxxx.old`) until the last one is in its place. So whenever the process is
@@ -97,15 +97,15 @@ def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str
 
 
 def earlier_versions(path: Path) -> list[Path]:
-    """Where earlier versions of a file lie whose replacement by `write_together` was cut off."""
+    """Earlier versions of a file that are left when `write_together` was interrupted."""
     return [found for found in _temporaries(path.parent, re.escape(path.name)) if found.name.endswith(".old")]
 
 
 def remove_leftovers(folder: Path, names: str) -> list[Path]:
-    """Remove what killed writers left in a folder beside the files and folders whose names fit the pattern `names`.
+    """Remove temporary files that killed writers left in a folder, for files and folders matching the pattern `names`.
 
-    Only names that this module gives are looked at. Each writer holds a lock on what it is writing, so one that is
-    alive is left alone; so is everything where locks do not work. Returns what was removed.
+    Only names that this module creates are considered. Writers hold a lock on what they write, so files of live writers
+    are kept, as is everything where locks are not supported. Returns the removed paths.
     """
     removed = []
     for path in _temporaries(folder, names):
@@ -119,9 +119,9 @@ def remove_leftovers(folder: Path, names: str) -> list[Path]:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[bool]:
-    """Hold the lock file; a DataError that says `busy` when another process does. A dead process holds none.
+    """Hold a lock file; raises a DataError with the message `busy` if another process holds it.
 
-    Gives whether it is held: not where the system knows no locks, and another process may be at work.
+    Locks end with their process. Yields whether the lock is held; it is not where locks are not supported.
     """
     if fcntl is None:
         yield False
@@ -143,7 +143,7 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
         if os.fstat(handle).st_nlink:
             held = True
             break
-        os.close(handle)  # its last holder removed it between the two calls
+        os.close(handle)  # removed by its last holder between the two calls
     try:
         yield held
     finally:
@@ -152,7 +152,7 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, those above it too, and put their names on the disk."""
+    """Make a folder with its parents, and sync their names to disk."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
@@ -160,12 +160,12 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where the system can: a rename is lost in a power failure until then."""
+    """Sync a folder, where supported; until then a rename can be lost in a power failure."""
     if sys.platform == "win32":
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except PermissionError:  # a folder to write into but not to look at
+    except PermissionError:  # a folder without read permission
         return
     try:
         os.fsync(descriptor)
@@ -178,12 +178,12 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file in the path's folder, which is locked while it is written and gone at the end."""
+    """A temporary file in the path's folder, locked while it is written and removed at the end."""
     while True:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file, writer_alive(os.dup(descriptor)):
-            if not temporary.exists():  # taken for a leftover before it was locked
+            if not temporary.exists():  # removed as a leftover before it was locked
                 continue
             try:
                 yield file, temporary
@@ -201,9 +201,9 @@ def _finish(file: IO[bytes], temporary: Path) -> None:
 
 @contextmanager
 def writer_alive(descriptor: int) -> Iterator[None]:
-    """Tell `remove_leftovers` so, by a lock that ends with the process; the descriptor is closed at the end."""
+    """Hold a lock that tells `remove_leftovers` that the writer is alive; closes the descriptor at the end."""
     try:
-        with suppress(OSError):  # a file system without locks: nothing is removed there either
+        with suppress(OSError):  # without lock support `remove_leftovers` removes nothing
             if fcntl is not None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -213,7 +213,7 @@ def writer_alive(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def writer_dead(path: Path) -> Iterator[bool]:
-    """Whether what was written at the path has no living writer; while inside, none can begin."""
+    """Yields whether the path has no live writer; inside the block no writer can lock it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:  # a link, a socket, or gone
@@ -222,7 +222,7 @@ def writer_dead(path: Path) -> Iterator[bool]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         dead = stat.S_IFMT(os.fstat(descriptor).st_mode) in (stat.S_IFREG, stat.S_IFDIR)
-    except OSError:  # held, or not offered
+    except OSError:  # held, or not supported
         dead = False
     try:
         yield dead
@@ -240,7 +240,7 @@ def _temporaries(folder: Path, names: str) -> list[Path]:
 def _link_or_copy(path: Path, second: Path) -> None:
     try:
         os.link(path, second)
-    except OSError:  # a file system without them
+    except OSError:  # a file system without hard links
         shutil.copyfile(path, second)
         with second.open("rb") as file:
             os.fsync(file.fileno())
@@ -261,11 +261,11 @@ def file_mask() -> int:
 
 
 def commit(start: Path | None = None) -> str | None:
-    """The commit that is checked out where this file lies, None outside a checkout."""
+    """The git commit that is checked out, None outside a checkout."""
     for folder in (start or Path(__file__).resolve()).parents:
         place = folder / ".git"
         try:
-            if place.is_file():  # a worktree, whose folder is elsewhere
+            if place.is_file():  # a worktree: the file names its folder
                 place = folder / place.read_text().removeprefix("gitdir:").strip()
             if place.is_dir():
                 return _head(place)

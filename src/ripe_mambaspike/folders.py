@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all, in the place of an earlier one."""
+"""Write a folder atomically, replacing an earlier one."""
 
 import ctypes
 import os
@@ -26,12 +26,11 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that takes the path's place when the block ends well, and leaves no trace when it does not.
+    """A temporary folder that replaces the path if the block succeeds, and is removed if it fails.
 
-    What stood in its place stays until the new one is whole and on the disk; then the two change places in one step
-    of the file system. Where it has no such step (other systems than Linux, some network drives) there is a moment
-    between two renames without a folder; one that was killed in it is put right by the next call. The folder it is put
-    into is made when missing.
+    The earlier folder stays until the new one is complete and synced; then the two are exchanged atomically. Where the
+    file system has no atomic exchange (systems other than Linux, some network drives) two renames are used; if the
+    process is killed between them, the next call restores the earlier folder. Parent folders are created.
     """
     path = path.resolve()
     above = [folder for folder in path.parents if not folder.exists()]  # the nearest first
@@ -56,15 +55,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             old.replace(path)
         remove_path(made)
         for folder in above:
-            with suppress(OSError):  # someone else put something there
+            with suppress(OSError):  # created by another process meanwhile
                 folder.rmdir()
         raise
-    remove_path(made)  # which holds the old one, after an exchange
+    remove_path(made)  # contains the earlier folder after an exchange
     remove_path(old)
 
 
 def _recover(path: Path) -> None:
-    """Put the old folder back where a killed `atomic_folder` had moved it away and the new one was not in its place."""
+    """Restore the earlier folder if `atomic_folder` was killed between its two renames."""
     if path.exists():
         return
     for old in earlier_versions(path):
@@ -74,7 +73,7 @@ def _recover(path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False where the system has no such step."""
+    """Exchange two paths atomically; False if the system does not support it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if rename is None:
         return False

@@ -125,7 +125,7 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def _path_of(message: str) -> tuple[str, str]:
-    """What msgspec says, and where: "$.a[0].b"."""
+    """Split msgspec's message into the text and the path: "$.a[0].b"."""
     found = re.search(r" - at (?:`key` in )?`\$(.*)`$", message, re.DOTALL)
     return (message[: found.start()], found[1]) if found else (message, "")
 
@@ -147,7 +147,7 @@ def _explain(values: Any, kind: Any, message: str) -> tuple[str, str]:
 
 
 def _resolve(values: Any, kind: Any, path: str) -> tuple[str, Any, Any]:
-    """The name, the value and the type at msgspec's path; which entry of a mapping it means is found by trying."""
+    """The name, the value and the type at msgspec's path; entries of mappings are found by trying each one."""
     at = ""
     for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
         kind = _plain(kind, values)
@@ -209,7 +209,7 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 
 def _unknown_fields(values: Any, kind: Any, at: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Names that a dataclass, at any depth, does not have: msgspec overlooks those."""
+    """Fields that a dataclass, at any depth, does not have; msgspec ignores them."""
     kind = _plain(kind, values)
     inner = get_args(kind)
     if isinstance(values, dict) and (fields := _fields(kind)):

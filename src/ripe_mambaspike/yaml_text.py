@@ -1,4 +1,4 @@
-"""YAML 1.2 scalars within bounds: what a recipe file and `--set field=value` are written in.
+"""YAML 1.2 scalars with limits, for recipe files and `--set field=value`.
 
 PyYAML reads YAML 1.1, where `1e-3` is a string, `off` is false and `1:30` is 90. Here the rules are those of YAML 1.2's
 core schema. Aliases (which can expand without end) and keys that are given twice are errors.
@@ -64,7 +64,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either version of YAML would read as something else than a string."""
+    """Quotes strings that either version of YAML would read as another type."""
 
     yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeDumper.yaml_implicit_resolvers.items()}  # noqa: RUF012
 

@@ -33,5 +33,8 @@ def test_a_neuron(follow, restored, tmp_path):
         torch.testing.assert_close(fused(x), logits)
         saved = from_pretrained(model.save_pretrained(tmp_path / "net"))
         assert torch.equal(saved(x), logits)
-    with raises(ConfigError, field="neurons"):
-        export(tmp_path / "net", tmp_path / "out", to="torch-export")
+    for target in ("torch-export", "nir"):
+        with raises(ConfigError, field="neurons"):
+            export(tmp_path / "net", tmp_path / target, to=target)
+    export(tmp_path / "net", tmp_path / "safetensors", to="safetensors")
+    assert torch.equal(from_pretrained(tmp_path / "safetensors")(x), fused(x))

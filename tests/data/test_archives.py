@@ -333,8 +333,8 @@ def test_a_lock_file_removed_by_its_last_holder_is_made_anew(tmp_path, monkeypat
 def test_a_kill_leaves_no_half_folder(tmp_path):
     path = make_zip(tmp_path / "a.zip", TREE)
     code = (
-        "import sys, time; from ripe_mambaspike.data import archives as a; a._top = lambda *x: time.sleep(60);"
-        "a.extract(*sys.argv[1:])"
+        "import sys, time; from ripe_mambaspike.data import archives as a; "
+        "a._content_folder = lambda *x: time.sleep(60); a.extract(*sys.argv[1:])"
     )
     work = tmp_path / ".out.extracting"
     with subprocess.Popen([sys.executable, "-c", code, str(path), str(tmp_path / "out")]) as other:

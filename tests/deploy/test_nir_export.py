@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 nir = pytest.importorskip("nir")
 
@@ -19,8 +20,9 @@ from ripe_mambaspike.deploy.export.nir_run import run_graph  # noqa: E402
 from ripe_mambaspike.deploy.export.registry import export_format  # noqa: E402
 from ripe_mambaspike.errors import ConfigError, InputError, RipeError  # noqa: E402
 from ripe_mambaspike.models.synthetic import synthetic_clip  # noqa: E402
-from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF  # noqa: E402
+from ripe_mambaspike.nn.neurons import LIF, NEURONS, ConstantsNeuron, CSiLIF, SiLIF  # noqa: E402
 from ripe_mambaspike.nn.norm import TimeAffine  # noqa: E402
+from ripe_mambaspike.ops.neurons import NeuronConstants  # noqa: E402
 
 nir_file = export_format("nir")
 SHARED = Path(os.environ.get("RIPE_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -63,6 +65,27 @@ def test_a_front_end_that_nir_can_say_spikes_as_pytorch_does(tmp_path, neurons, 
     assert min(one.mean().item() for one in ours) > 0.01
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
     assert not any("norms over time" in sentence or "attention" in sentence for sentence in missing)
+
+
+class LeakyWithGain(ConstantsNeuron):
+    def __init__(self, channels):
+        super().__init__()
+        self.gain = nn.Parameter(torch.linspace(0.5, 2, channels))
+
+    def constants(self, device):
+        ones = torch.ones_like(self.gain)
+        return NeuronConstants(0.75 * ones, None, self.gain, 0.5 * ones)
+
+
+def test_a_neuron_of_ones_own_with_constants(tmp_path, monkeypatch):
+    monkeypatch.setitem(NEURONS, "leaky-with-gain", LeakyWithGain)
+    model = network(neurons="leaky-with-gain", attention="none", same_steps=True)
+    x = synthetic_clip(5, 16, 16, 2, seed=1).double()
+    nir_file.save(model, tmp_path / "front.nir", 16, 16)
+    front, ours = nir_file.load(tmp_path / "front.nir"), spikes_of(model, x)
+    assert min(one.mean().item() for one in ours) > 0.01
+    assert all(torch.equal(one, other) for one, other in zip(ours, front(x), strict=True))
+    assert torch.equal(front.network.stages[0].first_neuron.gain, model.stages[0].first_neuron.gain)
 
 
 @pytest.mark.parametrize("attention", ["ds-mpa", "low-rank", "grouped", "sigmoid", "gate"])

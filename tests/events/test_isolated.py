@@ -144,13 +144,13 @@ def ends(code):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="bounds on memory are Linux's")
 def test_the_process_has_only_so_much_memory():
-    assert "MemoryError" in ends("g.bound_memory(); bytearray(g.MAX_MEMORY + (1 << 20))").stderr
-    assert ends("g.bound_memory(); bytearray(g.MAX_MEMORY // 2)").returncode == 0
+    assert "MemoryError" in ends("g.limit_memory_growth(); bytearray(g.MAX_MEMORY_BYTES + (1 << 20))").stderr
+    assert ends("g.limit_memory_growth(); bytearray(g.MAX_MEMORY_BYTES // 2)").returncode == 0
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
 def test_the_process_has_only_so_much_time():
-    assert ends("g.bound_seconds(time.process_time() + 0.1); [None for _ in iter(int, 1)]").returncode < 0
+    assert ends("g.limit_cpu_time(time.process_time() + 0.1); [None for _ in iter(int, 1)]").returncode < 0
 
 
 # What ends the process that reads HDF5

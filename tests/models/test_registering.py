@@ -12,7 +12,7 @@ from ripe_mambaspike.nn.attention import register_attention
 from ripe_mambaspike.nn.mixers import register_mixer
 from ripe_mambaspike.nn.neurons import NEURONS, ConstantsNeuron, register_neuron
 from ripe_mambaspike.ops.backend import kernels
-from ripe_mambaspike.ops.norm_fire import Neuron
+from ripe_mambaspike.ops.norm_fire import NeuronConstants
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ class Fused(ConstantsNeuron):
 
     def constants(self, device):
         ones = torch.ones_like(self.gain)
-        return Neuron(0.5 * ones, None, self.gain, ones)
+        return NeuronConstants(0.5 * ones, None, self.gain, ones)
 
 
 def pieces(model, x):

@@ -23,7 +23,7 @@ from ripe_mambaspike.ops.enter_fire import enter_fire
 from ripe_mambaspike.ops.joined_tokens import paired_kernel
 from ripe_mambaspike.ops.mamba_inner import InnerWeights, mamba_inner
 from ripe_mambaspike.ops.membrane_attention import AttentionWeights, attend
-from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire
+from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire
 from ripe_mambaspike.ops.operator import OPERATORS
 from ripe_mambaspike.ops.pooled_rates import pooled_rates
 from ripe_mambaspike.ops.step_moments import step_moments
@@ -38,7 +38,7 @@ def test_fires_at_the_threshold(run):
     ones = torch.ones(2)
     x = torch.tensor([1.0, 1.0 - 2**-24]).view(1, 1, 1, 2)
     with kernels(run.backend):
-        out, _ = norm_fire(x, None, None, Neuron(ones * 0.5, None, ones, ones), None)
+        out, _ = norm_fire(x, None, None, NeuronConstants(ones * 0.5, None, ones, ones), None)
     assert out.spikes.flatten().tolist() == [1, 0]
 
 
@@ -181,7 +181,7 @@ def test_bytes_that_start_anywhere():
 
 def test_counts_may_come_as_bytes():
     i = cast(case.enter_fire_inputs(2, 16, 8, 8), torch.float32)
-    arguments = (i[1:3], i.filter_coefficient, i.kernel, i[5:7], Neuron(*i[7:11]), i.coefficient)
+    arguments = (i[1:3], i.filter_coefficient, i.kernel, i[5:7], NeuronConstants(*i[7:11]), i.coefficient)
     for backend in ("triton", "native"):
         with torch.no_grad(), kernels(backend):
             whole, bytes_ = (enter_fire(x, *arguments)[0] for x in (i.x, i.x.to(torch.uint8)))
@@ -307,7 +307,7 @@ def test_a_convolution_over_spikes_is_the_one_over_rates():
 
 def test_no_gradient_through_a_state():
     i = cast(case.norm_fire_inputs((1, 3, 4, 3)), torch.float32)
-    x, neuron = i.x.requires_grad_(), Neuron(*i[3:7])
+    x, neuron = i.x.requires_grad_(), NeuronConstants(*i[3:7])
     with kernels("native"), raises(InputError, field="output_final_state"):
         norm_fire(x, i.scale, i.shift, neuron, None, output_final_state=True)
     with kernels("native"), raises(InputError, field="first_step"):

@@ -35,7 +35,7 @@ def data_of(labels, events=640, test=(0, 1)):
         train=SimpleNamespace(labels=labels),
         test=SimpleNamespace(labels=np.array(test)),
         members={"train": np.arange(len(labels))},
-        store=SimpleNamespace(index={"clips": {"events": [events] * len(labels)}}),
+        store=SimpleNamespace(index=SimpleNamespace(clips=SimpleNamespace(events=[events] * len(labels)))),
         describe=lambda: {"grid": [34, 34], "sensor_size": [34, 34], "train": len(labels)},
     )
 

@@ -1,4 +1,4 @@
-"""What comes after a run: held-out clips to look at, time bins shuffled, the fused network saved."""
+"""What comes after a run: held-out clips to look at, time steps shuffled, the fused network saved."""
 
 import json
 

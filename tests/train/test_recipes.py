@@ -208,6 +208,8 @@ def test_a_wrong_name_gets_a_hint():
         ("data: {dataset: nmist}", "nmnist"),
         ("model: {name: dvsgestur}", "dvsgesture"),
         ("model: {fields: {neuron: lif}}", "neurons"),
+        ("model: {neurons: lif}", "model.fields.neurons"),
+        ("attention: grouped", "model.fields.attention"),
     ):
         with raises(ConfigError) as caught:
             read(text)

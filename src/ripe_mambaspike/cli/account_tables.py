@@ -1,4 +1,4 @@
-"""How `ripe account` prints: the account of a network, of one on recordings, and a sweep."""
+"""The tables that `ripe account` prints: for a network, for a network on recordings, and for a sweep."""
 
 from typing import TYPE_CHECKING, Any
 

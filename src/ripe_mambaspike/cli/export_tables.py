@@ -1,4 +1,4 @@
-"""What `ripe export` prints for people."""
+"""The tables that `ripe export` prints."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def show_export(document: dict[str, Any]) -> None:
     out.print(f"{document['to']}, {document['weights']} weights; bytes: {escape(sizes)}", soft_wrap=True)
     if section := document.get("calibration"):
         out.print(
-            f"calibrated on {escape(section['on'])}; the layer that moved most is {section['worst_layer']}, by "
+            f"calibrated on {escape(section['on'])}; the largest change is in layer {section['worst_layer']}, by "
             f"{100 * section['worst_error']:.2f} % of its output",
             soft_wrap=True,
         )
@@ -30,7 +30,7 @@ def show_export(document: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     if "accuracy_unknown" in document:
-        out.print(f"what that changes was not measured: {escape(document['accuracy_unknown'])}", soft_wrap=True)
+        out.print(f"accuracy was not measured: {escape(document['accuracy_unknown'])}", soft_wrap=True)
     if section := document.get("check"):
         _show_front(section) if document["to"] == "nir" else _show_check(section)
     for sentence in document.get("not_expressed", ()):

@@ -1,4 +1,4 @@
-"""`ripe models`: which networks there are, and proof that each one fuses."""
+"""`ripe models`: list the registered networks, and verify that each one can be fused."""
 
 from dataclasses import dataclass
 from typing import Any

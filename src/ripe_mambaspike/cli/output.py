@@ -1,4 +1,4 @@
-"""How commands print: one JSON document and nothing else, or tables for people."""
+"""Output of the commands: one JSON document and nothing else, or tables."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ def console() -> Console:
 
 
 def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """A title line and a table; the first `left` columns are words, the others numbers."""
+    """Print a title and a table; the first `left` columns are left-aligned, the others right-aligned."""
     made = Table(header_style="bold")
     for index, column in enumerate(columns):
         made.add_column(column, justify="left" if index < left else "right", no_wrap=index == 0 and left == 1)
@@ -32,7 +32,7 @@ def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A value to so many significant digits, at least; a dash for none."""
+    """A value with at least `digits` significant digits; a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, int):

@@ -106,7 +106,7 @@ class PredictCommand:
         )
 
     def _held_out(self, classifier: "Classifier", out: Console, keys: "ClassStyles") -> list[dict[str, Any]]:
-        """Test recordings by the recipe that lies beside the network."""
+        """Test recordings of the dataset in the run's recipe."""
         if not self.held_out:
             return []
         from ripe_mambaspike.data.samples import held_out
@@ -116,7 +116,7 @@ class PredictCommand:
 
         folder = find_checkpoint(self.checkpoint)
         settings = read_data_settings(folder.parent / "recipe.yaml")
-        if settings.store is None:  # of a run before recipes kept it
+        if settings.store is None:  # a run of an earlier version, without a store key
             warning = "the run keeps no key of its store; whether these clips were held out from it cannot be checked"
             print(f"ripe: warning: {warning}", file=sys.stderr)
         made = []
@@ -130,7 +130,7 @@ class PredictCommand:
 
 
 class ClassStyles:
-    """A letter and a colour for every class that won or led, the same for all recordings."""
+    """A letter and a colour for every class that was predicted at some step, the same for all recordings."""
 
     def __init__(self) -> None:
         self._order: dict[str, int] = {}
@@ -210,7 +210,7 @@ def _lines(moments: "Sequence[TimelineStep]", start_us: int, keys: ClassStyles) 
 
 
 def _time(us: int, length: int) -> str:
-    """A time in a unit that suits the length of what it is a part of."""
+    """A time in a unit that suits the recording's length."""
     if length >= 10_000_000:
         return f"{us / 1e6:.1f} s"
     if length >= 10_000:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class ProgressUpdate(Protocol):
-    """Says what is being done and, where it can be counted, how much of it."""
+    """Called with what is being done and, if it can be counted, the progress."""
 
     def __call__(self, description: str, done: int | None = None, total: int | None = None, /) -> None: ...
 

@@ -42,7 +42,8 @@ class RecipesCommand:
         )
 
     def _show_one(self, name: str) -> None:
-        from ripe_mambaspike.train.recipes import describe_recipe, field_help, load_recipe, to_dict, to_yaml
+        from ripe_mambaspike.train.recipe import field_help
+        from ripe_mambaspike.train.recipes import describe_recipe, load_recipe, to_dict, to_yaml
 
         recipe, head = load_recipe(name), describe_recipe(name)
         if self.json:

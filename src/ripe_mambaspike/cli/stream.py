@@ -115,7 +115,7 @@ class StreamCommand:
             try:
                 stream.run()
             except (OutputError, BrokenPipeError):
-                raise  # there is nowhere to put a summary
+                raise  # stdout is closed, so no summary can be printed
             except BaseException:
                 self._show_summary(stream.summary)
                 raise
@@ -141,7 +141,7 @@ def output_errors() -> Iterator[None]:
     """Errors of standard output, raised the same way for both forms."""
     try:
         yield
-    except SystemExit as stop:  # how rich ends when the reader of the output has left
+    except SystemExit as stop:  # raised by rich when the output pipe is closed
         raise BrokenPipeError from stop
     except BrokenPipeError:
         raise
@@ -166,7 +166,7 @@ def _message(line: str) -> None:
 
 
 def warn_default_window(classifier: "Classifier") -> None:
-    """For a network that does not know how long its training clips lasted, the window is a guess."""
+    """Warn that the window is a default, if the network does not store the duration of its training clips."""
     if classifier.duration_us is None:
         _message("warning: --window: using 1500 ms, since the network does not say how long its training clips lasted")
 

@@ -65,7 +65,7 @@ class TrainCommand:
 
         processes = processes_from_environment()
         if not processes.is_first:
-            logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # the first one logs it
+            logging.getLogger("ripe_mambaspike").setLevel(logging.ERROR)  # rank 0 logs it
         recipe = with_settings(load_recipe(self.recipe), self.set)
         folder = self.out or Path("runs") / recipe.name
         callback = ProgressCallback(quiet=self.json or not processes.is_first)
@@ -139,7 +139,7 @@ def show_result(result: "TrainingResult", folder: Path, page: Path | None) -> No
 
 @contextmanager
 def stop_on_signal(quiet: bool = False) -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came, as a function: the first is noted, a second one stops at once."""
+    """A function that returns whether SIGINT or SIGTERM was received; a second signal stops at once."""
     received: list[int] = []
 
     def note(kind: int, _: object) -> None:

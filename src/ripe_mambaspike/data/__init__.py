@@ -1,1 +1,1 @@
-"""Sets of recordings: the benchmarks and a user's own, split once and for all, stored once, read from memory maps."""
+"""Datasets: the benchmarks and your own recordings, with fixed splits, decoded once into a memory-mapped store."""

@@ -1,7 +1,7 @@
 """Unpack zip and tar files of unknown origin: nothing outside the folder, no links, no more bytes than declared.
 
-Everything is written to a hidden folder beside the wanted one, which then takes its name in one step: a folder that
-is there is whole. The mark left in it says which archive it came from, so that a second call has nothing to do.
+Files are extracted to a hidden folder next to the target, which is then renamed atomically: a folder that exists is
+complete. A marker file names its archive, so that a second call has nothing to do.
 """
 
 import bz2
@@ -26,12 +26,12 @@ from ripe_mambaspike.schema import Document, read_json
 
 MARKER_FILE = ".extracted.json"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
-MACOS_FOLDER = "__MACOSX"  # what one system's packer adds
+MACOS_FOLDER = "__MACOSX"  # added by macOS
 CHUNK_BYTES = 1 << 20
-MAX_RATIO = 100  # unpacked bytes a byte of the archive; recordings pack to a tenth at best
-BASE_EXTRACTED_BYTES = 1 << 30  # bytes that any archive may unpack to
+MAX_RATIO = 100  # extracted bytes per byte of the archive; recordings compress to a tenth at best
+BASE_EXTRACTED_BYTES = 1 << 30  # that any archive may extract to
 MAX_MEMBERS = 1_000_000
-MAX_HEADER_BYTES = 1 << 20  # bytes of a tar's note on a member, which is read at once
+MAX_HEADER_BYTES = 1 << 20  # of a tar's extended header, which is read at once
 HEADER_TYPES = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -58,11 +58,11 @@ class ExtractedFrom(Document, frozen=True):
 
 
 class _BadMemberError(Exception):
-    """What is wrong with the archive, as the end of "one that …"."""
+    """What is wrong with the archive; completes the message "expected a safe archive, got one that …"."""
 
 
 class _Budget:
-    """What an archive may unpack to, archives inside it included."""
+    """The bytes and members that an archive may still extract to, including nested archives."""
 
     def __init__(self, packed: int) -> None:
         self.bytes, self.members = max(BASE_EXTRACTED_BYTES, MAX_RATIO * packed), MAX_MEMBERS
@@ -74,19 +74,19 @@ class _Budget:
 
 
 class _BoundedMember(tarfile.TarInfo):
-    """A member whose long names and notes are of a bounded length."""
+    """A tar member with a limit on the length of its extended headers."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in HEADER_TYPES and not 0 <= self.size <= MAX_HEADER_BYTES:
-            raise _BadMemberError(f"has a note of {self.size} bytes on a member")
+            raise _BadMemberError(f"has an extended header of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
 def extract(path: str | Path, folder: str | Path) -> Path:
-    """The folder with the archive's files; made when missing, left alone when this archive made it before.
+    """Extract an archive into the folder and return it; does nothing if this archive was extracted there before.
 
-    Where the archive's only top entry is a folder of the wanted name, its contents are taken, so that Train.zip
-    with Train/0/… fills Train/0 and not Train/Train/0. An archive inside the archive is unpacked where it lies.
+    If the archive's only top-level entry is a folder with the target's name, its contents are used, so that Train.zip
+    with Train/0/… gives Train/0 and not Train/Train/0. Nested archives are extracted where they are.
     """
     path, folder = Path(path), Path(folder)
     try:
@@ -100,7 +100,7 @@ def extract(path: str | Path, folder: str | Path) -> Path:
         if _already_extracted(folder, origin):  # the other process may have finished just now
             return folder
         work = folder.with_name(f".{folder.name}.extracting")
-        shutil.rmtree(work, ignore_errors=True)  # what a killed process left
+        shutil.rmtree(work, ignore_errors=True)  # left by a killed process
         try:
             work.mkdir()
             budget = _Budget(path.stat().st_size)
@@ -111,12 +111,12 @@ def extract(path: str | Path, folder: str | Path) -> Path:
             tree = _content_folder(work, folder.name)
             (tree / MARKER_FILE).write_bytes(msgspec.json.encode(origin) + b"\n")
             if folder.exists():
-                folder.rmdir()  # _done saw that it is empty
+                folder.rmdir()  # empty, as _already_extracted has checked
             tree.rename(folder)
         except _BadMemberError as error:
             raise DataError.expected("archive", "a safe archive", f"one that {error}", path=path) from error
         except (*READ_ERRORS, OSError) as error:
-            if isinstance(error, OSError) and error.errno:  # of the system; a broken stream has no number
+            if isinstance(error, OSError) and error.errno:  # an error of the system; a damaged stream has no errno
                 raise DataError.expected("archive", f"one that fits into {folder}", error, path=path) from error
             reason = next(iter(str(error).splitlines()), type(error).__name__)  # tarfile lists every format it tried
             raise DataError.expected("archive", "a whole zip or tar file", f"damage ({reason})", path=path) from error
@@ -126,7 +126,7 @@ def extract(path: str | Path, folder: str | Path) -> Path:
 
 
 def archive_checksum(path: Path, kind: str) -> str:
-    """The checksum of a file as the list of mirrors writes it; `kind` is md5 or sha256."""
+    """The checksum of a file in the form `kind:digest`; `kind` is md5 or sha256."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
@@ -136,14 +136,14 @@ def archive_checksum(path: Path, kind: str) -> str:
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:
-    """Refuse what does not fit on the disk."""
+    """Raise if the disk has less free space than needed."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError.expected("disk", f"{needed} free bytes for {what}", free, path=folder)
 
 
 def extracted_from(folder: str | Path) -> str | None:
-    """The name of the archive that made the folder: with it there, the archive is needed no longer."""
+    """The name of the archive that was extracted to the folder; None if there is no marker."""
     marker = _read_marker(Path(folder))
     return marker.archive if marker else None
 
@@ -156,7 +156,7 @@ def _read_marker(folder: Path) -> ExtractedFrom | None:
 
 
 def _already_extracted(folder: Path, origin: ExtractedFrom) -> bool:
-    """Whether this archive made the folder; one that something else made is refused."""
+    """Whether this archive was extracted to the folder; raises if the folder has other content."""
     if not folder.exists():
         return False
     found = _read_marker(folder)
@@ -170,7 +170,7 @@ def _already_extracted(folder: Path, origin: ExtractedFrom) -> bool:
 
 
 def _unpack(path: Path, folder: Path, budget: _Budget) -> None:
-    with path.open("rb") as file:  # by its first bytes: a tar that ends with a zip would pass for one
+    with path.open("rb") as file:  # by its first bytes, since a tar that ends with a zip would pass as a zip
         beginning = file.read(4)
     if beginning in (b"PK\x03\x04", b"PK\x05\x06"):
         _unpack_zip(path, folder, budget)
@@ -191,20 +191,20 @@ def _unpack_zip(path: Path, folder: Path, budget: _Budget) -> None:
         check_free_space(folder, sum(member.file_size for member in members), path.name)
         for member in members:
             target = _member_path(folder, member.filename)
-            if member.filename.endswith("/"):  # `is_dir` stumbles over a name of nothing
+            if member.filename.endswith("/"):  # `is_dir` fails on an empty name
                 target.mkdir(parents=True, exist_ok=True)
                 continue
             longer = copy.copy(member)
-            longer.file_size += 1  # one byte more than declared shows what goes beyond
+            longer.file_size += 1  # one more byte than declared detects longer members
             with archive.open(longer) as source:
                 _write(source, target, member.file_size, member.filename)
 
 
 def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
-    """In one pass: a tar has no list of its members, so room is looked for member by member."""
+    """Extract in one pass; a tar has no list of members, so free space is checked for each member."""
     with path.open("rb") as file:
         head = file.read(3)
-    # Not "r:*", which also tries the old LZMA format: any bytes are a header there, and ask for gigabytes.
+    # Not "r:*", which also tries the old LZMA format, in which any bytes are a header that may ask for gigabytes.
     kind: Any = "r:gz" if head.startswith(b"\x1f\x8b") else "r:bz2" if head == b"BZh" else "r:"
     with tarfile.open(path, kind, tarinfo=_BoundedMember) as archive:
         for member in archive:
@@ -221,11 +221,11 @@ def _unpack_tar(path: Path, folder: Path, budget: _Budget) -> None:
                 _write(source, target, member.size, member.name)
         stream = archive.fileobj
         while isinstance(stream, gzip.GzipFile | bz2.BZ2File) and stream.read(CHUNK_BYTES):
-            pass  # the checksum of a compressed stream stands at its end
+            pass  # reading to the end verifies the checksum of a compressed stream
 
 
 def _member_path(folder: Path, name: str) -> Path:
-    """Where a member goes; a name that would leave the folder is refused."""
+    """The path of a member; raises for names that would leave the folder."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name) or ".." in parts or "\0" in name:
         raise _BadMemberError(f"has {name!r}, which would leave the folder")
@@ -248,7 +248,7 @@ def _write(source: IO[bytes], target: Path, size: int, name: str) -> None:
 
 
 def _content_folder(work: Path, name: str) -> Path:
-    """The folder whose contents are wanted."""
+    """The folder to use: the extraction folder, or its only subfolder if that has the target's name."""
     shutil.rmtree(work / MACOS_FOLDER, ignore_errors=True)
     entries = list(work.iterdir())
     return work / name if len(entries) == 1 and entries[0].name == name and entries[0].is_dir() else work

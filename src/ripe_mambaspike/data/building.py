@@ -1,7 +1,7 @@
-"""How a store comes to be, whatever it is made from: shard by shard, in parallel, resumable, the same bytes always.
+"""Build a store from any source: shard by shard, in parallel, resumable and deterministic.
 
-Each shard is written whole or not at all, with a note of what is in it; a run that finds the note goes on with the
-next. The store gets its name, and the set its `current`, when all is done.
+Each shard is written atomically, followed by a note of its contents; a later run that finds the note skips the shard.
+The store gets its final name, and becomes the dataset's `current` one, when all shards are done.
 """
 
 import errno
@@ -36,9 +36,9 @@ from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, sync_folder
 from ripe_mambaspike.schema import read_json
 
-UNFINISHED_PATTERN = "*.part"  # folders of stores that are being made, or were when their process was killed
-NOTE_VERSION = 2  # of what is noted of a shard; one of another version is made again
-MAX_UNFINISHED_SECONDS = 7 * 24 * 3600.0  # that an unfinished store is kept for a command that goes on with it
+UNFINISHED_PATTERN = "*.part"  # folders of stores that are being built, or whose process was killed
+NOTE_VERSION = 2  # format version of a shard's note; shards with another version are rebuilt
+MAX_UNFINISHED_SECONDS = 7 * 24 * 3600.0  # that an unfinished store is kept, to be resumed
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of)
 
 
@@ -51,7 +51,7 @@ class PlacedClip(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted of a finished shard, until the index is made of all notes."""
+    """The note of a finished shard; the index is built from all notes."""
 
     version: int
     clips: list[PlacedClip]
@@ -65,7 +65,7 @@ class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardTask(Protocol):
-    """One shard to be made; goes to a worker."""
+    """One shard to build; sent to a worker."""
 
     @property
     def number(self) -> int: ...
@@ -82,17 +82,17 @@ AnyTask = TypeVar("AnyTask", bound=ShardTask)
 
 @contextmanager
 def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
-    """The folder of a set's stores, held by this process alone; OSErrors become DataErrors."""
+    """The folder of a dataset's stores, locked by this process; OSErrors become DataErrors."""
     home = folder / name
     try:
         make_folder(home)
         with locked(home / "lock", f"{home} is being prepared by another process") as held:
-            if held:  # no other process is writing here
+            if held:  # the lock is held, so no other process is writing here
                 for stray in (
                     *home.glob(".*"),
                     *home.glob(f"{UNFINISHED_PATTERN}/.*"),
-                ):  # what a killed process was writing
-                    with suppress(OSError):  # a folder, or a file that a system keeps for itself
+                ):  # left by a killed process
+                    with suppress(OSError):  # a folder, or a file of the operating system
                         stray.unlink()
             yield home
             if held:
@@ -102,7 +102,7 @@ def locked_dataset_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _remove_unfinished(home: Path) -> None:
-    """Unfinished stores of other keys that were not continued for days."""
+    """Remove unfinished stores with other keys that were not resumed for days."""
     for folder in home.glob(UNFINISHED_PATTERN):
         if folder.is_dir() and time.time() - folder.stat().st_mtime > MAX_UNFINISHED_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -116,9 +116,9 @@ def build_store(
     describe: Callable[[list[ShardNote]], dict[str, Any]],
     report: Callable[[int, int], None],
 ) -> EventStore:
-    """The store at the target, built if it is not there undamaged.
+    """The store at the target, built unless an intact one exists.
 
-    `tasks` divides the work, given the folder to work in; `describe` is the index without what is known here.
+    `tasks` divides the work, given the working folder; `describe` gives the index entries that are not known here.
     """
     building = target.with_name(f"{target.name}.part")
     if not _is_intact(target):
@@ -138,7 +138,7 @@ def build_store(
 
 
 def make_current(target: Path) -> EventStore:
-    """From now on the set's store is the one at the target."""
+    """Make the store at the target the dataset's current one."""
     home = target.parent
     with atomic_write(home / CURRENT) as file:
         file.write(f"{target.name}\n".encode())
@@ -146,12 +146,12 @@ def make_current(target: Path) -> EventStore:
 
 
 def describe_splits(listing: Listing) -> dict[str, list[Any]]:
-    """How a listing is split, for the key."""
+    """The splits of a listing, for the key."""
     return {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()}
 
 
 def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[dict[str, Any]], **more: Any) -> None:
-    """The shard, then the note that says it is there; `clips` are without their places."""
+    """Write the shard, then its note; the offsets of `clips` are filled in here."""
     shard = task.folder / shard_name(task.number)
     ends = np.cumsum([len(events) for events in packed]).tolist()
     placed = [{**clip, "at": end - len(events)} for clip, events, end in zip(clips, packed, ends, strict=True)]
@@ -172,7 +172,7 @@ def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list
 
 
 def read_shard_note(task: ShardTask) -> ShardNote | None:
-    """The note of a shard that is there and is what the note says."""
+    """The note of a shard, if the shard exists and matches it."""
     shard = task.folder / shard_name(task.number)
     try:
         note = read_json(_note(task), ShardNote)
@@ -191,7 +191,7 @@ def explain_write_error(error: OSError, place: Path) -> DataError:
 
 
 def describe_listing(listing: Listing) -> dict[str, Any]:
-    """What an index says of the set as a whole."""
+    """The index entries for the dataset as a whole."""
     return {
         "set": listing.name,
         "classes": listing.classes,
@@ -210,7 +210,7 @@ def describe_listing(listing: Listing) -> dict[str, Any]:
 
 
 def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], dict[str, Any]], folder: Path) -> None:
-    """The index, from the notes; then the notes go."""
+    """Write the index from the notes, then remove the notes."""
     notes = [read_shard_note(task) for task in tasks]
     whole = [note for note in notes if note is not None]
     if len(whole) != len(tasks):
@@ -232,7 +232,7 @@ def _finish(tasks: Sequence[ShardTask], describe: Callable[[list[ShardNote]], di
 
 
 def _is_intact(target: Path) -> bool:
-    """Whether the store is there and undamaged."""
+    """Whether the store exists and is undamaged."""
     try:
         verify_store(read_store(target))
     except DataError:
@@ -241,7 +241,7 @@ def _is_intact(target: Path) -> bool:
 
 
 def _write_array(file: IO[bytes], array: NDArray[np.void]) -> None:
-    """As `np.save` does, which on a real file hides why a write failed."""
+    """Like `np.save`, which does not report why a write to a real file failed."""
     npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
     file.write(array.view(np.uint8).data)
 

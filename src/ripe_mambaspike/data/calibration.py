@@ -69,7 +69,7 @@ def calibrate_camera(
 
 
 def read_recorded_pictures(real: Path, images: Path) -> tuple[RecordedPictures, RecordedPictures]:
-    """Those of the 600 recordings to fit, and those to report on."""
+    """The recordings to fit, and those to report on."""
     listing = list_dataset("nmnist-600", real)
     cut = next(iter(listing.cuts.values()))
     found = find_pictures(images)

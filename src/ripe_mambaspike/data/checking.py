@@ -1,4 +1,4 @@
-"""Whether a prepared set still is what its source would make."""
+"""Check whether a prepared dataset still matches its source."""
 
 from pathlib import Path
 
@@ -24,14 +24,14 @@ def source_state(store: EventStore, root: Path) -> str:
         listing = without_files(listing, store.index.unreadable)
     except RipeError as error:
         return f"changed: {error}"
-    except (TypeError, ValueError, AttributeError) as error:  # of options that are none
+    except (TypeError, ValueError, AttributeError) as error:  # options that the dataset does not have
         return f"changed: its options cannot be used ({error})"
     added = sorted({source.path for source in listing.sources} - set(store.index.sources))
     if added:
-        return f"changed: {len(added)} more recordings are there, {added[0]} first"
+        return f"changed: {len(added)} new recordings, the first is {added[0]}"
     splits = {name: cut.checksum for name, cut in listing.cuts.items()}
     if splits != {name: cut.checksum for name, cut in store.index.cuts.items()}:
-        return "changed: it would be split otherwise now"
+        return "changed: the split would differ now"
     return "unchanged"
 
 
@@ -41,7 +41,7 @@ def _recipe_state(store: EventStore) -> str:
     clips = list(zip(index.clips.name, index.clips.label, strict=True))
     cuts = {name: [cut.checksum, cut.published] for name, cut in index.cuts.items()}
     if recipe_key(recipe, index.classes, clips, cuts) != store.folder.name:
-        return "changed: its recipe is not the one that the store is named after"
+        return "changed: the recipe does not match the store's key"
     if (version := recipe["version"]) != VERSION:
-        return f"changed: it was made by version {version} of the simulator, and this is {VERSION}"
+        return f"changed: made by version {version} of the simulator, the current one is {VERSION}"
     return "simulated"

@@ -1,7 +1,7 @@
 """Batches of binned clips: binned when needed, or binned once and cached in memory or on the device.
 
-Counts are integers, so bytes hold them exactly where none is over 255: every way gives the same bits. Worker processes
-never draw from torch's global generator, and an error of theirs is raised as it is.
+Counts are integers, so uint8 stores them exactly if none exceeds 255: all modes give the same bits. Worker processes
+never use torch's global generator, and their errors are raised unchanged.
 """
 
 import re
@@ -28,9 +28,9 @@ Indices = NDArray[np.int64]  # of clips
 Mode = Literal["off", "memory", "device"]
 Progress = Callable[[int, int], None]  # clips done, of how many
 MAX_AUTO_BYTES = 2 << 30  # of the machine's memory that `auto` may take
-BUILD_BATCH = 16  # clips that are binned at a time for the cache
+BUILD_BATCH = 16  # clips binned at a time
 FLOAT32 = 4  # bytes
-LOST_WORKER = ("DataLoader worker", "Pin memory thread")  # how PyTorch's errors about lost workers begin
+LOST_WORKER = ("DataLoader worker", "Pin memory thread")  # prefixes of PyTorch's errors about lost workers
 
 
 class ClipCache:
@@ -62,7 +62,7 @@ class ClipCache:
         return self._from_workers(plan)
 
     def _from_workers(self, plan: Sequence[Indices]) -> Iterator[Tensor]:
-        """From processes that stay for the next epoch; two iterations at the same time have their own."""
+        """Batches from persistent worker processes; concurrent iterations have separate workers."""
         self._idle = [loader for loader in self._idle if _alive(loader)]
         loader = self._idle.pop() if self._idle else _start_loader(self.clips, self.workers, self.device)
         loader.sampler.plan = plan  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ class ClipCache:
             self._idle.append(loader)
             raise
         self._idle.append(loader)  # unless a worker died: then it is dropped
-        del loader  # a stored error would keep this frame alive, and it the workers
+        del loader  # a stored error would keep this frame, and with it the workers, alive
         if refused is not None:
             raise refused
 
@@ -95,7 +95,7 @@ def open_cache(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> ClipCache:
-    """The clips, cached where `data.cache` says; `processes` share this machine's memory."""
+    """The clips, cached as `data.cache` says; `processes` processes share this machine's memory."""
     if data.num_workers < 0:
         raise ConfigError(
             f"data.num_workers: expected an int of at least 0, got {data.num_workers}", field="data.num_workers"
@@ -112,7 +112,7 @@ def open_cache(
 def _build_auto(
     clips: "Clips", data: DataSettings, device: torch.device, processes: int, progress: Progress | None
 ) -> Tensor | None:
-    """On the device, in memory, or not at all."""
+    """Cache on the device, in memory, or not at all, whichever fits."""
     itemsize = 1
     for target in (device, torch.device("cpu")) if device.type == "cuda" else (device,):
         allowed = _free(target) // 4
@@ -130,7 +130,7 @@ def _build_auto(
 def _build_given(
     clips: "Clips", data: DataSettings, device: torch.device, processes: int, progress: Progress | None
 ) -> Tensor:
-    """Where the recipe says; an error where that has too little memory."""
+    """Cache where the recipe says; raises if there is too little memory."""
     target = device if data.cache == "device" else torch.device("cpu")
     free = _free(target, unknown=1 << 62) // (processes if target.type == "cpu" else 1)
     needed = clip_bytes(clips)
@@ -169,7 +169,7 @@ def bin_all(clips: "Clips", target: torch.device, workers: int, most: int, progr
 
 
 def clip_bytes(clips: "Clips") -> int:
-    """Bytes of all clips at one byte a count."""
+    """Bytes of all clips at one byte per count."""
     return len(clips) * prod(clips.shape)
 
 
@@ -181,7 +181,7 @@ def _free(target: torch.device, unknown: int = 0) -> int:
 def free_memory(device: torch.device) -> int | None:
     """Bytes that a new tensor could take; None where the system does not say."""
     if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():  # nothing may be asked while a graph is recorded
+        if torch.cuda.is_current_stream_capturing():  # CUDA must not be queried while a graph is recorded
             return None
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -201,7 +201,7 @@ def bin_clips(clips: "Clips", indices: Indices) -> Tensor:
 
 
 class _Packed(Dataset[Any]):
-    """Whole batches by their indices. An error is returned as it is; a loader would wrap it in a traceback."""
+    """Batches by their indices. Errors are returned, since a DataLoader would wrap them in a traceback."""
 
     def __init__(self, clips: "Clips") -> None:
         self.clips = clips
@@ -234,8 +234,8 @@ def _start_loader(clips: "Clips", workers: int, device: torch.device) -> DataLoa
         collate_fn=_identity,
         worker_init_fn=_ignore_signals,
         persistent_workers=True,
-        multiprocessing_context="spawn",  # a fork of a process that has threads or CUDA may hang
-        generator=torch.Generator(),  # its own: the global one belongs to the run
+        multiprocessing_context="spawn",  # forking a process with threads or CUDA may hang
+        generator=torch.Generator(),  # not the global one, which belongs to the training run
         pin_memory=device.type == "cuda",
     )
 
@@ -251,17 +251,16 @@ def _alive(loader: DataLoader[Any]) -> bool:
 
 
 def _ignore_signals(worker: int) -> None:
-    """Ctrl-C reaches every process of a group, but only the run may act on it: it may need more batches first."""
+    """Ignore Ctrl-C in workers: only the main process handles it, and it may need more batches first."""
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.SIG_IGN)
 
 
 @contextmanager
 def explain_lost_workers() -> Iterator[None]:
-    """Inside, a worker that dies raises a DataError.
+    """Context in which a worker that dies raises a DataError.
 
-    PyTorch may raise its own error in the middle of anything that the main thread does, so a whole loop over batches
-    belongs inside.
+    PyTorch may raise its error at any point of the main thread, so put the whole loop over batches inside.
     """
     try:
         yield
@@ -270,6 +269,6 @@ def explain_lost_workers() -> Iterator[None]:
         if isinstance(error, RuntimeError) and not reason.startswith(LOST_WORKER):
             raise
         raise DataError(
-            f"data.num_workers: expected workers that live, got one that died ({reason}); set fewer, or free memory",
+            f"data.num_workers: expected running workers, got one that died ({reason}); set fewer, or free memory",
             field="data.num_workers",
         ) from error

@@ -1,7 +1,7 @@
 """Clips of a dataset by index, and the order in which training and evaluation see them.
 
-Batches depend on seed and epoch alone. Of every batch of all processes, each takes its contiguous share, so that their
-shares, joined, are what one process would see.
+Batches depend only on seed and epoch. Each process takes a contiguous share of every global batch; the concatenated
+shares are the batch that a single process would see.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class Clips:
         return len(self.labels)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker and a copy get: everything but the cached clips."""
+        """Everything except the cached clips, for workers and copies."""
         return {**self.__dict__, "_cache": None}
 
     @property
@@ -91,9 +91,9 @@ def share_of(total: int, rank: int, world: int) -> slice:
 class TrainBatches:
     """One epoch: (index, x [B, T, 2, H, W] float32, y [B] int64, total), from batch `first` on.
 
-    Batch `index` has `batch_size` · `world` clips of the order, the epoch's last one what is left: `total`, over all
-    processes. Where that is fewer than there are processes, some of them get a batch of no clips, B = 0. With
-    `first_classes` there are as many clips, but all are of the classes in `data.first`, repeated.
+    Batch `index` has `batch_size` · `world` clips over all processes, the last one of an epoch fewer: `total`. If that
+    is less than the number of processes, some of them get an empty batch, B = 0. With `first_classes` the number of
+    clips is the same, but all belong to the classes in `data.first`, repeated.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class TrainBatches:
         first_classes: bool = False,
     ) -> None:
         count = len(clips)
-        order, together = epoch_order(count, seed, epoch), batch_size * world
+        order, global_batch = epoch_order(count, seed, epoch), batch_size * world
         if first_classes:
             order = np.resize(clips.first, count)[order]
-        batches = [order[start : start + together] for start in range(first * together, count, together)]
+        batches = [order[start : start + global_batch] for start in range(first * global_batch, count, global_batch)]
         self.clips, self.device, self.world, self.first = clips, device, world, first
         self.totals = [len(batch) for batch in batches]
         self.plan = [batch[share_of(len(batch), rank, world)] for batch in batches]

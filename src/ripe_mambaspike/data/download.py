@@ -1,8 +1,8 @@
-"""Fetch one archive: resumable, checked, and never half there.
+"""Download one archive: resumable, verified and atomic.
 
-What comes is written to `NAME.part`; beside it `NAME.part.json` remembers the address, the length and the server's
-mark of the version (ETag or date), so that a later call goes on where this one stopped and starts anew when the file
-on the server is another. Only a file whose checksum is right gets its name.
+Data is written to `NAME.part`; `NAME.part.json` stores the URL, the length and the server's version (ETag or date), so
+that a later call resumes the download, or restarts it if the file on the server has changed. The file gets its final
+name only after its checksum was verified.
 """
 
 import http.client
@@ -28,8 +28,8 @@ from ripe_mambaspike.schema import Document, read_json
 
 Progress = Callable[[int, int | None], None]  # bytes done, bytes in all where known
 
-MAX_TRIES = 5  # of one mirror, in a row, without getting STEP further
-WAIT_SECONDS = 1.0  # before the second try; longer before every further one
+MAX_TRIES = 5  # of one mirror in a row without receiving PROGRESS_BYTES more
+WAIT_SECONDS = 1.0  # before the second try; longer before each further one
 TIMEOUT_SECONDS = 30.0  # of silence
 CHUNK_BYTES = 1 << 18
 PROGRESS_BYTES = 1 << 20
@@ -39,19 +39,19 @@ RESPONSE_HANDLERS = (web.HTTPRedirectHandler, web.HTTPErrorProcessor, web.HTTPDe
 
 
 class _MirrorError(Exception):
-    """This mirror will not give the file; the next one may."""
+    """This mirror cannot provide the file; try the next one."""
 
 
 class _BrokenError(Exception):
-    """The connection broke; the same mirror may go on."""
+    """The connection broke; retry the same mirror."""
 
 
 class _RestartError(Exception):
-    """What is in the part file cannot be continued here."""
+    """The part file cannot be resumed from this mirror; start again."""
 
 
 class PartialDownload(Document, frozen=True):
-    """What NAME.part.json says about NAME.part."""
+    """The contents of NAME.part.json."""
 
     url: str
     total: int | None
@@ -59,9 +59,9 @@ class PartialDownload(Document, frozen=True):
 
 
 def download(archive: Archive, folder: str | Path, *, progress: Progress | None = None) -> Path:
-    """The archive in the folder, fetched when it is not there yet. A call after an interruption goes on.
+    """The archive in the folder, downloaded if it is not there yet. An interrupted download is resumed.
 
-    `progress` gets the bytes done and in all; the bytes done fall back when a file has to be started anew.
+    `progress` gets the bytes done and the total; the bytes done decrease if a download has to be restarted.
     """
     folder = Path(folder)
     target = folder / archive.name
@@ -105,17 +105,17 @@ def _description(archive: Archive) -> str:
 
 
 class _Fetch:
-    """One archive from one mirror."""
+    """The download of one archive from one mirror."""
 
     def __init__(self, archive: Archive, folder: Path, url: str, progress: Progress | None) -> None:
         self.archive, self.folder, self.url = archive, folder, url
         self.progress = progress or (lambda done, total: None)
         self.part = folder / f"{archive.name}.part"
         self.note = folder / f"{archive.name}.part.json"
-        self.resumed = False  # put together from more than one answer
+        self.resumed = False  # the part file comes from more than one response
 
     def run(self) -> None:
-        """Bring the file, check it and give it its name."""
+        """Download the file, verify it and give it its final name."""
         for _ in range(2):
             self.receive_all()
             found, size = archive_checksum(self.part, self.archive.checksum.partition(":")[0]), self.size_on_disk()
@@ -123,7 +123,7 @@ class _Fetch:
                 return self.finalize()
             self.discard()
             if not self.resumed:
-                break  # pieces of two versions deserve a try from zero, one whole answer does not
+                break  # a resumed file may mix two versions, so it is downloaded once more; a complete response is not
         raise _MirrorError(f"gave {found} of {size} bytes")
 
     def receive_all(self) -> None:
@@ -137,7 +137,7 @@ class _Fetch:
             except _BrokenError as error:
                 tries = (
                     1 if self.size_on_disk() >= best + PROGRESS_BYTES else tries + 1
-                )  # only new ground counts, not a second start
+                )  # only new bytes count as progress
                 best = max(best, self.size_on_disk())
                 if tries >= MAX_TRIES:
                     raise _MirrorError(
@@ -146,7 +146,7 @@ class _Fetch:
                 time.sleep(WAIT_SECONDS * tries)
 
     def receive(self) -> None:
-        """One request, from the first missing byte on."""
+        """Send one request, starting at the first missing byte."""
         note, offset = self.read_note(), self.size_on_disk()
         if note is None:
             offset = 0  # bytes of unknown origin are overwritten
@@ -158,7 +158,7 @@ class _Fetch:
         headers = {"User-Agent": "ripe-mambaspike", "Accept-Encoding": "identity"}
         if note is not None and offset:
             headers["Range"] = f"bytes={offset}-"
-            if note.url == self.url and note.version:  # another mirror has other marks: there the checksum decides
+            if note.url == self.url and note.version:  # not comparable between mirrors
                 headers["If-Range"] = note.version
         with _open_url(self.url, headers, bool(offset)) as response:
             if response.status == 206 and offset and note is not None:
@@ -176,7 +176,7 @@ class _Fetch:
             self.store(response, offset, total)
 
     def store(self, response: Any, offset: int, total: int | None) -> None:
-        """Append the answer's body to the part file."""
+        """Append the response body to the part file."""
         limit = total if total is not None else self.archive.size
         with self.writing(limit):
             file = self.part.open("ab", buffering=0)
@@ -200,7 +200,7 @@ class _Fetch:
             raise _BrokenError(f"{total} bytes were announced")
 
     def check_continuation(self, response: Any, offset: int, note: PartialDownload) -> int | None:
-        """The length of the whole file, when the answer goes on with the very file the part is of."""
+        """The length of the whole file, after checking that the response continues the same file."""
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if not found or int(found[1]) != offset:
             raise _RestartError
@@ -209,7 +209,7 @@ class _Fetch:
         version = _version(response)
         changed = note.url == self.url and version is not None and version != note.version
         if changed or (None not in (total, note.total) and total != note.total):
-            raise _RestartError  # a server that heeds Range but not If-Range
+            raise _RestartError  # the server supports Range but not If-Range
         return total if total is not None else note.total
 
     def check_total(self, total: int | None) -> None:
@@ -217,7 +217,7 @@ class _Fetch:
             raise _MirrorError(f"has a file of {total} bytes")
 
     def start_part_file(self, note: PartialDownload) -> None:
-        """An empty part file, then its note: bytes never stand beside the note of another version."""
+        """Create an empty part file, then its note, so that data never has the note of another version."""
         with self.writing(note.total):
             self.part.write_bytes(b"")
             self.note.write_bytes(msgspec.json.encode(note))
@@ -236,7 +236,7 @@ class _Fetch:
         self.note.unlink(missing_ok=True)
 
     def finalize(self) -> None:
-        """On the disk first, then under its name, so that a power cut leaves the whole file or the part."""
+        """Sync, then rename, so that a power failure leaves either the whole file or the part file."""
         with self.writing(self.size_on_disk()):
             _sync(self.part)
             self.part.replace(self.folder / self.archive.name)
@@ -246,7 +246,7 @@ class _Fetch:
 
     @contextmanager
     def writing(self, whole: int | None) -> Iterator[None]:
-        """Explain what the disk refuses, with how much is missing."""
+        """Turn write errors into a DataError that says how many bytes are missing."""
         try:
             yield
         except OSError as error:
@@ -256,7 +256,7 @@ class _Fetch:
 
 
 def _open_url(url: str, headers: dict[str, str], continuing: bool) -> Any:
-    """The open answer."""
+    """The open response."""
     opener = web.OpenerDirector()
     for handler in (*PROTOCOL_HANDLERS, *RESPONSE_HANDLERS):
         opener.add_handler(handler())
@@ -271,7 +271,7 @@ def _open_url(url: str, headers: dict[str, str], continuing: bool) -> Any:
         raise _MirrorError(f"answered {error.code}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(cause, ssl.SSLCertVerificationError | str | ValueError):  # no second try changes these
+        if isinstance(cause, ssl.SSLCertVerificationError | str | ValueError):  # a retry would not help
             raise _MirrorError(f"cannot be reached ({_reason(cause)})") from error
         raise _BrokenError(_reason(cause)) from error
 
@@ -281,13 +281,13 @@ def _reason(error: object) -> str:
 
 
 def _version(response: Any) -> str | None:
-    """What If-Range takes: an ETag that is not weak, or the date."""
+    """The value for If-Range: a strong ETag, or the date."""
     etag = response.headers.get("ETag")
     return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
-    """All of it: a raw file may take less at a time."""
+    """Write all data; a raw file may write less at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]

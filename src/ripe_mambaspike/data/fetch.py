@@ -1,4 +1,4 @@
-"""A whole set: every archive fetched, checked and unpacked."""
+"""Download a whole dataset: all archives are downloaded, verified and extracted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ Progress = Callable[[str, int, int | None], None]  # (archive, bytes done, bytes
 
 
 def download_dataset(name: str, root: Path, progress: Progress | None = None) -> DownloadInfo:
-    """The set's files in the folder. Archives that a person put there are checked and unpacked like fetched ones."""
+    """Download the dataset into the folder. Archives that are already there are verified and extracted as well."""
     facts = dataset_info(name).download
     if facts is None:
         known = [one.name for one in datasets().values() if one.download]

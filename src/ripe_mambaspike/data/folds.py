@@ -1,4 +1,4 @@
-"""Cross-validation over a whole set: every clip is tested in one fold, drawn by names alone."""
+"""Cross-validation over a whole dataset: every clip is tested in one fold, which depends only on the clips' names."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,11 @@ UNSPLIT = "unsplit"  # the cut of a folder that has no parts
 
 
 def folds_of(store: EventStore, cut: str, folds: int, fold: int) -> dict[str, NDArray[np.int64]]:
-    """The clips of each part when `fold` of so many is tested: all that the cut uses, class by class.
+    """The clips of each split when `fold` is tested, from all clips that the cut uses.
 
-    Clips of a class are dealt out by the hash of their names; the next class goes on where the last one stopped, so
-    that folds are as equal as can be. Of what is not tested, a tenth of each class is for validation, at least one of
-    several. A set without a split has all its clips dealt out.
+    The clips of each class are assigned to folds in the order of the hash of their names; the next class continues
+    where the last one stopped, so that fold sizes differ as little as possible. A tenth of each class's other clips is
+    for validation, at least one if there are several. A dataset without a split uses all its clips.
     """
     if cut not in store.cuts:
         raise DataError.expected("data.cut", f"one of {', '.join(store.cuts)}", repr(cut), path=store.folder)
@@ -27,7 +27,7 @@ def folds_of(store: EventStore, cut: str, folds: int, fold: int) -> dict[str, ND
         raise ConfigError.expected("data.fold", f"an int from 0 to {folds - 1}", fold)
     names, labels = store.index.clips.name, store.labels
     clips = [Clip(names[member], int(labels[member])) for member in members]
-    # The class first: within it, names as if drawn by lot.
+    # Sort by class, then by hash.
     dealt = sorted(
         range(len(clips)), key=lambda at: (clips[at].label, hash_rank(f"{store.name}/folds", clips[at].name))
     )

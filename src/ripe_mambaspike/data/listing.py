@@ -1,4 +1,4 @@
-"""What is in a set, before anything of it is read: the files, the clips in them, and every way they are split."""
+"""The contents of a dataset before any file is read: its files, the clips in them, and its splits."""
 
 import hashlib
 from collections import Counter
@@ -33,12 +33,12 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class ClipSplit:
-    """One way to split a set. `parts` has a part for every clip of the listing, in order; '' for one left out."""
+    """One way to split a dataset. `parts` has the split of every clip of the listing, in order; '' if it is unused."""
 
     name: str
     parts: tuple[str, ...]
     checksum: str  # of the names in each part
-    published: bool  # whether this is the list that the literature uses, whole
+    published: bool  # whether this is the complete split used in the literature
 
     def sizes(self) -> dict[str, int]:
         counted = Counter(self.parts)
@@ -72,25 +72,25 @@ def make_split(name: str, clips: Sequence[Clip], parts: Sequence[str], published
 
 
 def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
-    """Of `part name` lines in order: the same for the same split, whatever order the files were found in."""
+    """The checksum of the sorted `part name` lines, which does not depend on the order of the files."""
     text = "".join(f"{part} {name}\n" for part, name in sorted(lines))
     return _hash(text)
 
 
 def hash_rank(salt: str, name: str) -> str:
-    """Sorts names as if drawn by lot, the same on every machine and with every version of everything."""
+    """A sort key that shuffles names reproducibly, on every machine and with every version."""
     return _hash(f"{salt}/{name}")
 
 
 def _hash(text: str) -> str:
-    """Of a text with names in it, which need not be text to the system."""
+    """The hash of a text; file names in it may be undecodable."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def hold_out_validation(
     salt: str, clips: Sequence[Clip], parts: Sequence[str], share: float = VALIDATION_SHARE
 ) -> list[str]:
-    """The parts with a share of each class's training clips, at least one of several, turned into validation."""
+    """Move a share of each class's training clips to validation, at least one if there are several."""
     carved = list(parts)
     by_class: dict[int, list[int]] = {}
     for index, (clip, part) in enumerate(zip(clips, parts, strict=True)):
@@ -104,12 +104,12 @@ def hold_out_validation(
 
 
 def one_clip_each(files: Iterable[tuple[str, str, int]]) -> tuple[SourceFile, ...]:
-    """One clip a file, from (path, name, label). The name leaves out the folders that the set happens to lie in."""
+    """One clip per file, from (path, name, label). The name does not include the folders around the dataset."""
     return tuple(SourceFile(path, (Clip(name, label),)) for path, name, label in files)
 
 
 def without_files(listing: Listing, paths: Collection[str]) -> Listing:
-    """The listing without some of its files; its cuts are then no published ones. Every class keeps a recording."""
+    """The listing without some of its files; its splits no longer count as published. No class may become empty."""
     if not paths:
         return listing
     sources = tuple(source for source in listing.sources if source.path not in paths)
@@ -126,7 +126,7 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
 
 
 def check_listing(listing: Listing, root: str) -> Listing:
-    """The listing, if it has a recording and no name is there twice."""
+    """The listing, after checking that it is not empty and names are unique."""
     if not listing.sources:
         raise DataError.expected("files", f"recordings of {listing.name}", "none", path=root)
     counted = Counter(clip.name for clip in listing.clips)

@@ -1,4 +1,4 @@
-"""A part of a prepared set, for training and evaluation."""
+"""A split of a prepared dataset, for training and evaluation."""
 
 import os
 from pathlib import Path
@@ -27,11 +27,11 @@ def load_dataset(
     store: str | Path | None = None,
     store_key: str | None = None,
 ) -> "EventDataset":
-    """The clips of one part, `train`, `val` or `test`, of a set that was prepared.
+    """The clips of one split, `train`, `val` or `test`, of a prepared dataset.
 
-    `cut` names the way it is split, where there are several; `store` is where it was prepared, in the root by default
-    (and with it, the root may be None). `store_key` chooses one of several preparations by its key (`ripe data list`),
-    where the last one is not wanted.
+    `cut` selects one of several ways of splitting; `store` is the folder of the stores, by default in the root (with
+    `store`, the root may be None). `store_key` selects one of several preparations by its key (`ripe data list`); the
+    default is the current one.
     """
     dataset_info(name)
     if split not in PARTS:
@@ -53,7 +53,7 @@ def load_dataset(
 
 
 class EventDataset:
-    """Clips and labels by number. Files are mapped when first used, in each process for itself."""
+    """Recordings and labels by index. Files are memory-mapped on first use, in each process."""
 
     def __init__(self, store: EventStore, cut: str, split: str, members: NDArray[np.int64]) -> None:
         self.store = store
@@ -98,7 +98,7 @@ class EventDataset:
 
 
 class BinnedDataset:
-    """The same, binned: (counts [T, 2, H, W], label); what a `torch.utils.data.DataLoader` takes."""
+    """The dataset with binned clips: (counts [T, 2, H, W], label), for a `torch.utils.data.DataLoader`."""
 
     def __init__(
         self,

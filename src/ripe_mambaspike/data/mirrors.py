@@ -1,8 +1,8 @@
-"""Where a dataset is downloaded from; each module of `data/sets/` says it of its own.
+"""Where datasets are downloaded from; each module of `data/sets/` declares its own.
 
-Only what was found in public sources is listed: an address, a checksum or a size that was not published is left out.
-Every archive is checked against its checksum, so a mirror need not be trusted. What no program may or can fetch is
-listed under `by_hand`: no address, but the checksum that tells whether the right file arrived.
+Only URLs, checksums and sizes from public sources are listed. Every archive is verified by its checksum, so mirrors
+need not be trusted. Files that cannot be downloaded by a program are listed under `by_hand`, with their checksum but
+without a URL.
 """
 
 import re
@@ -18,7 +18,7 @@ MENDELEY = "https://data.mendeley.com/public-files/datasets/{}/files/{}/file_dow
 
 @dataclass(frozen=True)
 class Archive:
-    """One file of a set: its name on disk, its mirrors in the order they are tried, and what proves it whole."""
+    """One file of a dataset: its name on disk, its mirrors in the order they are tried, and its checksum."""
 
     name: str
     urls: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Pictures that a user points at, listed first and read when they are needed: grey, values 0 to 1.
+"""Pictures to simulate recordings of: listed first, read when needed; grey, values 0 to 1.
 
-Known by what is there: MNIST's IDX files (`train-images…`, `train-labels…`, `t10k-…`, packed by gzip or not), or a tree
-of `class/picture`, or of `train/class/picture` and `test/class/picture`, in a folder or a zip file.
+Supported are MNIST's IDX files (`train-images…`, `train-labels…`, `t10k-…`, gzipped or not), and trees of
+`class/picture`, or of `train/class/picture` and `test/class/picture`, in a folder or a zip file.
 """
 
 import gzip
@@ -62,7 +62,7 @@ class Pictures:
 
 
 def find_pictures(path: str | Path) -> Pictures:
-    """What pictures there are at the path."""
+    """List the pictures at the path."""
     path = Path(path)
     try:
         if path.is_file():
@@ -90,9 +90,9 @@ def read_pictures(source: Path, listed: Sequence[Picture]) -> list[NDArray[np.fl
 
 
 def pad_to_square(picture: NDArray[np.float32]) -> NDArray[np.float32]:
-    """In the middle of a square as bright as its edge mostly is, so that the edge is not most of what is seen.
+    """Pad to a square with the median brightness of the border, so that the border itself causes few events.
 
-    Around the square all is black: where the ground is not, it goes beyond what the sensor ever sees.
+    Around the square all is black: a background that is not black is extended beyond the sensor's field of view.
     """
     edge = np.concatenate([picture[0], picture[-1], picture[1:-1, 0], picture[1:-1, -1]])
     ground = np.sort(edge)[len(edge) // 2]
@@ -104,7 +104,7 @@ def pad_to_square(picture: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def picture_checksums(source: Path, listed: Sequence[Picture]) -> list[str]:
-    """A checksum of each picture's content, whatever it lies in; a picture that cannot be read is refused here."""
+    """A checksum of each picture's content, independent of its container; raises for unreadable pictures."""
     checksums = []
     for picture, data in zip(listed, _contents(source, listed), strict=True):
         _decode(source, picture, data)
@@ -235,7 +235,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return _read_idx(path, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(maxsize=4)  # a shard takes a few hundred out of one file; a file that changes is read again
+@lru_cache(maxsize=4)  # a shard reads hundreds of pictures from one file; the key changes with the file
 def _read_idx(path: Path, changed: int, size: int) -> NDArray[np.uint8]:
     try:
         data = path.read_bytes()

@@ -1,6 +1,6 @@
-"""Building the event store of a set of files.
+"""Build the event store of a dataset of files.
 
-The work is divided into shards by the listing alone; `building` makes them into a store.
+Shards depend only on the listing; `building` turns them into a store.
 """
 
 import warnings
@@ -68,11 +68,11 @@ def prepare(
     unsplit: bool = False,
     progress: Progress | None = None,
 ) -> EventStore:
-    """The store of the set in `folder`, built if it is not there yet, and current from then on.
+    """The store of the dataset in `folder`, built if it does not exist yet; it becomes the current one.
 
-    Stores of other keys stay beside it. `skip_unreadable` leaves out files that cannot be read; `unsplit` says that a
-    set without parts is wanted, even where the current store has some. With more than one worker, a script of yours
-    needs the usual `if __name__ == "__main__":`.
+    Stores with other keys are kept. `skip_unreadable` leaves out files that cannot be read; `unsplit` allows a dataset
+    without splits to replace one with splits. With more than one worker, a script needs the usual
+    `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
     with locked_dataset_folder(folder, listing.name) as home:
@@ -88,7 +88,7 @@ def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None
         return
     try:
         current = open_store(home.parent, home.name)
-    except DataError:  # there is none, or it is of no use
+    except DataError:  # there is no current store, or it cannot be read
         return
     if not unsplit and current.cuts != (UNSPLIT,):
         raise DataError.expected(
@@ -125,7 +125,7 @@ def _prepare(
 
 
 def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool = False) -> str:
-    """Of all that decides what is stored: the content of the files, the clips, their splits, the settings."""
+    """The key: a hash of everything that determines the store's content (files, clips, splits, settings)."""
     more = {"skip_unreadable": True} if skip_unreadable else {}
     facts = {
         **more,
@@ -145,7 +145,7 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
 
 
 def file_checksums(paths: Sequence[Path], skip: bool = False) -> list[str]:
-    """The checksum of each file; nothing for one that cannot be opened, where such are left out."""
+    """The checksum of each file; empty for files that cannot be opened, with `skip_unreadable`."""
     return [_checksum_or_empty(path) if skip else file_checksum(path) for path in paths]
 
 
@@ -159,7 +159,7 @@ def _checksum_or_empty(path: Path) -> str:
 def plan_file_shards(
     listing: Listing, root: Path, folder: Path, strict: bool, skip_unreadable: bool = False
 ) -> list[FileShardTask]:
-    """Shards of about one size, by the files' sizes."""
+    """Shards of about the same size, by the sizes of the files."""
     groups: list[list[SourceFile]] = []
     room = 0
     for source in listing.sources:
@@ -217,7 +217,7 @@ def make_file_shard(task: FileShardTask) -> None:
 
 
 def _read_source(task: FileShardTask, source: SourceFile) -> tuple[Recording, list[tuple[Recording, int]], int]:
-    """A file, the events of each of its clips with the time at which it begins, and how many are outside the crop."""
+    """A file, the events and start time of each of its clips, and the number of events outside the crop."""
     path = task.root / source.path
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -258,7 +258,7 @@ def _select_events(ordered: Recording, clip: Clip, path: Path) -> Recording:
 
 
 def _check_limits(part: Recording, start_us: int, path: Path) -> None:
-    """The times must fit in 32 bits; y must leave one of 16 for the polarity."""
+    """Raise unless times fit into 32 bits and y into 15 (the polarity takes the last bit)."""
     if (length := part.last_us - start_us) >= MAX_CLIP_US:
         raise DataError.expected("t", "clips of at most 71 minutes", f"{length / 6e7:.0f} minutes", path=path)
     if (bottom := int(part["y"].max())) >= 1 << 15:
@@ -266,7 +266,7 @@ def _check_limits(part: Recording, start_us: int, path: Path) -> None:
 
 
 def _describe(listing: Listing, checksums: Sequence[str], notes: list[ShardNote]) -> dict[str, Any]:
-    """What the index says of the set, its sensor, its source and what was wrong with it."""
+    """The index entries for the dataset, its sensor, its source and its warnings."""
     sensors = SensorsNamed()
     unreadable: dict[str, str] = {}
     for note in notes:
@@ -287,7 +287,7 @@ def _describe(listing: Listing, checksums: Sequence[str], notes: list[ShardNote]
 
 
 def _describe_crop(listing: Listing, size: tuple[int, int], outside: int) -> tuple[dict[str, Any], list[str]]:
-    """Of a set that was cropped: what is stored has the crop's size, and the sensor's own is kept beside it; a note."""
+    """For a cropped dataset: the stored size is the crop's, the sensor's size is kept as well; and a note."""
     if listing.crop is None:
         return {}, []
     try:

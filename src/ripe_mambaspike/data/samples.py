@@ -1,4 +1,4 @@
-"""A few test clips to look at."""
+"""Select a few test clips."""
 
 from itertools import zip_longest
 
@@ -16,7 +16,7 @@ HeldOut = tuple[Recording, str, str]  # recording, class, name
 
 
 def sample_clips(settings: DataSettings, count: int = 4) -> list[Sample] | None:
-    """Test clips of as many different classes as possible; None where the data is gone."""
+    """Test clips of as many different classes as possible; None if the data is missing."""
     try:
         clips = open_data(settings).test
     except RipeError:

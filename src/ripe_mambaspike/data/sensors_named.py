@@ -1,4 +1,4 @@
-"""Which sensors the recordings of a set name, and the one that its store takes them to be of."""
+"""The sensor sizes that a dataset's recordings store, and the choice of one for the whole dataset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Size = tuple[int, int]
 
 
 class RecordingCount(NamedTuple):
-    """So many recordings, and the first of them."""
+    """A number of recordings, and the first of them."""
 
     recordings: int
     first: str
@@ -25,7 +25,7 @@ class RecordingCount(NamedTuple):
 
 
 class SensorsNote(msgspec.Struct, frozen=True, kw_only=True):
-    """`SensorsNamed` in the note of a shard."""
+    """`SensorsNamed` as stored in a shard's note."""
 
     named: list[tuple[int, int, int, str]]  # width, height, recordings, the first of them
     unnamed: tuple[int, str] | None
@@ -34,22 +34,22 @@ class SensorsNote(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class SensorsNamed:
-    """Counted over recordings."""
+    """Counts of recordings by sensor size."""
 
     named: dict[Size, RecordingCount] = field(default_factory=dict)  # by their headers
-    unnamed: RecordingCount | None = None  # those whose format says nothing
+    unnamed: RecordingCount | None = None  # recordings without a sensor size
     corner: Size = (0, 0)  # the furthest pixel of all events
 
     def see(self, recording: Recording, path: str) -> None:
-        """One more recording, as it was read."""
+        """Add a recording."""
         self.corner = union(self.corner, (int(recording["x"].max()), int(recording["y"].max())))
         in_file = recording.metadata.get("sensor_size_in_file")
         named = in_file is not None or recording.metadata["sensor_size_from"] == "the file"
-        # Where the size was given, a header that says the same is not told apart from one that says nothing.
+        # If the caller gave the size, a header with the same size counts like no header.
         self._count(tuple(in_file or recording.sensor_size) if named else None, RecordingCount(1, path))
 
     def add(self, note: SensorsNote | None) -> None:
-        """Those of a shard's note."""
+        """Add the counts of a shard's note."""
         if note is None:
             return
         self.corner = union(self.corner, note.corner)
@@ -81,9 +81,9 @@ class SensorChoice(NamedTuple):
 
 
 def choose_sensor(seen: SensorsNamed, given: Size | None) -> SensorChoice:
-    """The sensor of the store, what was guessed about it, and whether the recordings are of several.
+    """The sensor of the store, guesses about it, and whether the recordings come from several sensors.
 
-    Recordings of several sensors, and such that do not name theirs, may be mixed: the sensor holds them all.
+    Recordings of several sensors, and some without a sensor size, may be mixed: the chosen sensor contains them all.
     """
     if given is not None:
         others = [f"{_shown(size)} ({found})" for size, found in seen.named.items() if size != given]

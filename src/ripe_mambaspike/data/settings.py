@@ -14,8 +14,8 @@ from ripe_mambaspike.yaml_text import parse_yaml
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 RENAMED_FIELDS = {"set": "dataset", "steps": "time_steps", "workers": "num_workers"}  # in recipes of earlier versions
-MAX_RECIPE_BYTES = 64 * 1024  # of a recipe file; one with all fields and comments has a tenth of it
-GRID_SIDES = (8, 64)  # the least and the largest side of a grid that is taken from the sensor
+MAX_RECIPE_BYTES = 64 * 1024  # of a recipe file; a complete one has a tenth of it
+GRID_SIDES = (8, 64)  # smallest and largest side of a grid derived from the sensor
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,6 @@ def resolved_grid(data: DataSettings) -> tuple[int, int]:
 
 
 def describe_grid(data: DataSettings, sensor_size: tuple[int, int]) -> str:
-    """The grid that was chosen, as a run reports it."""
+    """The chosen grid as a log line."""
     (height, width), (columns, rows) = resolved_grid(data), sensor_size
     return f"data.grid: {height}×{width} bins (height×width), from the {rows}×{columns} sensor"

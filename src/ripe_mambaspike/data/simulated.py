@@ -1,6 +1,6 @@
-"""Making a simulated set: clips planned, seen by the calibrated camera, stored like a set that was recorded.
+"""Make a simulated dataset: plan its clips, simulate them with the calibrated camera, store them like recordings.
 
-A clip depends on the recipe, its own name and its own picture alone, so a set that is made smaller has the same clips.
+A clip depends only on the recipe, its own name and its own picture, so a smaller dataset has the same clips.
 """
 
 import hashlib
@@ -57,13 +57,13 @@ from ripe_mambaspike.events.simulate.saccades import Saccades, scale_saccades
 SHARD_PIXELS = 1 << 18  # of all the sensors of a shard
 BATCH_PIXELS = 1 << 16  # of those simulated together
 MAX_FRAME_PIXELS = 1 << 26  # pixels of all the frames of a batch, while they are rendered at once
-WARM_UP_US = 100_000  # that pixels watch a person before the clip begins
-CALIBRATED_CELLS = 28  # cells of a picture that fill the calibrated sensor as they should
+WARM_UP_US = 100_000  # that pixels watch the scene before the clip begins
+CALIBRATED_CELLS = 28  # side of the pictures that the camera was calibrated with
 
 
 @dataclass(frozen=True)
 class SimulationRecipe:
-    """All that a set's recordings follow from, but for their pictures."""
+    """Everything except the pictures that determines a dataset's recordings."""
 
     name: str
     side: int
@@ -82,7 +82,7 @@ class SimulationRecipe:
         return max(500, min(4000, 256_000 // self.side)) if self.name == GESTURES else STEP_US
 
     def group(self, pixels: int) -> int:
-        """So many clips have about so many pixels."""
+        """The number of clips with about this many pixels."""
         return max(1, pixels // self.side**2)
 
 
@@ -139,7 +139,7 @@ def simulate_dataset(
         found = find_pictures(images)
         source, planned = found.source, plan_pictures(name, found, counts)
     listing = replace(planned.listing, sensor_size=recipe.size)
-    # Pictures that cannot be used are found before anything is written.
+    # Unusable pictures are found before anything is written.
     groups = [planned.pictures[start : start + 256] for start in range(0, len(planned.pictures), 256)]
     digest = hashlib.sha256()
     with Workers(workers) as run:
@@ -186,7 +186,7 @@ def _index(listing: Listing, recipe: dict[str, Any], notes: list[ShardNote]) -> 
 def plan_simulated_shards(
     recipe: SimulationRecipe, planned: SimulationPlan, source: Path | None, folder: Path
 ) -> list[SimulatedShardTask]:
-    """Shards of about one size."""
+    """Shards of about the same size."""
     clips = planned.listing.clips
     (cut,) = planned.listing.cuts.values()
     each = recipe.group(SHARD_PIXELS)
@@ -263,7 +263,7 @@ def _factors(recipe: SimulationRecipe, seeds: Sequence[int]) -> Tensor:
 
 
 def _saccades(recipe: SimulationRecipe, pictures: Sequence[NDArray[np.float32]], seeds: Sequence[int]) -> list[Events]:
-    """Those of one size together; the order stays."""
+    """Batches of clips with the same size, in order."""
     made: dict[int, Events] = {}
     alike: dict[tuple[int, int], list[int]] = {}
     squares = [pad_to_square(picture) for picture in pictures]

@@ -1,4 +1,4 @@
-"""The event store: a set's recordings, decoded once, in files that are mapped into memory.
+"""The event store: a dataset's recordings, decoded once, in memory-mapped files.
 
 A folder with `shard-NNNNN.npy` (events, eight bytes each: µs since the clip's start, x, and y with the polarity in its
 lowest bit), `index.json` (names, labels, parts, places, checksums). A store that has an index is whole.
@@ -27,7 +27,7 @@ STORED_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("yp", "<u2")])
 CURRENT = "current"
 KEY = re.compile(r"[0-9a-f]{16}")  # the name of a store's folder
 MAX_CLIP_US = 1 << 32
-# What NumPy raises for a file that is no array, or one whose header lies.
+# Raised by NumPy for files that are not arrays or have a wrong header.
 READ_ERRORS = (
     OSError,
     ValueError,
@@ -63,7 +63,7 @@ def unpack_events(packed: NDArray[np.void], start_us: int = 0) -> Events:
 
 @dataclass(frozen=True)
 class EventStore:
-    """A whole store on disk."""
+    """A complete store on disk."""
 
     folder: Path
     index: StoreIndex
@@ -74,7 +74,7 @@ class EventStore:
 
     @property
     def key(self) -> str:
-        """A hash of all that decides what is stored; a run and its network keep it."""
+        """A hash of everything that determines the store's content; saved with runs and networks."""
         return self.folder.name
 
     @property
@@ -161,7 +161,7 @@ def shard_name(number: int) -> str:
 
 
 def open_store(folder: Path, name: str, key: str | None = None) -> EventStore:
-    """A store of a set, in the folder of its stores: the one with this key, or else the current one."""
+    """Open a store in the folder of a dataset's stores: the one with this key, by default the current one."""
     home = folder / name
     found = current_key(home) if key is None else key
     if found is None:
@@ -177,7 +177,7 @@ def open_store(folder: Path, name: str, key: str | None = None) -> EventStore:
 
 
 def current_key(home: Path) -> str | None:
-    """The key of the store that the set in this folder was prepared as last; None where there is none."""
+    """The key of the dataset's current store; None if there is none."""
     try:
         key = read_regular(home / CURRENT, 1024).decode().strip()
     except (OSError, ValueError):
@@ -194,7 +194,7 @@ def store_keys(home: Path) -> list[str]:
 
 
 def describe_keys(home: Path) -> str:
-    """The keys that are there, for a message."""
+    """The existing keys, for a message."""
     current = current_key(home)
     keys = [f"{key} (current)" if key == current else key for key in store_keys(home)]
     return " or ".join(keys) or "a prepared set, of which there is none"
@@ -206,7 +206,7 @@ def read_store(folder: Path) -> EventStore:
 
 
 def verify_store(store: EventStore) -> int:
-    """Check every byte, the index against its own checksum and the shards against the index; the number of events."""
+    """Verify the index by its own checksum and the shards by the index; returns the number of events."""
     index = read_index(store.folder / INDEX)
     clips, shards = index.clips, index.shards
     total = 0
@@ -248,9 +248,9 @@ def file_checksum(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe would never end
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe would never end
                 raise DataError.expected("file", "a regular file", "something else", path=path)
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError) as error:  # the latter of a name that the system cannot look up
+    except (OSError, ValueError) as error:  # ValueError: a name that the system cannot represent
         reason = error if isinstance(error, OSError) else str(error)
         raise DataError.expected("file", "a readable file", reason, path=path) from error

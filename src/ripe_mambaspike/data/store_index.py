@@ -16,9 +16,9 @@ from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.schema import Document, convert, read_json
 
 INDEX = "index.json"
-LAYOUT_VERSION = 1  # goes up when what is stored for the same source changes
+LAYOUT_VERSION = 1  # increased when the stored data for the same source changes
 PART_LETTERS = dict(zip(PARTS, "rvt", strict=True))  # train, val, test as one letter each; '-' for neither
-MAX_INDEX_BYTES = 256 << 20  # bytes; that of N-MNIST's 70,000 clips has 15 MiB
+MAX_INDEX_BYTES = 256 << 20  # N-MNIST's 70,000 clips take 15 MiB
 MAX_EVENTS = 1 << 40
 MAX_TIME = 1 << 62
 HINT = "prepare the dataset again"
@@ -34,7 +34,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClipTable(Document, frozen=True):
-    """A column for each fact of a clip; all columns have one length."""
+    """One column per property of a clip; all columns have the same length."""
 
     name: Annotated[list[str], Meta(min_length=1)]
     label: list[Count]
@@ -89,18 +89,18 @@ def read_index(path: Path) -> StoreIndex:
 
 
 def index_checksum(values: Mapping[str, Any]) -> str:
-    """Of everything in the index but this; it contains the shards' checksums, so it stands for every event."""
+    """The checksum of the rest of the index, which contains the shards' checksums, so it covers every event."""
     rest = {name: value for name, value in values.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """The name of a store, by all that decides what is in it."""
+    """The key of a store: a hash of everything that determines its content."""
     return hashlib.sha256(json.dumps({"layout": LAYOUT_VERSION, **facts}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_index(index: StoreIndex, path: Path) -> None:
-    """Refuse an index whose parts do not fit each other."""
+    """Raise if the entries of an index are inconsistent."""
 
     def require(fits: bool, field: str, expected: str, got: object) -> None:
         if not fits:
@@ -129,7 +129,7 @@ def check_index(index: StoreIndex, path: Path) -> None:
 
 
 def _check_clips(index: StoreIndex, require: Any) -> None:
-    """Every clip lies in its shard."""
+    """Check that every clip lies inside its shard."""
     clips, count = index.clips, len(index.clips.name)
     for column in COLUMNS:
         length = len(getattr(clips, column))

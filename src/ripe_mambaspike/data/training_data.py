@@ -1,4 +1,4 @@
-"""The training, validation and test clips of a dataset, with those of other datasets that are trained on too."""
+"""The training, validation and test clips of a dataset, plus the training clips of extra datasets."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -135,7 +135,7 @@ def open_data(data: DataSettings) -> TrainingData:
     if not data.validation:
         members[TRAIN] = np.sort(np.concatenate((members[TRAIN], members[VALIDATION])))
         members[VALIDATION] = members[VALIDATION][:0]
-    for part in (TRAIN, TEST):  # now, rather than after all epochs
+    for part in (TRAIN, TEST):  # fail now rather than after training
         if not len(members[part]):
             raise DataError(
                 f"{store.folder}: {part}: expected clips of {data.dataset} ({cut}), got none",

@@ -1,4 +1,4 @@
-"""Work divided between processes; the results in order, the first error at once."""
+"""Divide work between processes; results come in order, the first error is raised at once."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def _follow_parent() -> None:
-    """End this worker when its parent is killed; it would wait for work for ever."""
+    """End this worker when its parent is killed; otherwise it would wait for work forever."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -27,12 +27,12 @@ def _follow_parent() -> None:
 
 
 class Workers:
-    """So many processes; none for one worker, which works here."""
+    """A pool of processes; with one worker, the work is done in this process."""
 
     def __init__(self, count: int) -> None:
         self._pool = None
         if count > 1:
-            # Fresh processes: a fork of one that has threads may hang.
+            # Spawn: forking a process with threads may hang.
             self._pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _follow_parent)
 
     def __enter__(self) -> "Workers":
@@ -43,7 +43,7 @@ class Workers:
             self._pool.shutdown(cancel_futures=kind is not None)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The results in order. The first error ends it; what had been begun is waited for."""
+        """The results in order. The first error stops the work, after waiting for tasks that have started."""
         if self._pool is None or len(items) < 2:
             yield from map(function, items)
             return
@@ -51,4 +51,4 @@ class Workers:
             yield from self._pool.map(function, items)
         except BrokenProcessPool as error:
             hint = "fewer workers need less memory; run the same command again"
-            raise DataError.expected("workers", "processes that live", "one that was killed", hint=hint) from error
+            raise DataError.expected("workers", "running processes", "one that was killed", hint=hint) from error

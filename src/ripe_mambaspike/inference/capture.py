@@ -1,4 +1,4 @@
-"""A network prepared for one shape of input; on a GPU the whole pass is recorded as one CUDA graph.
+"""A network prepared for one input shape; on a GPU the whole forward pass is captured as one CUDA graph.
 
     run = capture(fuse(model), example, dtype=torch.bfloat16)
     logits = run(clips)
@@ -19,7 +19,7 @@ from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.nn.evaluation import evaluation
 
-MAX_SHAPES = 8  # graphs that `CapturedShapes` keeps; each holds the memory of one pass
+MAX_SHAPES = 8  # graphs that `CapturedShapes` keeps; each holds the memory of one forward pass
 
 
 class Captured:
@@ -39,7 +39,7 @@ class Captured:
                 model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
             self._plan = plan_network(model, example) if covered else None
-        if example.is_cuda:  # a pass that cannot be recorded is run as it is
+        if example.is_cuda:  # without capture, the network is called directly
             self._graph, self._output = record(lambda: self._compute(self.example))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -78,15 +78,15 @@ class Captured:
 
 
 def capture(model: Model, example: Tensor, dtype: torch.dtype | None = None) -> Captured:
-    """The network ready for inputs like the example; products are computed in `dtype`."""
+    """Prepare the network for inputs like the example; matrix products are computed in `dtype`."""
     return Captured(model, example, dtype)
 
 
 class CapturedShapes:
-    """A network that captures itself for each new shape of input, on a GPU.
+    """A network that captures a CUDA graph for each new input shape.
 
-    On a CPU, or where somebody's own modules have to be called, the network is run as it is: it keeps its prepared
-    weights itself. `run` gives logits and firing rates, a call the logits alone.
+    On a CPU, or with custom modules that cannot be captured, the network is called directly. `run` returns logits and
+    firing rates, a call only the logits.
     """
 
     def __init__(self, model: Model) -> None:
@@ -111,7 +111,7 @@ class CapturedShapes:
         found = self._captured.pop(key, None)
         if found is None:
             while len(self._captured) >= MAX_SHAPES:
-                del self._captured[next(iter(self._captured))]  # the one used longest ago
+                del self._captured[next(iter(self._captured))]  # the least recently used
             found = Captured(self.model, x, want_rates=want_rates)
         self._captured[key] = found
         return found

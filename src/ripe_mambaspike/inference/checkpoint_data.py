@@ -1,4 +1,4 @@
-"""The data that a saved network was trained on: dataset, split and binning, as the files beside it say."""
+"""The data that a saved network was trained on: dataset, split and binning, from the files saved with it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ def run_data_settings(folder: Path) -> DataSettings | None:
 
 
 def trained_store(folder: Path, labels: Labels) -> str | None:
-    """The key of the store that a network was trained on; None where it is not known."""
+    """The key of the store that a network was trained on; None if unknown."""
     if labels.store is not None:
         return labels.store
     recipe = run_data_settings(folder)
@@ -89,7 +89,7 @@ def trained_store(folder: Path, labels: Labels) -> str | None:
 
 
 def store_note(trained: str | None, data: TrainingData) -> str | None:
-    """A note for a result on this data, unless it is what the network was trained on."""
+    """A note for results on this data if it is not, or not known to be, what the network was trained on."""
     key = data.store.key
     if trained is None:
         return f"store {key}: whether the network was trained on it is not known, since it has no key"

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from ripe_mambaspike.models.base import Model
 
-MIN_SIDE, MAX_SIDE = 8, 65536  # of the grid: the network halves it three times
+MIN_SIDE, MAX_SIDE = 8, 65536  # of the grid, which the network downsamples three times
 MAX_TIME_STEPS = 4096  # of one clip, for a causal network, which has no limit of its own
-MIN_POLARITY_EVENTS = 100  # from which a recording of one polarity alone is refused
-MAX_DURATION_RATIO = 2  # between a recording and the training clips, without a warning
+MIN_POLARITY_EVENTS = 100  # recordings with at least this many events must have both polarities
+MAX_DURATION_RATIO = 2  # of a recording and the training clips; beyond it there is a warning
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def make_classifier(
     sensor_size: Size | None = None,
     crop: Crop | None = None,
 ) -> Classifier:
-    """A network with what its labels say, if it has any, except for a sensor and a crop that the caller gives."""
-    ReadOptions(sensor_size)  # which checks it
+    """A classifier from a network and its labels, if any; the caller's sensor size and crop take precedence."""
+    ReadOptions(sensor_size)  # also validates it
     own_size, own_crop = (labels.sensor_size, labels.crop) if labels else (None, None)
     size = own_size if sensor_size is None else (int(sensor_size[0]), int(sensor_size[1]))
     if crop is not None:
@@ -211,13 +211,13 @@ def check_grid(classifier: Classifier, binned_size: Size) -> None:
     fits, largest = max(MIN_SIDE, min(across, down)), max(height, width)
     raise InputError(
         f"grid: expected at most the {across}×{down} pixels of the sensor, got the network's {width}×{height}; "
-        f"--grid {fits} fits the sensor, and --grid {largest} keeps the network's",
+        f"for ripe predict, stream and serve, --grid {fits} fits the sensor and --grid {largest} keeps the network's",
         field="grid",
     )
 
 
 def duration_warning(classifier: Classifier, recording: Recording) -> str | None:
-    """A sentence about a recording whose bins are much longer or shorter than those of the training clips."""
+    """A warning if a recording's bins are much longer or shorter than those of the training clips."""
     usual, duration = classifier.duration_us, recording.duration_us + 1
     if usual is None or max(usual, duration) <= MAX_DURATION_RATIO * min(usual, duration):
         return None

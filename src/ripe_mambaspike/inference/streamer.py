@@ -5,7 +5,7 @@
         for prediction in streamer.push(events):
             print(prediction.label, prediction.probability)
 
-The final prediction of a window is, to the last bit, that of `predict` on the events of the window.
+The final prediction of a window is bit-identical to that of `predict` on the window's events.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class StreamPrediction:
 
 
 class StreamProcessor(Timeline, Protocol):
-    """Runs the network on closed bins: overlapping windows, or one causal network without end."""
+    """Runs the network on closed bins: on overlapping windows, or continuously for a causal network."""
 
     silent: int  # windows without an event, which get no prediction
 
@@ -105,7 +105,7 @@ class Streamer:
         return [found for part in self._binner.advance(_as_int("to_us", to_us)) for found in self._predictions(part)]
 
     def finish_pending(self) -> None:
-        """Do the work left for later: for when there is time between a prediction and the next packet."""
+        """Run the deferred work, for example between a prediction and the next packet."""
         self._processor.finish_pending()
 
     def reset(self) -> None:
@@ -226,7 +226,7 @@ def check_stream(classifier: Classifier, sensor_size: tuple[int, int], window_us
 
 
 def without_crop(classifier: Classifier) -> Classifier:
-    """The same classifier for events that have been cropped already: the crop is the whole of their sensor."""
+    """The classifier for events that are already cropped: their sensor is the crop."""
     given = classifier.sensor_given or classifier.crop_given
     size = classifier.region.binned_size
     return replace(classifier, sensor_size=size, crop=None, sensor_given=given, crop_given=False)

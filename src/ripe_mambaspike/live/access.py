@@ -120,6 +120,6 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
         return
     body = b"Host, Origin: expected this server's own name and page, got another\n"
     head = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    head.append((b"connection", b"close"))  # whatever else it was about to send
+    head.append((b"connection", b"close"))  # ignore the rest of the request
     await send({"type": "http.response.start", "status": 403, "headers": head})
     await send({"type": "http.response.body", "body": body})

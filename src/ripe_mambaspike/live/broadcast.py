@@ -1,4 +1,4 @@
-"""A live source: read once, computed once, watched by all.
+"""A live source: read once, computed once, shared by all viewers.
 
 `StreamRunner` reads the source and runs the network, as `ripe stream` does. Events are drawn as they pass, and the
 latest predictions are kept; viewers fetch both at their own pace.
@@ -24,7 +24,7 @@ from ripe_mambaspike.live.frames import MAX_DRAWN_EVENTS, RenderedFrame, full_co
 from ripe_mambaspike.live.messages import PredictionFilter, PredictionMessage, prediction_message
 from ripe_mambaspike.live.network import is_causal
 
-MAX_QUEUED_EVENTS = 200_000  # between the source and the network: viewers should not watch the distant past
+MAX_QUEUED_EVENTS = 200_000  # between the source and the network; a longer queue would add delay
 MAX_KEPT_PREDICTIONS = 1024  # for slow viewers
 MAX_SCALES = 64  # frames that determine full color
 MAX_LAG_SECONDS = 60.0  # more means that the source's clock has changed
@@ -94,7 +94,7 @@ class LiveStream:
             self._thread.join(timeout=10)
 
     def describe(self) -> dict[str, Any]:
-        """What a viewer gets when it starts to watch; the sensor's size is known from the first packet on."""
+        """The description that a new viewer gets; the sensor's size is known from the first packet on."""
         width, height = self._size() or (1, 1)
         return {"name": self.name, "live": True, "width": width, "height": height}
 
@@ -152,7 +152,7 @@ class LiveStream:
         return self._source.size if self._crop is None or self._source.size is None else self._crop[2:]
 
     def _on_events(self, events: Events) -> None:
-        """The reader's thread: keep what the next frame needs, and no more."""
+        """Keep the events that the next frame needs (reader thread)."""
         if not len(events):
             return
         newest = int(events["t"][-1])
@@ -172,7 +172,7 @@ class LiveStream:
         return self._streamer
 
     def _on_prediction(self, prediction: StreamPrediction) -> None:
-        """The network's thread. After a restart of the source's clock, times go on from the last prediction."""
+        """Store predictions (network thread). After a clock restart, times continue from the last one."""
         if self._origin_us is None or self._restarts != self._runner.summary.restarts:
             self._restarts = self._runner.summary.restarts
             self._origin_us = prediction.start_us - self._last_us
@@ -184,7 +184,7 @@ class LiveStream:
         with self._lock:
             self._computed_us = self._origin_us + message.at_us
             self._last_us = max(self._last_us, message.at_us)
-            self._problem = None  # it is over
+            self._problem = None  # resolved
             if accepted:
                 self._predictions.append(message)
                 self._count += 1
@@ -199,5 +199,5 @@ class LiveStream:
             self._on_message("the source has ended")
         except RipeError as error:
             self._on_message(str(error))
-        except Exception as error:  # the page stays up, whatever a source does
+        except Exception as error:  # a failing source must not stop the server
             self._on_message(f"the source failed ({type(error).__name__}: {error})")

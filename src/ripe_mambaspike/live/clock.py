@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-END_PAUSE_SECONDS = 1.0  # that the end is shown before the next round: the last prediction is due there
+END_PAUSE_SECONDS = 1.0  # that the end is shown before playback repeats; the last prediction is due there
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Connections to the server: closed when they send nothing or read nothing, and so that a refusal can still be read.
+"""Connections to the server: closed when idle or stalled, in a way that lets the client read a refusal.
 
 Only the server imports this module; it needs uvicorn.
 """
@@ -18,14 +18,14 @@ from ripe_mambaspike.live.limits import (
     make_refusing_app,
 )
 
-IDLE_SECONDS = 1.0  # without a request, after which another connection of the same address may take its place
+IDLE_SECONDS = 1.0  # without a request, after which a new connection of the same address may replace it
 CLOSING_SECONDS = 5.0  # that a viewer may take to answer a close
 MAX_UNSENT_BYTES = 1 << 20  # of replies to pings that a viewer does not read
 FRAMES_PER_MESSAGE = 10  # pings and parts of messages, for each message that is allowed
 
 
 class ResponseTransport:
-    """What a response is written to: a transport whose end the connection decides on."""
+    """The transport of a response, which leaves closing to the connection."""
 
     def __init__(self, connection: "HttpConnection") -> None:
         transport = connection.transport
@@ -33,7 +33,7 @@ class ResponseTransport:
 
 
 class TimedConnection(asyncio.Protocol):
-    """What both kinds of connection share: a client that reads nothing is cut off, and its place is free again."""
+    """Base of both kinds of connection: a client that does not read is disconnected."""
 
     limits = ServerLimits()
     counter = ConnectionCounter(limits.per_address)  # each server has its own
@@ -55,7 +55,7 @@ class TimedConnection(asyncio.Protocol):
         super().resume_writing()
 
     def abort_after(self, seconds: float) -> None:
-        """Cut it off after this time, whatever is still to be sent: closing it would wait for that to be read."""
+        """Abort the connection after this time; a normal close would wait until all data has been sent."""
         if self.cutting is None:
             self.cutting = self.loop.call_later(seconds, self.transport.abort)
 
@@ -66,13 +66,13 @@ class TimedConnection(asyncio.Protocol):
 
 
 class HttpConnection(TimedConnection, H11Protocol):
-    """One connection. Between requests it is idle; one that is idle too long, or the oldest of too many, is closed."""
+    """An HTTP connection. It is closed when it is idle too long, or is the oldest of too many."""
 
     waiting: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}  # the oldest first; each server has its own
     refusing_socket: ClassVar[type["RefusingSocket"]]
     refuse: ClassVar[Callable[..., Any]]
     upgraded = False
-    left: int | None = None  # bytes that are still read and thrown away after a refusal
+    left: int | None = None  # bytes that are still read and discarded after a refusal
     key = ""  # of its address
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,7 +84,7 @@ class HttpConnection(TimedConnection, H11Protocol):
             next(iter(self.waiting))._close_idle()
 
     def _admit(self) -> bool:
-        """Whether it stays: served, or refused with a reason. An idle one of the same address makes room."""
+        """Whether to keep the connection: served, or refused with a reason. It may replace an idle one."""
         if not self.counter.has_room(self.key):
             latest = self.loop.time() + self.limits.head_seconds - IDLE_SECONDS
             idle = (one for one, timer in self.waiting.items() if one.key == self.key and timer.when() <= latest)
@@ -100,7 +100,7 @@ class HttpConnection(TimedConnection, H11Protocol):
 
     def _close_idle(self) -> None:
         self._stop_waiting()
-        self.connections.discard(self)  # at once: many may come before it is gone
+        self.connections.discard(self)  # immediately, since many connections may arrive before it has closed
         self.counter.remove(self.transport)
         self.transport.abort()
 
@@ -123,7 +123,7 @@ class HttpConnection(TimedConnection, H11Protocol):
         self._update_idle()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        self.upgraded = True  # it is another protocol's from here on
+        self.upgraded = True  # handled by the websocket protocol from here on
         self.cancel_abort()
         super().handle_websocket_upgrade(event)
 
@@ -133,8 +133,8 @@ class HttpConnection(TimedConnection, H11Protocol):
         self._update_idle()
 
     def finish(self) -> None:
-        """The response says that the connection closes. A body that is still coming is read on for a little while:
-        closing over bytes that nobody read resets the connection, and the response may be lost with it."""
+        """Close after the response, but first read the rest of the body for a while: closing with unread data resets
+        the connection, and the client may lose the response."""
         if self.cycle is None or not self.cycle.more_body or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -162,7 +162,7 @@ class HttpConnection(TimedConnection, H11Protocol):
 
 
 class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
-    """A viewer's websocket. It must answer pings: buffers of the system hide for long that it reads nothing."""
+    """A viewer's websocket. It must answer pings, since system buffers can hide that a client does not read."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -170,7 +170,7 @@ class ViewerSocket(TimedConnection, WebSocketsSansIOProtocol):
         self._bucket = TokenBucket(rate, 2 * rate)
 
     def keepalive_timeout(self) -> None:
-        if self.read_paused:  # its answer may wait behind a message that is being handled
+        if self.read_paused:  # the pong may be queued behind a message that is being handled
             self.pong_timer = None
             self.schedule_ping()
             return

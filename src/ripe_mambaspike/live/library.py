@@ -71,7 +71,7 @@ def safe_suffix(name: str) -> str:
 
 
 class RecordingLibrary:
-    """Opens recordings, keeps those that are watched and a few more, and drops the rest."""
+    """Opens recordings, and keeps those that are watched and some recently used ones."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RecordingLibrary:
         return [{"name": one.name, "bytes": one.size} for one in self.listed]
 
     async def open(self, key: RecordingKey) -> WatchedRecording:
-        """The recording of a number or key, for a viewer, who calls `leave` in the end."""
+        """The recording with this number or key. The viewer calls `release` when done."""
         if key not in self._open:
             if isinstance(key, str):
                 raise InputError(
@@ -134,14 +134,14 @@ class RecordingLibrary:
         return await asyncio.to_thread(self._watched, found, name)
 
     def _watched(self, recording: Recording, name: str) -> WatchedRecording:
-        """Ready to be watched; an error always names the recording."""
+        """Prepare a recording for watching; errors name the recording."""
         try:
             return WatchedRecording(self._network.fit(recording), name, self._network.for_recording)
         except RipeError as error:
             raise error if name in str(error) else InputError(f"{name}: {error}", field=error.field) from error
 
     def _keep(self, key: RecordingKey, recording: WatchedRecording) -> None:
-        """Keep a recording, in the place of some that nobody watches."""
+        """Keep a recording, evicting others that nobody watches."""
         for old in [old for old, kept in self._open.items() if kept.viewers <= 0]:
             if self._fits(recording):
                 break

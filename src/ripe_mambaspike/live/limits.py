@@ -1,4 +1,4 @@
-"""How much viewers may use: bounds of the server, rates, and connections per address."""
+"""Limits of the server: sizes, rates, and connections per address."""
 
 import ipaddress
 import logging
@@ -23,7 +23,7 @@ RETRY_SECONDS = 10
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Bounds of the server. All are ints of at least one."""
+    """Limits of the server. All are ints of at least 1."""
 
     viewers: int = 32  # at once
     frames: int = 20  # event frames a second for each viewer
@@ -53,7 +53,7 @@ class ServerLimits:
 
 
 class TokenBucket:
-    """`rate` tokens a second, with bursts of `burst`; it is given the time, so that it needs no clock of its own."""
+    """`rate` tokens per second with bursts of `burst`; the caller passes the time."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
@@ -84,7 +84,7 @@ def address_key(host: str) -> str:
 
 
 class ConnectionCounter:
-    """The open connections by address: one client with many must not take the places of all others."""
+    """Open connections by address, so that one client cannot use up all connections."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -101,14 +101,14 @@ class ConnectionCounter:
         return self._add(transport, key, True)
 
     def refuse(self, transport: Hashable, key: str) -> bool:
-        """Count one that is refused; whether there is room to tell it the reason."""
+        """Count a refused connection; returns whether it may be told the reason."""
         self.refused += 1
         if self._warnings.take(time.monotonic()):
             LOG.warning("%s has %d connections, the maximum; %d refused so far", key, self.limit, self.refused)
         return self._counts[key, False] < MAX_EXPLAINED_REFUSALS and self._add(transport, key, False)
 
     def remove(self, transport: Hashable) -> None:
-        """A connection has ended; calling it again does no harm."""
+        """Remove a closed connection; idempotent."""
         found = self._open.pop(transport, None)
         if found is not None:
             self._counts[found] -= 1

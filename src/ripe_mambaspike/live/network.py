@@ -1,4 +1,4 @@
-"""How the network is run on what is watched: its windows, and what the page shows about it."""
+"""How the network runs on recordings and live sources: its windows, and its description for the page."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,7 +51,7 @@ class ServedNetwork:
         return streamer, max(1, window // self.classifier.time_steps)
 
     def warm_up(self) -> None:
-        """Run one nearly empty window, so that the first viewer does not wait for what is done once."""
+        """Run one nearly empty window, so that the first viewer does not wait for one-time initialization."""
         fitted = without_crop(self.classifier)
         streamer, _ = self._streamer(fitted, fitted.sensor_size or fitted.grid[::-1], self.window_us, self.hop_us)
         streamer.push(make_events([0], [0], [0], [1]))

@@ -1,7 +1,7 @@
 """Read a recording in a process of its own.
 
-A file that a viewer uploaded may be made to exhaust memory, to run forever or to crash a decoder in C. The process that
-reads it has a bound on each and can be killed without harm to the server; and while it decodes, frames go on.
+An uploaded file may be crafted to exhaust memory, run forever or crash a native decoder. The reading process has limits
+on memory and time and can be killed without harm to the server, which keeps serving frames meanwhile.
 
 The process is `python -m ripe_mambaspike.live.reading FILE OUT EVENTS SECONDS [WIDTH HEIGHT]`. It writes the events to
 OUT and one line of JSON to standard output: a `ReadReply`.
@@ -127,7 +127,7 @@ def run_reading_process(arguments: list[str]) -> int:
         reply = ReadReply(str(error))
     except MemoryError:
         reply = ReadReply(f"{path}: expected a smaller recording, got one that needs too much memory")
-    except Exception as error:  # a decoder that met damage it does not know
+    except Exception as error:  # damage that the decoder did not expect
         reply = ReadReply(f"{path}: expected a whole recording, got one that cannot be read ({type(error).__name__})")
     print(msgspec.json.encode(reply).decode())
     return 0

@@ -20,7 +20,7 @@ from ripe_mambaspike.live.network import ServedNetwork, make_served_network
 from ripe_mambaspike.live.server import Service, listen, make_app, make_server
 
 PACKAGES = ("starlette", "uvicorn", "websockets")
-SWITCH_SECONDS = 0.0005  # that the network may keep the interpreter when a frame is due
+SWITCH_SECONDS = 0.0005  # the interpreter's thread switch interval, so that frames are not delayed by the network
 
 
 def make_service(
@@ -33,7 +33,7 @@ def make_service(
     hop_ms: float | None = None,
     limits: ServerLimits | None = None,
 ) -> Service:
-    """What is to be served, checked.
+    """Prepare and check what is to be served.
 
     host: the address that `serve` will listen on, for the names that requests may use
     recordings: a folder whose recordings are offered

@@ -48,12 +48,12 @@ PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/favicon.ico": ("icon.svg", "image/svg+xml"),
 }
-SEND_BUFFER_BYTES = 1 << 18  # on the way to a viewer: a slow one should not watch the distant past
+SEND_BUFFER_BYTES = 1 << 18  # to a viewer; a larger buffer would add delay for slow viewers
 
 
 @dataclass
 class Service:
-    """What the handlers share."""
+    """State shared by the request handlers."""
 
     network: ServedNetwork
     listed: list[ListedRecording] = field(default_factory=list)
@@ -177,7 +177,7 @@ async def _watch(service: Service, socket: "WebSocket") -> None:
         service.viewers -= 1
     if code is not None:
         with suppress(*gone, TimeoutError):
-            async with asyncio.timeout(1):  # one that reads nothing does not read this either
+            async with asyncio.timeout(1):  # a client that does not read will not read this either
                 await socket.close(code)
 
 

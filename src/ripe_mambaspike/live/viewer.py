@@ -1,7 +1,7 @@
-"""One viewer: what it watches, and the loop that sends it.
+"""One viewer: what it watches, and the loop that sends frames and predictions.
 
-The loop draws what the wall clock says, sends it and waits until it is taken. A slow viewer gets the next frame that is
-due by then, and how many it missed; nothing is queued for it meanwhile.
+The loop draws the frame that is due by the wall clock, sends it and waits until it has been sent. A slow viewer skips
+frames and is told how many; nothing is queued for it.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Viewer:
         self._changed = asyncio.Event()
 
     async def run(self, hello: dict[str, Any]) -> int | None:
-        """Until the viewer leaves (None), or must be disconnected: then the code to close with."""
+        """Run until the viewer leaves (None) or must be disconnected (the close code)."""
         tasks: list[asyncio.Task[int | None]] = []
         try:
             await self._send(encode("hello", **hello))
@@ -133,7 +133,7 @@ class Viewer:
         await self._send(encode("opened", **self._live.describe(), round=self._round))
 
     async def _play(self, key: "RecordingKey") -> None:
-        self._stop_watching()  # first, which may make room
+        self._stop_watching()  # first, since it may free memory
         await self._send(encode("opening"))
         recording = await self._library.open(key)
         self._begin_round()
@@ -248,7 +248,7 @@ class Viewer:
         return [encode("status", received=self._received, skipped=self._skipped, **status)]
 
     async def _send(self, message: str | bytes) -> None:
-        """Wait until it is on its way; a viewer that takes nothing for long raises TimeoutError."""
+        """Send a message; raises TimeoutError if the viewer does not read for too long."""
         from starlette.websockets import WebSocketDisconnect, WebSocketState
 
         if self._socket.application_state != WebSocketState.CONNECTED:

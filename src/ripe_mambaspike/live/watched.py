@@ -21,7 +21,7 @@ from ripe_mambaspike.live.network import is_causal
 if TYPE_CHECKING:
     from ripe_mambaspike.inference.streamer import Streamer
 
-MIN_DURATION_US = 200_000  # that a recording is played for, so that one of a few events can be seen
+MIN_DURATION_US = 200_000  # minimum playing time of a recording
 MAX_KEPT_FRAMES = 16  # the last ones drawn, for viewers that are at the same position
 SAMPLE_US = 50_000
 
@@ -87,7 +87,7 @@ class WatchedRecording:
         return self.ready()
 
     def ready(self) -> bool:
-        """Whether the next slice was requested by someone who still watches."""
+        """Whether the next slice was requested by a viewer that is still watching."""
         with self._lock:
             following = min(self._computed_us + self._slice_us, self.stop_us - self.origin_us)
             return self._streamer is not None and self.viewers > 0 and self._requested_us >= following
@@ -102,7 +102,7 @@ class WatchedRecording:
             streamer.finish_pending()
         except RipeError as error:
             self._give_up(f"the network cannot classify it: {error}")
-        except Exception as error:  # one recording's problem must not be another's
+        except Exception as error:  # an error in one recording must not affect others
             self._give_up(f"the network failed ({type(error).__name__}: {error})")
 
     def _step(self, streamer: "Streamer") -> None:

@@ -78,7 +78,7 @@ def without_kernels(model: Any) -> str | None:
         for name in ("first_neuron", "second_neuron"):
             kind = type(stage.__dict__["_modules"][name])
             if not hasattr(kind, "constants"):
-                return f"stages.{level}.{name} is a {kind.__name__}, which has no kernels"
+                return f"no kernels for stages.{level}.{name} ({kind.__name__})"
     return None
 
 

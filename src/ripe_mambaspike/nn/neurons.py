@@ -5,7 +5,7 @@ A neuron is a module made for a number of channels. Its `forward` reads currents
 The state is a dictionary of tensors [B, C, H, W], carried between two pieces of a recording.
 
 To add a neuron, write such a class with `@register_neuron("name")`; the reference path runs it. A neuron whose step is
-the one of `ops.neurons.Neuron` (leaky, or a rotating complex membrane) also runs on the kernels: it derives from
+that of `ops.neurons.neuron_steps` (leaky, or a rotating complex membrane) also runs on the kernels: it derives from
 `ConstantsNeuron` and returns its constants by channel. `exportable = True` says that torch.export can trace it.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ripe_mambaspike.nn.forward_mode import HARD, ForwardMode
 from ripe_mambaspike.nn.registry import Registry
 from ripe_mambaspike.nn.state import State
-from ripe_mambaspike.ops.neurons import Fired, Neuron, csilif, fire_over_time, lif, silif
+from ripe_mambaspike.ops.neurons import Fired, NeuronConstants, csilif, fire_over_time, lif, silif
 
 STEP = 0.004  # of every learned neuron, in units of its own time constants
 
@@ -30,7 +30,7 @@ class ConstantsNeuron(nn.Module):
 
     exportable = True
 
-    def constants(self, device: torch.device) -> Neuron:
+    def constants(self, device: torch.device) -> NeuronConstants:
         """Per channel [C], float32 or float64."""
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class LIF(ConstantsNeuron):
         super().__init__()
         self.channels = channels
 
-    def constants(self, device: torch.device) -> Neuron:
+    def constants(self, device: torch.device) -> NeuronConstants:
         return lif(self.channels, device)
 
 
@@ -71,7 +71,7 @@ class SiLIF(ConstantsNeuron):
         self.log_step = nn.Parameter(torch.full((channels,), math.log(STEP)))
         self.threshold = nn.Parameter(torch.ones(channels))
 
-    def constants(self, device: torch.device) -> Neuron:
+    def constants(self, device: torch.device) -> NeuronConstants:
         return silif(self.log_rate, self.log_step, self.threshold)
 
 
@@ -87,5 +87,5 @@ class CSiLIF(ConstantsNeuron):
         self.gain = nn.Parameter(torch.ones(channels))
         self.threshold = nn.Parameter(torch.ones(channels))
 
-    def constants(self, device: torch.device) -> Neuron:
+    def constants(self, device: torch.device) -> NeuronConstants:
         return csilif(self.log_damping, self.frequency, self.log_step, self.gain, self.threshold)

@@ -23,7 +23,7 @@ LIF_THRESHOLD = 1.0
 CSILIF_RESET = 0.5
 
 
-class Neuron(NamedTuple):
+class NeuronConstants(NamedTuple):
     """A neuron by the constants of its step, per channel [C], float32; without rotation the membrane is real."""
 
     decay: Tensor
@@ -32,16 +32,16 @@ class Neuron(NamedTuple):
     threshold: Tensor
 
 
-def lif(channels: int, device: torch.device | None = None) -> Neuron:
+def lif(channels: int, device: torch.device | None = None) -> NeuronConstants:
     """Leaky integrate-and-fire: `u ← u/2 + x`, fire at 1, subtract 1. No parameters."""
     ones = torch.ones(channels, device=device)
-    return Neuron(LIF_DECAY * ones, None, ones, LIF_THRESHOLD * ones)
+    return NeuronConstants(LIF_DECAY * ones, None, ones, LIF_THRESHOLD * ones)
 
 
-def silif(log_rate: Tensor, log_step: Tensor, threshold: Tensor) -> Neuron:
+def silif(log_rate: Tensor, log_step: Tensor, threshold: Tensor) -> NeuronConstants:
     """Learnable low-pass neuron: `u ← βu + (1−β)x`, fire at v, subtract v."""
     decay = silif_decay(at_least_float32(log_rate), at_least_float32(log_step))
-    return Neuron(decay, None, 1 - decay, at_least_float32(threshold))
+    return NeuronConstants(decay, None, 1 - decay, at_least_float32(threshold))
 
 
 def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
@@ -49,10 +49,12 @@ def silif_decay(log_rate: Tensor, log_step: Tensor) -> Tensor:
     return torch.exp(-torch.exp(log_rate.clamp(min=0)) * torch.exp(log_step))
 
 
-def csilif(log_damping: Tensor, frequency: Tensor, log_step: Tensor, gain: Tensor, threshold: Tensor) -> Neuron:
+def csilif(
+    log_damping: Tensor, frequency: Tensor, log_step: Tensor, gain: Tensor, threshold: Tensor
+) -> NeuronConstants:
     """Resonating neuron: `m ← α(m − s/2) + bx`, potential `U = 2 Re m`, fire at v."""
     pole = csilif_pole(*map(at_least_float32, (log_damping, frequency, log_step)))
-    return Neuron(*pole, at_least_float32(gain), at_least_float32(threshold))
+    return NeuronConstants(*pole, at_least_float32(gain), at_least_float32(threshold))
 
 
 def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +66,7 @@ def csilif_pole(log_damping: Tensor, frequency: Tensor, log_step: Tensor) -> tup
 
 def fire_over_time(
     x: Tensor,
-    neuron: Neuron,
+    neuron: NeuronConstants,
     *,
     sharpness: float = 2.0,
     relaxed: bool = False,
@@ -76,7 +78,7 @@ def fire_over_time(
     Spikes and potential have x's shape and dtype; the potential is the one before reset, None unless requested.
     """
     decay, rotation, gain, threshold = neuron
-    shaped = Neuron(
+    shaped = NeuronConstants(
         *(per_channel(decay, x.ndim - 3), None if rotation is None else per_channel(rotation, x.ndim - 3)),
         *(per_channel(gain, x.ndim - 3), per_channel(threshold, x.ndim - 3)),
     )
@@ -86,7 +88,7 @@ def fire_over_time(
 
 
 def neuron_steps(
-    x: Tensor, neuron: Neuron, sharpness: float, relaxed: bool, state: Membrane | None
+    x: Tensor, neuron: NeuronConstants, sharpness: float, relaxed: bool, state: Membrane | None
 ) -> tuple[list[Tensor], list[Tensor], Membrane]:
     """Spikes and potentials of every step of x [B, T, ...], and the final state; the constants broadcast to x_t."""
     decay, rotation, gain, threshold = neuron

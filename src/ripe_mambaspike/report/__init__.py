@@ -1,4 +1,4 @@
-"""What a training run came to, as one page: `write_report(folder)`."""
+"""The report of a training run as one HTML page: `write_report(folder)`."""
 
 from ripe_mambaspike.report.observe import Clip
 from ripe_mambaspike.report.page import write_report

@@ -58,7 +58,7 @@ class Axis:
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Round numbers of a range, about so many."""
+    """Round numbers in a range, about `about` of them."""
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(digit * power for digit in (1, 2, 2.5, 5, 10) if digit * power >= raw * (1 - 1e-9))
@@ -114,7 +114,7 @@ def line_chart(
     high: float | None = None,
     mark: tuple[float, str] | None = None,
 ) -> Markup:
-    """A figure with its legend, or a sentence where there is no finite value. `mark` is a place on x with a word."""
+    """A figure with a legend, or a sentence if there is no finite value. `mark` is a labelled x position."""
     chart: dict[str, Any] = {"title": title, "note": note, "lines": []}
     values = [value for one in series for value in one.values if value is not None and is_drawable(value)]
     if not values:
@@ -239,7 +239,7 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Markup:
     drawing = {
         "names": names, "numbered": numbered, "named": named, "longest": MAX_NAME_CHARS, "cells": cells, "cell": cell,
         "gap": 1.5 if numbered else 0.5, "left": left, "top": top, "side": side,
-        "width": left + side + (round(0.7 * margin) if named else 0),  # the last slanted name leans beyond the cells
+        "width": left + side + (round(0.7 * margin) if named else 0),  # the last slanted name extends beyond the cells
         "height": top + side + 4,
     }  # fmt: skip
     return _draw("matrix", drawing)

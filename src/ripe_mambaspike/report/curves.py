@@ -1,9 +1,10 @@
 """Charts of a run: what the log says over the epochs, firing rates, and the temporal filters."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -18,53 +19,73 @@ NUM_FREQUENCIES = 65
 MAX_BROKEN_COLUMNS = 6  # named in the warning about values that are not finite
 MAX_BROKEN_EPOCHS = 5  # named for each of them
 
-# title, note, its lines (column of the log, name, colour, dashed), options of the chart
-CURVES: list[tuple[str, str, list[tuple[str, str, int, bool]], dict[str, Any]]] = [
-    (
+
+class LogLine(NamedTuple):
+    """One line of a chart."""
+
+    column: str  # of log.csv: `train.history.COLUMNS`
+    name: str  # in the legend
+    tone: int  # colour 1 to 6 of templates/report.css
+    dashed: bool = False
+
+
+class LogChart(NamedTuple):
+    """One chart over the epochs; `options` are those of `charts.line_chart`."""
+
+    title: str
+    lines: tuple[LogLine, ...]
+    note: str = ""  # behind the title
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+CURVES = (  # in the order of the page
+    LogChart(
         "Loss",
+        (
+            LogLine("loss", "training", 1),
+            LogLine("hard", "hard pass", 3),
+            LogLine("relaxed", "relaxed pass", 4, dashed=True),
+            LogLine("val_loss", "validation", 2),
+        ),
         "terms before their weight",
-        [
-            ("loss", "training", 1, False),
-            ("hard", "hard pass", 3, False),
-            ("relaxed", "relaxed pass", 4, True),
-            ("val_loss", "validation", 2, False),
-        ],
-        {},
     ),
-    (
+    LogChart(
         "Top-1",
-        "",
-        [("train_top1", "training", 1, False), ("val_top1", "validation", 2, False)],
-        {"percent": True},
+        (LogLine("train_top1", "training", 1), LogLine("val_top1", "validation", 2)),
+        options={"percent": True},
     ),
-    (
+    LogChart(
         "Consistency gap",
+        (LogLine("consistency", "gap", 4),),
         "mean square between the hard and the relaxed logits",
-        [("consistency", "gap", 4, False)],
         {"log": True},
     ),
-    ("Gradient norm", "before clipping", [("grad_norm", "norm", 3, False)], {"low": 0, "log": True}),
-    ("Learning rate", "", [("lr", "rate", 1, False)], {"low": 0}),
-    (
+    LogChart("Gradient norm", (LogLine("grad_norm", "norm", 3),), "before clipping", {"low": 0, "log": True}),
+    LogChart("Learning rate", (LogLine("lr", "rate", 1),), options={"low": 0}),
+    LogChart(
         "Sharpness α",
+        (LogLine("sharpness", "sharpness", 2), LogLine("relaxed_share", "relaxed share", 4, dashed=True)),
         "of the surrogate; share of the relaxed pass",
-        [("sharpness", "sharpness", 2, False), ("relaxed_share", "relaxed share", 4, True)],
         {"low": 0},
     ),
-]
+)
 
 
 def log_charts(run: RunData) -> dict[str, Any]:
-    """What the log says about the loss and what drives it: charts, absent columns, values that are not finite."""
-    charts, absent = [], []
-    for title, note, lines, options in CURVES if run.log else ():
-        columns = [(run.column(key), name, tone, dashed) for key, name, tone, dashed in lines]
-        series = [Series(name, column, tone, dashed) for column, name, tone, dashed in columns if column is not None]
-        absent += [name for column, name, _, _ in columns if column is None]
+    """Charts of the loss and its schedule from the log, the missing columns, and values that are not finite."""
+    charts: list[Markup] = []
+    absent: list[str] = []
+    for chart in CURVES if run.log else ():
+        series = []
+        for line in chart.lines:
+            column = run.column(line.column)
+            if column is None:
+                absent.append(line.name)
+            else:
+                series.append(Series(line.name, column, line.tone, line.dashed))
         if series:
-            charts.append(
-                line_chart(title, _epochs(run), series, x_name="epoch", note=note, mark=_picked_epoch(run), **options)
-            )
+            shown = {"x_name": "epoch", "note": chart.note, "mark": _picked_epoch(run), **chart.options}
+            charts.append(line_chart(chart.title, _epochs(run), series, **shown))
     return {"curves": charts, "absent_columns": absent, "not_finite": _not_finite(run), "epochs": run.epochs}
 
 

@@ -1,4 +1,4 @@
-"""Numbers and texts as the page writes them."""
+"""Formatting of numbers and text for the page."""
 
 import math
 from typing import Any
@@ -31,7 +31,7 @@ def clean_lines(text: str) -> str:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """The number a file holds; None where it is not a finite number."""
+    """The value as a float; None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -47,7 +47,7 @@ def int_or_none(value: Any) -> int | None:
 
 
 def number_text(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits; a dash for None."""
+    """A number with `digits` significant digits; a dash for None."""
     if value is None:
         return NONE
     if not math.isfinite(value):

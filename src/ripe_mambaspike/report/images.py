@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ripe_mambaspike.events.view.frames import PALETTE, robust_scale, shade
 
-ATTENTION_COLOR = (150, 255, 130)  # attention's light, apart from both lights of the events
+ATTENTION_COLOR = (150, 255, 130)  # differs from both event colours
 MAX_OPACITY = 0.55  # opacity of the highest attention
-MAX_FRAME_SIDE = 128  # pixels a side of a frame; larger ones are added up
+MAX_FRAME_SIDE = 128  # pixels; larger frames are downsampled by summing
 LEVELS = 255
 
 
@@ -47,8 +47,8 @@ def event_images(frames: NDArray[np.float32]) -> list[NDArray[np.uint8]]:
 
 
 def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] | None:
-    """Maps [T, h, w] from 0 up → see-through colours [h, w, 4] each, on one scale for the whole clip, where zero is
-    blank; None where all is zero."""
+    """Non-negative maps [T, h, w] → RGBA images [h, w, 4], on one scale for the clip; zero is transparent. None if
+    all values are zero."""
     maps = finite_maps(attention)
     most = float(maps.max(initial=0))
     if most <= 0:
@@ -59,5 +59,5 @@ def attention_images(attention: NDArray[np.float32]) -> list[NDArray[np.uint8]] 
 
 
 def finite_maps(attention: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The maps with zero for what cannot be drawn."""
+    """The maps with values that cannot be drawn set to zero."""
     return np.nan_to_num(attention.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(min=0)

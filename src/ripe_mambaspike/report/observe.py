@@ -1,4 +1,4 @@
-"""What the picked network does: on a few held-out clips, in its temporal filters, and what it costs."""
+"""Observe the selected network: on a few held-out clips, its temporal filters, and its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sample:
-    """One clip and what the network made of it."""
+    """One clip and the network's outputs for it."""
 
     name: str
     label: int
@@ -35,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a few clips showed."""
+    """Observations on a few clips."""
 
     samples: list[Sample] = field(default_factory=list)
     rates: list[tuple[str, list[float]]] = field(default_factory=list)  # layer → mean rate of each step
@@ -78,7 +78,7 @@ def temporal_filters(model: Model) -> list[tuple[str, Floats]]:
 
 
 def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
-    """The account room's document, measured on the first clip or, without one, on a synthetic clip."""
+    """The document of `account`, measured on the first clip or, without one, on a synthetic clip."""
     config = model.config
     if clips:
         x = clips[0][0].detach().to("cpu", model.dtype)[None]
@@ -88,7 +88,7 @@ def cost(model: Model, clips: Sequence[Clip]) -> dict[str, Any]:
 
 
 def _observe_clip(model: Model, x: Tensor, label: int, name: str) -> tuple[Sample, list[Floats]]:
-    """What the network makes of a clip, and the mean firing rate of every spiking layer at every step, [T] each."""
+    """The network's outputs for a clip, and the mean firing rate of every spiking layer at every step, [T] each."""
     out = model.run(x, observe=("spikes",))  # type: ignore[operator]
     logits = clip_logits(out.logits)[0]
     predicted = int(logits.argmax()) if bool(logits.isfinite().all()) else None

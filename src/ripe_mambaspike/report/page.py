@@ -1,4 +1,4 @@
-"""A run as one HTML page that loads nothing else."""
+"""A run as one self-contained HTML page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,14 +74,14 @@ def make_page(run: RunData, clips: list[Clip] | None) -> bytes:
     )
 
 
-def _pick_evenly(clips: Sequence[Clip], wanted: int) -> list[Clip]:
-    """So many of the clips, evenly chosen; only these are read."""
-    count = min(wanted, len(clips))
+def _pick_evenly(clips: Sequence[Clip], count: int) -> list[Clip]:
+    """`count` evenly spaced clips; only these are read."""
+    count = min(count, len(clips))
     return [clips[index * len(clips) // count] for index in range(count)]
 
 
 def _account(run: RunData, clips: list[Clip] | None) -> tuple[dict[str, Any] | None, str]:
-    """The account, or why there is none."""
+    """The account, or the reason why there is none."""
     if run.model is None:
         return None, f"Nothing was counted. {run.notes.get('best', '')}"
     try:

@@ -1,4 +1,4 @@
-"""What the network got right and wrong: the score, the confusion matrix, and a few clips."""
+"""Results of the network: the score, the confusion matrix, and a few clips."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +27,7 @@ MAX_WARNINGS = 10
 
 
 def picked(result: dict[str, Any]) -> tuple[str, bool]:
-    """How the network was picked, and whether that is a reason to doubt the number."""
+    """How the network was selected, and whether that makes the score too optimistic."""
     protocol, on = result.get("protocol"), result.get("picked_on")
     if on == "test" or (protocol == "paper" and on is None):
         return PICKED_ON_TEST, True
@@ -118,7 +118,7 @@ def confusion(run: RunData) -> dict[str, Any] | None:
 
 
 def samples(run: RunData, observed: Observed | None) -> dict[str, Any]:
-    """Each clip's frames with the attention over them, and its answer step by step."""
+    """Each clip's frames with the attention overlaid, and its prediction at every step."""
     if run.model is None:
         notes = [f"No clips are shown. {run.notes.get('best', '')}"]
     elif observed is None:

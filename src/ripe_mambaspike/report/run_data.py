@@ -1,4 +1,4 @@
-"""Read a run folder. What is missing or damaged becomes a sentence in `RunData.notes`."""
+"""Read a run folder. Missing or damaged files become sentences in `RunData.notes`."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ Column = list[float | None]  # one value an epoch: None where the cell is empty,
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How the clips of one class did."""
+    """The score of one class."""
 
     name: str
     n: int
@@ -28,7 +28,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything a run folder says."""
+    """The contents of a run folder."""
 
     folder: Path
     recipe: str | None
@@ -38,7 +38,7 @@ class RunData:
     scores: list[ClassScore]
     confusion: list[list[int]]  # [true][predicted]
     model: Model | None
-    notes: dict[str, str] = field(default_factory=dict)  # piece → why it is not there
+    notes: dict[str, str] = field(default_factory=dict)  # file → why it is missing
 
     @property
     def epochs(self) -> int:
@@ -63,7 +63,7 @@ class RunData:
 
 
 def read_run(folder: Path) -> RunData:
-    """The run of a folder; one that holds no piece of a run is refused."""
+    """Read the run in a folder; raises if the folder has none of a run's files."""
     folder = Path(folder)
     if not any((folder / piece).exists() for piece in RUN_FILES):
         raise InputError(f"{folder}: expected a run folder with {', '.join(RUN_FILES)}, got none of them", path=folder)

@@ -33,7 +33,7 @@ class ModelSettings:
     """The network."""
 
     name: str = "dvsgesture"  # a registered model (see ripe models); num_classes, time_steps and in_size are the data's
-    fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: [lif, lif]}
+    fields: dict[str, Any] = field(default_factory=dict)  # other fields of its config, such as {neurons: lif}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError, short_repr
 from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.schema import convert
 from ripe_mambaspike.train.recipe import Recipe, field_help
@@ -179,7 +180,8 @@ def _unknown_field(path: Any) -> ConfigError:
         expected = f"one of its fields, such as {within[0]}=value"
     else:
         expected = "a field of a recipe"
-    return ConfigError(f"{path}: expected {expected}, got {path!r}{_nearest(path, field_help())}", field=path)
+    known = [*field_help(), *(f"model.fields.{name}" for name in RipeConfig.field_names() if name not in FROM_DATA)]
+    return ConfigError(f"{path}: expected {expected}, got {path!r}{_nearest(path, known)}", field=path)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -71,8 +71,8 @@ def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
     """Raise unless a run can be resumed with this recipe."""
     if differing := changed_fields(given, saved):
         raise ConfigError(
-            f"{', '.join(differing[:3])}: expected as in {folder / RECIPE_FILE}, got other values; use that recipe, "
-            "or another --out",
+            f"{', '.join(differing[:3])}: expected as in {folder / RECIPE_FILE}, got other values; ripe train "
+            f"{folder / RECIPE_FILE} --out {folder} --resume auto continues that run, another --out starts a new one",
             field=differing[0],
             path=folder / RECIPE_FILE,
         )

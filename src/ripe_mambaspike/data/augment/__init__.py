@@ -1,8 +1,8 @@
 """Augmentation of event clips [B, T, 2, H, W]: floating-point counts, polarity 0 = OFF and 1 = ON.
 
-Pure functions with explicit parameters a sample, small frozen transforms that draw those parameters, and the paper's
-settings for each benchmark. Draws come from a generator on the CPU and are then moved, so a CPU and a GPU make the
-same ones and nothing waits for the device. No input is changed; where nothing is hit, the input itself comes back.
+Pure functions with explicit parameters per sample, small frozen transforms that draw those parameters, and the paper's
+settings for each benchmark. Random numbers are drawn on the CPU and then moved, so a CPU and a GPU get the same ones
+without synchronizing. Inputs are not modified; if no sample is changed, the input itself is returned.
 """
 
 from ripe_mambaspike.data.augment.draws import batch_generator

@@ -34,7 +34,7 @@ def check_texts(name: str, value: Any) -> None:
 
 
 def check_clips(x: Tensor) -> None:
-    """Clips are [B, T, 2, H, W] and floating: mixing makes fractions, and the network wants floats anyway."""
+    """Raise unless clips are floating-point [B, T, 2, H, W]; mixing produces fractions."""
     if x.ndim != 5 or x.shape[2] != 2 or 0 in x.shape:
         raise InputError.expected("clips", "shape (B, T, 2, H, W) with no side of 0", tuple(x.shape))
     if not x.is_floating_point():

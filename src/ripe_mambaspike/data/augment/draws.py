@@ -1,4 +1,4 @@
-"""Random draws, all of them on the CPU and from an explicit generator, and changing the samples that were drawn."""
+"""Random draws on the CPU from an explicit generator, and applying a change to the chosen samples."""
 
 import hashlib
 import random
@@ -11,10 +11,10 @@ from ripe_mambaspike.data.augment.checks import check_clips, check_whole
 
 
 def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
-    """The generator of one batch: a function of these three numbers alone, so a resumed run sees the same draws.
+    """The generator of one batch: a function of these three numbers only, so a resumed run gets the same draws.
 
-    torch's CPU generator keeps 32 bits of a seed. In a long run two far-apart batches may thus share their draws,
-    which does no harm; neighbouring batches have unrelated ones, because the numbers are hashed.
+    torch's CPU generator uses 32 bits of a seed, so in a long run two distant batches may share their draws, which is
+    harmless; neighbouring batches have unrelated ones, because the numbers are hashed.
     """
     for name, value in (("seed", seed), ("epoch", epoch), ("batch index", index)):
         check_whole(name, value, 0)
@@ -28,18 +28,18 @@ def uniform_draws(*shape: int, generator: torch.Generator) -> Tensor:
 
 
 def draw_mask(samples: int, probability: float, generator: torch.Generator) -> Tensor:
-    """Which samples are hit: bool [samples], never any at 0 and all at 1."""
+    """Which samples are chosen: bool [samples]; none at probability 0, all at 1."""
     return uniform_draws(samples, generator=generator) < probability
 
 
 def draw_integer(chance: Tensor, most: Tensor | int) -> Tensor:
-    """chance in [0, 1) as one of the whole numbers 0, 1, … most, each as likely; int64."""
+    """Map uniform numbers in [0, 1) to integers 0, 1, …, most with equal probability; int64."""
     most = torch.as_tensor(most)
-    return torch.minimum((chance * (most + 1)).floor().long(), most)  # a chance just below 1 may round up to 1
+    return torch.minimum((chance * (most + 1)).floor().long(), most)  # a number just below 1 may round up to 1
 
 
 def symmetric_beta(alpha: float, generator: torch.Generator) -> float:
-    """One number from Beta(α, α). torch's own Beta takes no generator; Python's, seeded from ours, does the same."""
+    """One number from Beta(α, α). torch's Beta takes no generator, so Python's is used, seeded from this one."""
     seed = int(torch.randint(2**62, (), generator=generator))
     return random.Random(seed).betavariate(alpha, alpha)
 
@@ -47,9 +47,9 @@ def symmetric_beta(alpha: float, generator: torch.Generator) -> float:
 def edit_samples(
     x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *parameters: Tensor, owned: bool = False
 ) -> Tensor:
-    """x with `change(part, *parameters of the part)` in place of the chosen samples; the others are not copied.
+    """x with the chosen samples replaced by `change(samples, *their parameters)`; the others are not copied.
 
-    x [B, T, 2, H, W], chosen [B] bool and best on the CPU, parameters [B, …] beside it. An `owned` x is written to.
+    x [B, T, 2, H, W], chosen [B] bool, preferably on the CPU, parameters [B, …]. An `owned` x is modified in place.
     """
     check_clips(x)
     index = chosen.nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""Three ways to mirror a clip: its polarities, its columns, its steps. No count is lost, and twice is the identity."""
+"""Three flips of a clip: its polarities, its columns, its time steps. Counts are preserved; each is an involution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ Chosen = tuple[Tensor, Tensor]  # clips [B, T, 2, H, W] and which of them were c
 
 
 def flip_polarity(x: Tensor, chosen: Tensor) -> Tensor:
-    """ON and OFF exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
+    """Swap ON and OFF in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
     return edit_samples(x, chosen, lambda part: part.flip(2))
 
 
 def flip_horizontal(x: Tensor, chosen: Tensor) -> Tensor:
-    """Left and right exchanged in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
+    """Swap left and right in the chosen samples. x [B, T, 2, H, W], chosen [B] bool."""
     return edit_samples(x, chosen, lambda part: part.flip(4))
 
 
 def reverse_time(x: Tensor, chosen: Tensor, swap_polarity: bool = False) -> Tensor:
-    """The chosen samples from their last step to their first. x [B, T, 2, H, W], chosen [B] bool.
+    """Reverse the time steps of the chosen samples. x [B, T, 2, H, W], chosen [B] bool.
 
-    A scene played backwards darkens where it brightened: `swap_polarity` exchanges ON and OFF as well.
+    A scene played backwards darkens where it brightened: `swap_polarity` also swaps ON and OFF.
     """
     return edit_samples(x, chosen, lambda part: part.flip(1, 2) if swap_polarity else part.flip(1))
 
@@ -64,8 +64,8 @@ class HorizontalFlip:
 class TimeReversal:
     """`reverse_time`, each sample with a probability.
 
-    The paper does not say whether reversal exchanges the polarities, as physics would. Public code reverses the order
-    of the steps only, so that is the default.
+    The paper does not say whether reversal swaps the polarities, as physics would. Public code only reverses the order
+    of the steps, so that is the default.
     """
 
     probability: float = 0.5

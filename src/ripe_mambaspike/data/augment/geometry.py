@@ -1,8 +1,8 @@
-"""What NDA does to a clip, one function an operation, with explicit parameters for every sample.
+"""NDA's operations, one function each, with explicit parameters for every sample.
 
-A sample's parameters hold for all its steps and both polarities; those that ask for nothing give the same bits back.
-Every operation copies counts or drops them and never blends two, so that whole numbers stay whole. Parameters [B] may
-lie on the CPU; they are moved without waiting.
+A sample's parameters apply to all its steps and both polarities; neutral parameters return the same bits. Operations
+copy or drop counts and never interpolate, so integers stay integers. Parameters [B] may be on the CPU; they are moved
+without synchronizing.
 """
 
 import torch
@@ -12,9 +12,9 @@ from ripe_mambaspike.data.augment.checks import check_clips
 
 
 def roll(x: Tensor, shift_y: Tensor, shift_x: Tensor) -> Tensor:
-    """Shift by whole pixels, down and to the right; what leaves at one side comes in at the other: no count is lost.
+    """Shift by whole pixels, down and to the right, with wrap-around.
 
-    x [B, T, 2, H, W], shift_y and shift_x [B] whole numbers.
+    x [B, T, 2, H, W], shift_y and shift_x [B] integers.
     """
     check_clips(x)
     height, width = x.shape[-2:]
@@ -28,8 +28,8 @@ def affine_transform(x: Tensor, matrices: Tensor) -> Tensor:
     """Pixel (x, y) of the result is the pixel of x nearest to M·(x, y, 1), measured from the image's centre in pixels.
 
     x [B, T, 2, H, W], matrices [B, 2, 3]. Nearest neighbour, because a blend of pixels would make fractions of counts.
-    Zeros come in where M points outside the frame, so what leaves the frame is lost; and a pixel may be taken twice or
-    not at all, so the total is kept only about.
+    Pixels for which M points outside the frame are zero. A pixel may be used twice or not at all, so the total count is
+    preserved only approximately.
     """
     check_clips(x)
     height, width = x.shape[-2:]
@@ -58,7 +58,7 @@ def shears(amount_x: Tensor, amount_y: Tensor) -> Tensor:
 
 
 def rotations(degrees: Tensor) -> Tensor:
-    """Matrices for `affine` that turn the image clockwise as it is seen (y points down). [B] → [B, 2, 3], float64."""
+    """Matrices for `affine` that rotate the image clockwise (y points down). [B] → [B, 2, 3], float64."""
     angle = torch.deg2rad(degrees.double())
     matrices = _identities(degrees)
     matrices[:, 0, 0] = matrices[:, 1, 1] = angle.cos()
@@ -67,9 +67,9 @@ def rotations(degrees: Tensor) -> Tensor:
 
 
 def cutout(x: Tensor, top: Tensor, left: Tensor, side: Tensor) -> Tensor:
-    """Zeros in a square: rows top … top + side − 1, columns likewise; what lies outside the frame is no matter.
+    """Zero a square: rows top … top + side − 1 and columns likewise; it may extend beyond the frame.
 
-    x [B, T, 2, H, W], top, left and side [B] whole numbers; side 0 cuts nothing.
+    x [B, T, 2, H, W], top, left and side [B] integers; side 0 changes nothing.
     """
     check_clips(x)
     top, left, side = (_per_sample(value, x) for value in (top, left, side))
@@ -79,7 +79,7 @@ def cutout(x: Tensor, top: Tensor, left: Tensor, side: Tensor) -> Tensor:
 
 
 def temporal_cutout(x: Tensor, start: Tensor, length: Tensor) -> Tensor:
-    """Zeros in steps start … start + length − 1. x [B, T, 2, H, W], start and length [B]; length 0 cuts nothing."""
+    """Zero steps start … start + length − 1. x [B, T, 2, H, W], start and length [B]; length 0 changes nothing."""
     check_clips(x)
     start, length = (value.to(x.device, non_blocking=True)[:, None] for value in (start, length))
     steps = torch.arange(x.shape[1], device=x.device)
@@ -98,7 +98,7 @@ def _per_sample(value: Tensor, x: Tensor) -> Tensor:
 
 
 def _nearest(position: Tensor) -> Tensor:
-    return (position + 0.5).floor().long()  # halves always go up: rounding to even would tear every other row
+    return (position + 0.5).floor().long()  # halves are rounded up: rounding to even would misplace every other row
 
 
 def _identities(like: Tensor) -> Tensor:

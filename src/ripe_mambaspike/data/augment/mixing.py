@@ -11,7 +11,7 @@ from ripe_mambaspike.data.augment.checks import check_clips, check_generator, ch
 from ripe_mambaspike.data.augment.draws import draw_integer, symmetric_beta, uniform_draws
 from ripe_mambaspike.errors import InputError
 
-MAX_ALPHA = 1000.0  # beyond, λ is 1/2 for all purposes
+MAX_ALPHA = 1000.0  # above this, λ is practically 1/2
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -69,7 +69,7 @@ def mixup(x: Tensor, targets: Tensor, partners: Tensor, weight: float) -> tuple[
 
 
 def cutmix(x: Tensor, targets: Tensor, partners: Tensor, box: Box) -> tuple[Tensor, Tensor]:
-    """The partner's counts inside the box, at all steps; its share of the target is the box's share of the frame.
+    """Paste the partner's counts inside the box, at all steps; its target weight is the box's share of the frame.
 
     x [B, T, 2, H, W], targets [B, classes], partners [B] indices into the batch. An empty box changes nothing.
     """
@@ -130,7 +130,7 @@ class EventCutMix:
 
 
 def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -> Box:
-    """A box that would leave the share `kept` of the frame, centred on any pixel and clipped at the border."""
+    """A box that leaves the share `kept` of the frame, centred on a random pixel and clipped at the border."""
     scale = math.sqrt(1 - kept)
     tall, wide = round(height * scale), round(width * scale)
     chance = uniform_draws(2, generator=generator)
@@ -140,7 +140,7 @@ def draw_box(kept: float, height: int, width: int, generator: torch.Generator) -
 
 
 def _draw(samples: int, probability: float, alpha: float, generator: torch.Generator) -> tuple[bool, Tensor, float]:
-    """Whether the batch is hit, the partners [B] and λ: all drawn in any case, so that luck moves no later draw."""
+    """Whether to mix, the partners [B] and λ; all are always drawn, so later draws do not depend on the outcome."""
     hit = bool(uniform_draws(1, generator=generator) < probability)
     partners = torch.randperm(samples, generator=generator)
     return hit, partners, symmetric_beta(alpha, generator)

@@ -1,4 +1,4 @@
-"""NDA (neuromorphic data augmentation): a few operations a sample, each drawn from the same eight."""
+"""NDA (neuromorphic data augmentation): a few operations per sample, each drawn from the same eight."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MAX_DEGREES = 15.0  # at magnitude 1
 
 
 class NDADraw(NamedTuple):
-    """One operation for each of B samples, on the CPU. What an operation does not use holds a value of no effect."""
+    """One operation for each of B samples, on the CPU. Parameters that an operation does not use are neutral."""
 
     operation: Tensor  # [B] index into OPERATIONS
     matrices: Tensor  # [B, 2, 3] for `affine`: shear x, shear y and rotation
@@ -77,7 +77,7 @@ class NDA:
         return x
 
     def draw(self, samples: int, steps: int, height: int, width: int, generator: torch.Generator) -> NDADraw:
-        """One operation and its parameters for each sample. What it takes from the generator depends on B alone."""
+        """One operation and its parameters for each sample. The number of random draws depends only on B."""
         operation = torch.randint(len(OPERATIONS), (samples,), generator=generator)
         strength, first, second = uniform_draws(3, samples, generator=generator)
         signed = (2 * strength - 1) * self.magnitude  # [−m, m)

@@ -1,9 +1,9 @@
-"""What a clip shows once it is mirrored or played backwards: declared by the recipe, or inferred from the class names.
+"""The label of a mirrored or reversed clip: declared by the recipe, or inferred from the class names.
 
 In a mirror a right arm that turns clockwise is a left arm that turns counter-clockwise; played backwards it is a right
-arm that turns counter-clockwise. Names tell no more than that: `swipe_left` backwards is `swipe_right` and
-`left_hand_wave` backwards is itself, `push` backwards is `pull` and `clap` is itself. So every class that its name does
-not settle has to be declared, and one that is not is refused.
+arm that turns counter-clockwise. Names do not tell more: `swipe_left` backwards is `swipe_right`, but `left_hand_wave`
+backwards is itself; `push` backwards is `pull`, but `clap` is itself. So every class whose name does not determine the
+result has to be declared; otherwise an error is raised.
 """
 
 import re
@@ -27,7 +27,7 @@ MOVING = (
 
 
 class LabelChange(NamedTuple):
-    """One way to change a clip, and the fields of a recipe that speak of it."""
+    """One way to change a clip, and the recipe fields that concern it."""
 
     what: str  # as a sentence says it
     probability: str
@@ -41,7 +41,7 @@ REVERSE = LabelChange("played backwards", "augmentation.time_reversal", "augment
 
 
 class LabelTables(NamedTuple):
-    """The class of every class's clips, changed: label → label; None where clips are not changed so."""
+    """Label → label of the changed clips; None if clips are not changed this way."""
 
     mirrored: tuple[int, ...] | None
     backwards: tuple[int, ...] | None
@@ -70,7 +70,7 @@ def label_table(classes: tuple[str, ...], pairs: tuple[str, ...], change: LabelC
 
 
 def check_names(classes: Iterable[str], change: LabelChange, probability: float) -> None:
-    """Refuse clips that are changed and keep their labels where a class's name says that it then shows another."""
+    """Raise if clips would be changed but keep their labels although a class's name suggests another one."""
     for name in classes:
         if any(re.fullmatch(change.words, word) for word in _words(name)):
             wanted = f"0 for the class '{name}', whose clips may show another class {change.what}"
@@ -81,7 +81,7 @@ def check_names(classes: Iterable[str], change: LabelChange, probability: float)
 def _declared(
     classes: tuple[str, ...], pairs: tuple[str, ...], change: LabelChange
 ) -> tuple[dict[str, int], list[str]]:
-    """Class → label by the declarations, and declarations that name no classes of the set."""
+    """Class → label from the declarations, and the declarations with unknown classes."""
     numbers = {name: number for number, name in enumerate(classes)}
     declared: dict[str, int] = {}
     unknown = []
@@ -109,7 +109,7 @@ def _split(pair: str, numbers: dict[str, int]) -> tuple[str, str] | None:
 
 
 def _by_name(name: str, classes: tuple[str, ...], change: LabelChange) -> int:
-    """The label that the name tells, or an error."""
+    """The label inferred from the name, or an error."""
     if not WORDS.search(name) or (not change.sides_turn and SIDES.search(name)):
         wanted = f"'{name}=B', or '{name}' where it still shows that, since its name does not say it {change.what}"
         raise ConfigError.expected(change.pairs, wanted, "neither", hint=f"or set {change.probability}=0")
@@ -129,7 +129,7 @@ def _opposite(word: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """All ways to write a turn are one."""
+    """Normalize the spellings of counter-clockwise."""
     return re.sub(TURN, "counter_clockwise", name.lower())
 
 

@@ -17,7 +17,7 @@ from ripe_mambaspike.schema import suggest
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training clips are changed. The defaults are the paper's default column; a 0 turns a thing off."""
+    """Augmentation of training clips. The defaults are the paper's default column; 0 turns an augmentation off."""
 
     nda_operations: int = 1  # NDA operations a sample
     nda_magnitude: float = 0.3  # how strong they are, 0 to 1

@@ -22,9 +22,9 @@ from ripe_mambaspike.events.region import check_crop
 
 PART_NAMES = {"train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION}
 PART_NAMES |= {"test": TEST, "testing": TEST}
-SIDECAR_SUFFIXES = ("_labels.csv",)  # files that belong to a recording and are none
+SIDECAR_SUFFIXES = ("_labels.csv",)  # files that belong to a recording
 SYSTEM_FOLDERS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information")
-# Endings that no recording has (.db and .ini are left by systems), and names of files that describe a dataset.
+# Suffixes that recordings never have (.db and .ini come from operating systems), and names of description files.
 NON_RECORDING_SUFFIXES = (
     ".avi", ".cfg", ".db", ".doc", ".docx", ".gif", ".html", ".ini", ".ipynb", ".jpeg", ".jpg", ".json", ".lnk", ".md",
     ".md5", ".mp4", ".pdf", ".png", ".py", ".rst", ".sh", ".sha256", ".svg", ".toml", ".xls", ".xlsx", ".xml", ".yaml",
@@ -51,7 +51,7 @@ def list_folder(
     time_unit: str | None = None,
     crop: tuple[int, int, int, int] | None = None,
 ) -> Listing:
-    """`folders` are the tree's folders, so that an empty class is noticed; `test_share` splits a tree that is not.
+    """`folders` are the tree's folders, to detect empty classes; `test_share` splits a tree without train and test.
 
     `crop` (x, y, width, height) is the part of the sensor that is kept.
     """
@@ -87,7 +87,7 @@ def list_folder(
     elif test_share is not None:
         if not 0 < test_share < 1:
             raise DataError.expected("test_share", "a number between 0 and 1", test_share)
-        # Drawn like the validation part, by names alone.
+        # Chosen like the validation split, by names only.
         held_out = hold_out_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
         parts = [TEST if part == VALIDATION else TRAIN for part in held_out]
         cut = make_split(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
@@ -100,7 +100,7 @@ def list_folder(
 
 
 def _is_stray(path: str) -> bool:
-    """Whether a file is no recording by its name alone."""
+    """Whether the name shows that a file is not a recording."""
     *above, name = path.lower().split("/")
     stem, dot, ending = name.rpartition(".")
     if dot + ending in NON_RECORDING_SUFFIXES or set(path.split("/")[:-1]) & set(SYSTEM_FOLDERS):
@@ -109,7 +109,7 @@ def _is_stray(path: str) -> bool:
 
 
 def _notes(cut: ClipSplit, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
-    """What about the split would spoil a result."""
+    """Problems of the split that would distort results."""
     if cut.name == "unsplit":
         return ("the set has no split; train/ and test/ folders or --test-share give one",)
     notes = []

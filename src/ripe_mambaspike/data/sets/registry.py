@@ -1,9 +1,9 @@
-"""Datasets by name. A dataset is one module in `data/sets/`, found by itself.
+"""Datasets by name. A dataset is one module in `data/sets/`, which is discovered automatically.
 
     @register_dataset("toy", title="Toy", cuts=("folders",), sizes="2/2", sensor="34×34", files="CLASS/N.bin")
     def list_toy(root: Path, files: Sequence[str]) -> Listing: ...
 
-The function lists what is there, by the names of the files alone: clips, their labels, every way they are split.
+The function lists clips, labels and splits from the names of the files only.
 """
 
 import os
@@ -25,14 +25,14 @@ Lister = Callable[..., Listing]
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a person should know about a dataset, and how its files are listed."""
+    """A description of a dataset, and the function that lists its files."""
 
     name: str
     title: str
     cuts: tuple[str, ...]  # ways it is split; the first is the default
     sizes: str  # train + validation / test
     sensor: str
-    files: str  # or, of a simulated dataset, the pictures that it shows
+    files: str  # for a simulated dataset, the pictures that it needs
     list_files: Lister | None = None  # None: simulated, made by `ripe sim make`
     options: tuple[str, ...] = ()  # those of `list_dataset` that it takes
     download: DownloadInfo | None = None
@@ -102,7 +102,7 @@ def list_dataset(name: str, root: str | Path, **options: Any) -> Listing:
 
 
 def _walk(root: Path) -> tuple[list[str], list[str]]:
-    """Every file and folder below the root, relative to it; what starts with a dot is passed over."""
+    """All files and folders below the root, relative to it; hidden ones are skipped."""
 
     def refuse(error: OSError) -> None:
         raise DataError.expected("root", "a folder that can be read", error, path=error.filename) from error
@@ -114,7 +114,7 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
     except OSError as error:
         refuse(error)
     files, folders = [], []
-    seen = set()  # folders, so that a link back up does not go round for ever
+    seen = set()  # folders seen so far, to detect cyclic links
     for place, below, names in os.walk(root, onerror=refuse, followlinks=True):
         status = Path(place).stat()
         if (status.st_dev, status.st_ino) in seen:

@@ -1,7 +1,7 @@
-"""The simulated sets: which clips each has, and how they are split. Their recordings are made by `ripe sim make`.
+"""The simulated datasets: their clips and splits. Their recordings are made by `ripe sim make`.
 
-A stand-in has the names and the split of the set it stands in for, as far as the pictures allow; it is simulated all
-the same, so no cut of it counts as published.
+A stand-in has the names and the split of the original dataset as far as the pictures allow, but none of its splits
+counts as published.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ register_simulated(
     "sim-caltech101", title="simulated stand-in of N-Caltech101", cuts=("first-90",), sizes="7857/820",
     sensor="128×128", files="CLASS/image_NNNN.jpg",
 )  # fmt: skip
-VERSION = 1  # goes up when the same recipe gives other recordings
+VERSION = 1  # increased when the same recipe gives different recordings
 DIGITS = nmnist.CLASSES
 FOLDERS = {TRAIN: "Train", TEST: "Test"}
 GESTURES = "synthgesture"
@@ -50,7 +50,7 @@ MAX_CLIPS = 10_000_000  # clips of a part
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """A set to be simulated: its clips in order, and the picture that each shows, where it shows one."""
+    """A dataset to simulate: its clips in order, and the picture that each shows, if any."""
 
     listing: Listing
     pictures: tuple[Picture, ...]
@@ -60,7 +60,7 @@ Rows = list[tuple[Clip, str, Picture]]  # clip, part, what it shows
 
 
 def plan_digits(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
-    """N-MNIST's: recording NNNNN is picture NNNNN − 1, and MNIST's own test part stays the test part."""
+    """N-MNIST's clips: recording NNNNN is picture NNNNN − 1; the test split is MNIST's."""
     if not set(found.classes) <= set(DIGITS):
         raise DataError.expected("images", "classes 0 to 9", repr(found.classes[-1]), path=found.source)
     if {picture.part for picture in found.listed} != {TRAIN, TEST}:
@@ -75,8 +75,8 @@ def plan_digits(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
 
 
 def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
-    """CIFAR10-DVS's: a thousand a class, the first hundred by number tested. Pictures that come with a test part are
-    numbered with it first, so that it is what is tested."""
+    """CIFAR10-DVS's clips: 1000 per class, of which the first 100 are tested. If the pictures have a test split, it is
+    numbered first, so that it becomes the test split."""
     if found.classes != cifar10dvs.CLASSES:
         missing = [name for name in cifar10dvs.CLASSES if name not in found.classes] or sorted(
             set(found.classes) - set(cifar10dvs.CLASSES)
@@ -106,7 +106,7 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
 
 
 def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
-    """N-Caltech101's: the first ⌈0.9 n⌉ of each class by number are the training part."""
+    """N-Caltech101's clips: the first ⌈0.9 n⌉ of each class by number are the training split."""
     if any(picture.part for picture in found.listed):
         raise DataError.expected("images", "class/picture without a split", "train and test folders", path=found.source)
     clips, parts = [], []
@@ -125,7 +125,7 @@ FULL_SIZES = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_6
 
 
 def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> SimulationPlan:
-    """The clips of a set of pictures; `counts` keeps so many of a part, the classes by turns."""
+    """The clips of a dataset of pictures; `counts` limits the clips of each split, alternating between classes."""
     classes, cut_name, rows = PLANS[name](found)
     notes = (
         [f"{len(rows):,} pictures are there; the whole set has {FULL_SIZES[name]:,}"]
@@ -145,7 +145,7 @@ def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) 
 
 
 def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> SimulationPlan:
-    """The embedded set: the classes by turns in every part."""
+    """The gesture dataset; classes alternate in every split."""
     rows = []
     for part in PARTS:
         wanted = counts.get(part)
@@ -156,7 +156,7 @@ def plan_gestures(classes: Sequence[str], counts: Mapping[str, int | None]) -> S
 
 
 def _with_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], shown: Sequence[Picture]) -> Rows:
-    """With validation taken out of the training part as the real set does it, unless the pictures brought their own."""
+    """Hold out validation clips as the original dataset does, unless the pictures have their own validation split."""
     own = [picture.part for picture in shown]
     if "val" in own:
         parts = [kept if kept == "val" and part == TRAIN else part for kept, part in zip(own, parts, strict=True)]
@@ -166,7 +166,7 @@ def _with_validation(salt: str, clips: Sequence[Clip], parts: Sequence[str], sho
 
 
 def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
-    """So many of each part, in the order they came."""
+    """Limit the clips of each split, keeping their order."""
     turns: dict[tuple[str, int], int] = {}
     order = []
     for index, (clip, part, _) in enumerate(rows):
@@ -209,5 +209,5 @@ def recipe_key(
     clips: Sequence[tuple[str, int]],
     cuts: Mapping[str, Sequence[Any]],
 ) -> str:
-    """The name of the store that a recipe gives; all of it can be read back from the store's index."""
+    """The key of a recipe's store, a hash of values that are all in the store's index."""
     return key_of({"recipe": recipe, "classes": list(classes), "clips": clips, "cuts": cuts})

@@ -26,7 +26,6 @@ from ripe_mambaspike.deploy.export.nir_neurons import (
 from ripe_mambaspike.deploy.forms import require_form
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.neurons import LIF, CSiLIF, SiLIF
 from ripe_mambaspike.nn.norm import TimeAffine
 from ripe_mambaspike.nn.repconv import FusedConv
 from ripe_mambaspike.nn.stage import SpikingStage
@@ -199,8 +198,13 @@ def _norm(module: str, norm: nn.Module) -> Any:
     )
 
 
-def _neuron(module: str, neuron: nn.Module, grid: Grid) -> Any:
-    assert isinstance(neuron, LIF | SiLIF | CSiLIF)
+def _neuron(module: str, neuron: Any, grid: Grid) -> Any:
+    """A neuron as a graph of its own, made from its constants."""
+    if not hasattr(neuron, "constants"):
+        raise ConfigError(
+            f"neurons: expected neurons with constants for a NIR export, got {type(neuron).__name__} in {module}",
+            field="neurons",
+        )
     constants = copy.deepcopy(neuron).double().constants(torch.device("cpu"))
     return neuron_graph(constants, grid, _metadata(module, neuron))
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ripe_mambaspike.ops.neurons import CSILIF_RESET
-from ripe_mambaspike.ops.norm_fire import Neuron
+from ripe_mambaspike.ops.norm_fire import NeuronConstants
 
 Array = NDArray[Any]
 Grid = tuple[int, int]
@@ -48,7 +48,7 @@ def scale_node(values: Array, grid: Grid) -> Any:
     return nir().Scale(scale=spread(values, grid))
 
 
-def neuron_graph(neuron: Neuron, grid: Grid, metadata: dict[str, Any]) -> Any:
+def neuron_graph(neuron: NeuronConstants, grid: Grid, metadata: dict[str, Any]) -> Any:
     """A neuron as a graph of its own: current in, spikes out; the node `potential` gives the potential before reset."""
     decay, gain, threshold = (array(value.double()) for value in (neuron.decay, neuron.gain, neuron.threshold))
     shape = np.array([len(decay), *grid])

@@ -14,7 +14,7 @@ from ripe_mambaspike.models.config_check import sync_num_classes
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored
 from ripe_mambaspike.nn.neurons import ConstantsNeuron
-from ripe_mambaspike.ops.neurons import Neuron
+from ripe_mambaspike.ops.neurons import NeuronConstants
 
 LAYERS = {"first_neuron": "neurons", "second_neuron": "neurons", "attention": "attention"}  # and their config fields
 
@@ -32,8 +32,8 @@ class FrozenNeuron(ConstantsNeuron):
         for name, value in neuron.constants(torch.device("cpu"))._asdict().items():
             self.register_buffer(name, None if value is None else value.detach().to(dtype))
 
-    def constants(self, device: torch.device) -> Neuron:
-        return Neuron(self.decay, self.rotation, self.gain, self.threshold)
+    def constants(self, device: torch.device) -> NeuronConstants:
+        return NeuronConstants(self.decay, self.rotation, self.gain, self.threshold)
 
 
 class _Expanded(nn.Module):

@@ -1,6 +1,6 @@
-"""Between the source and the network: a queue of bounded size, a limit on the event rate, and sorting by time.
+"""Buffering between the source and the network: a bounded queue, an event rate limit, and sorting by time.
 
-What is dropped is counted.
+Dropped events are counted.
 """
 
 import math
@@ -26,7 +26,7 @@ class QueuedPacket(NamedTuple):
 
 
 class EventQueue:
-    """Packets of at most `capacity` events together (or one packet). A full queue drops its oldest, or makes wait."""
+    """A queue of at most `capacity` events (or one packet). When full it drops the oldest packets, or blocks."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
@@ -55,7 +55,7 @@ class EventQueue:
             return True
 
     def get(self, timeout: float) -> QueuedPacket | None:
-        """The oldest packet; None when none came in time, or none will."""
+        """The oldest packet; None after the timeout or at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._packets or self._ended, timeout)
             if not self._packets:
@@ -66,20 +66,20 @@ class EventQueue:
             return packet
 
     def end(self) -> None:
-        """Nothing more will be added; what is there can still be taken."""
+        """Close the queue for new packets; queued ones can still be taken."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     @property
     def drained(self) -> bool:
-        """Whether it has been ended and is empty."""
+        """Whether the queue has been closed and is empty."""
         with self._changed:
             return self._ended and not self._packets
 
 
 class RateLimiter:
-    """At most `rate` events a second, with bursts of one second's worth; the first events of a packet pass."""
+    """Lets at most `rate` events per second pass, with bursts of one second; a packet's first events pass first."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         if not 1 <= rate < math.inf:
@@ -98,14 +98,14 @@ class RateLimiter:
 
 
 class SortedEvents(NamedTuple):
-    """Events in order; `restarted` when they begin a clock of their own."""
+    """Sorted events; `restarted` if the source's clock restarted with them."""
 
     events: Events
     restarted: bool = False
 
 
 class EventSorter:
-    """Sorts events by time within a tolerance, leaves out stray ones, and notices when the source's clock restarts.
+    """Sorts events by time within a tolerance, drops strays, and detects restarts of the source's clock.
 
     The latest `tolerance_us` of events are held back; an event that comes later than that is passed on at once, since
     its bin may still be open. A time more than `max_jump_us` away from those before it is a stray, unless the next
@@ -122,7 +122,7 @@ class EventSorter:
         self._suspect = empty_events()
 
     def push(self, events: Events, waited_us: int = 0) -> list[SortedEvents]:
-        """The events that can be passed on, now that these have come `waited_us` after the packet before them."""
+        """Add events that arrived `waited_us` after the previous packet; returns those that can be passed on."""
         near = self._is_plausible(events, waited_us)
         if len(events) and not near.any():
             if len(self._suspect) and _same_clock(self._suspect, events, self.max_jump_us):

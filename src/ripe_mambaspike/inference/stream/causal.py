@@ -18,7 +18,7 @@ from ripe_mambaspike.inference.stream.windows import WindowResult
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.state import State
 
-RESET_AFTER_WINDOWS = 4  # of silence: what came before has faded, so the network starts again and waits
+RESET_AFTER_WINDOWS = 4  # of silence, after which the state has decayed and is reset
 
 
 class CausalStep(NamedTuple):
@@ -107,13 +107,13 @@ class CausalStream(RegularBins):
         return [WindowResult(self._recent[0].start_us, part.stop_us, count, logits, mean, attention, seconds)]
 
     def finish_pending(self) -> None:
-        """Nothing is left for later here."""
+        """Nothing to do: a causal network has no deferred work."""
 
     def _silent_at(self, time_us: int) -> bool:
         return time_us - self._last_event_us >= RESET_AFTER_WINDOWS * self.span_us
 
     def _skip(self, bins: int) -> None:
-        """Pass over bins of a silence without running the network; predictions that were due are counted."""
+        """Skip the bins of a silence without running the network; skipped predictions are counted."""
         self._reset_state()
         before, self._skipped = self._skipped, self._skipped + bins
         self.silent += self._skipped // self._hop_bins - before // self._hop_bins

@@ -24,8 +24,8 @@ VERSION = 1
 HEADER = struct.Struct("<4sHHHHI")
 RECORD = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 MAX_PACKET_EVENTS = 1 << 20  # a larger count is damage
-SHARED_HEADER_BYTES = HEADER.size - 4  # all of a header but the count
-FIRST_BLOCK, MAX_BLOCK = 256, 1 << 14  # records checked at once: few first, since damage mostly shows early
+SHARED_HEADER_BYTES = HEADER.size - 4  # the header without the count
+FIRST_BLOCK, MAX_BLOCK = 256, 1 << 14  # records checked at a time; few at first, since damage usually shows early
 MAX_RESCANS = 16  # of a byte, on average, as part of another packet
 MAX_CREDIT = MAX_RESCANS * (HEADER.size + MAX_PACKET_EVENTS * RECORD.itemsize)  # bytes: the largest packet so often
 DATAGRAM_EVENTS = (65507 - HEADER.size) // RECORD.itemsize
@@ -68,7 +68,7 @@ def read_packet(data: bytes) -> EventPacket | InvalidPacket:
 
 
 class PacketReader:
-    """Packets out of a pipe: pieces of any size in; after damage the next magic is searched.
+    """Extracts packets from chunks of any size; after damage it searches for the next magic number.
 
     A packet is checked while it comes: a wrong count, or a packet that was cut off, shows by an impossible record or by
     the header of the next packet, and is not waited for. The bytes it covered are then scanned again, as part of the
@@ -79,9 +79,9 @@ class PacketReader:
     def __init__(self) -> None:
         self._held = bytearray()
         self._lost = False  # inside damage that has been reported
-        self._checked = HEADER.size  # bytes of the first packet that are known to be good
-        self._base = 0  # bytes of the stream before those held
-        self._reach = 0  # bytes of the stream that have been found good, as part of any packet
+        self._checked = HEADER.size  # bytes of the first packet that have been validated
+        self._base = 0  # bytes of the stream before the buffer
+        self._reach = 0  # bytes of the stream that have been validated as part of any packet
         self._credit = 0  # bytes that may still be scanned again
 
     def feed(self, data: bytes) -> Iterator[EventPacket | InvalidPacket]:
@@ -107,7 +107,7 @@ class PacketReader:
                 yield _packet(packet)
 
     def end(self) -> Iterator[EventPacket | InvalidPacket]:
-        """What is left at the end of the stream; a packet that never ended may hide others."""
+        """The packets left at the end of the stream; an incomplete packet may hide others."""
         while len(self._held) > 0:
             if not self._lost:
                 yield InvalidPacket(f"the stream ended inside a packet, after {len(self._held)} of its bytes")

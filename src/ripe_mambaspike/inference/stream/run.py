@@ -1,6 +1,6 @@
-"""From a source to predictions: a thread reads, a bounded queue stands between, the network computes here.
+"""From a source to predictions: a thread reads into a bounded queue, and the network runs in the calling thread.
 
-Nothing grows with the stream's length, and whatever is left out is counted by reason.
+Memory does not grow with the length of the stream, and dropped events are counted by reason.
 """
 
 import time
@@ -65,7 +65,7 @@ class StreamRunner:
         self._reported, self._reported_at = 0, float("-inf")  # invalid packets
 
     def run(self) -> StreamSummary:
-        """Until the source ends, enough was predicted, or `should_stop`. The summary is there also after an error."""
+        """Run until the source ends, `max_predictions` is reached, or `should_stop`; summarizes after errors too."""
         began = time.monotonic()
         reader = Thread(target=self._read, name="stream reader", daemon=True)
         reader.start()
@@ -110,7 +110,7 @@ class StreamRunner:
         }
 
     def _read(self) -> None:
-        """The reader's thread."""
+        """Read packets into the queue (reader thread)."""
         try:
             for events in self.source.packets(lambda: self._over):
                 allowed = events if self._limiter is None else self._limiter.limit(events)
@@ -122,7 +122,7 @@ class StreamRunner:
             self._queue.end()
 
     def _make_now(self, size: tuple[int, int]) -> None:
-        """The reader's thread, at the first events of a sensor: making the streamer checks the sensor."""
+        """Make the streamer at the first events of a sensor, which checks the sensor (reader thread)."""
         self._streamer = self._make_streamer(size)
 
     def _stopping(self) -> bool:
@@ -173,7 +173,7 @@ class StreamRunner:
         self._reported, self._reported_at = count, now
 
     def _report_end(self) -> None:
-        """Say why a source that ended by itself gave no prediction."""
+        """Report why a source that ended gave no prediction."""
         summary = self.summary
         if not summary.events and summary.invalid_packets and not any(summary.dropped.values()):
             raise InputError(
@@ -191,7 +191,7 @@ class StreamRunner:
             )
 
     def _deliver(self, predictions: list[StreamPrediction], arrived: float) -> None:
-        """Hand predictions on. Latency counts from the packet's arrival for a live source, else from the bin's end."""
+        """Pass predictions on. Latency is measured from the packet's arrival (live source) or the end of the bin."""
         assert self._streamer is not None
         now = time.monotonic()
         for prediction in predictions:

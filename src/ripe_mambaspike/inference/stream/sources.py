@@ -26,7 +26,7 @@ PACKET_US = 10_000  # of a recording replayed at its own pace
 PACKET_EVENTS = 1 << 16
 POLL_SECONDS = 0.1  # between two checks whether to stop
 MAX_DATAGRAM_BYTES = 65536
-RECEIVE_BUFFER_BYTES = 8 << 20  # that the operating system may hold for us
+RECEIVE_BUFFER_BYTES = 8 << 20  # of the operating system
 
 
 class StreamSource(Protocol):
@@ -80,7 +80,7 @@ class FileSource:
         self.invalid = 0
         self.last_invalid: str | None = None
         opened = open_recording(path, sensor_size=sensor_size)
-        if opened.declared_size is None:  # only the events tell, so they are read once
+        if opened.declared_size is None:  # the size has to be guessed from the events, so the file is read once
             for _ in opened.pieces():
                 pass
         try:
@@ -119,7 +119,7 @@ def split_events(events: Events, span_us: int | None, max_events: int = PACKET_E
         changes = np.flatnonzero(np.diff(cells)) + 1
         bounds = [place for first, end in _between(0, changes, len(events)) for place in range(first, end, max_events)]
     for first, end in _between(0, np.asarray(bounds[1:], np.int64), len(events)):
-        yield events[first:end].copy()  # readers fill the same memory again
+        yield events[first:end].copy()  # readers reuse their buffers
 
 
 def _between(first: int, inner: "np.ndarray[tuple[int], np.dtype[np.int64]]", last: int) -> list[tuple[int, int]]:
@@ -128,7 +128,7 @@ def _between(first: int, inner: "np.ndarray[tuple[int], np.dtype[np.int64]]", la
 
 
 class PacketSource:
-    """What a pipe and a port share: one sensor size, and invalid packets, which are left out one by one."""
+    """Base of pipe and UDP sources: one sensor size, and invalid packets, which are skipped and counted."""
 
     def __init__(self, live: bool, sensor_size: tuple[int, int] | None) -> None:
         self.live, self.size = live, sensor_size

@@ -1,4 +1,4 @@
-"""What a stream may use, and how it went."""
+"""Limits of a stream, and its summary."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ BUCKETS = int(math.log(1e10) / GROWTH) + 1  # up to 10,000 s
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """What a stream may use."""
+    """Limits of a stream."""
 
     queue_events: int = 1_000_000  # waiting for the network; beyond, the oldest are dropped
     max_rate: float | None = None  # events a second; the rest is dropped
@@ -32,7 +32,7 @@ class StreamLimits:
 
 @dataclass
 class StreamSummary:
-    """How a stream went."""
+    """Statistics of a finished stream."""
 
     events: int = 0  # that reached the network
     predictions: int = 0  # final ones
@@ -53,7 +53,7 @@ class StreamSummary:
 
 
 class LatencyHistogram:
-    """Percentiles of any number of durations, each right to 2 %, in constant memory: buckets that grow by 2 %."""
+    """Percentiles of any number of durations to within 2 %, in constant memory: bucket widths grow by 2 %."""
 
     def __init__(self) -> None:
         self.count, self.longest = 0, 0.0

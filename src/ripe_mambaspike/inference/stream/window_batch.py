@@ -1,7 +1,7 @@
 """The network on overlapping windows: every open window is one row of a batch that advances step by step.
 
 `WindowBatch` keeps the network's state of each window and runs its front end on the next step of several windows at
-once, each at its own step. On the fused operators a window's logits are, to the last bit, those of its whole clip.
+once, each at its own step. With the fused operators a window's logits are bit-identical to those of its whole clip.
 `ClipBatch` keeps the bins and runs the clip when its output is needed: for networks and precisions whose steps would
 round differently.
 """
@@ -28,7 +28,7 @@ class WindowOutput(NamedTuple):
 
 
 class Batch(Protocol):
-    """Windows by the row they have; a row is cleared when a new window takes it."""
+    """Windows, each in a row of the batch; a row is cleared when a new window takes it."""
 
     def clear(self, row: int) -> None: ...
 
@@ -40,7 +40,7 @@ class Batch(Protocol):
 
 @torch.no_grad()
 def make_batch(model: RipeMambaSpike, rows: int, grid: tuple[int, int], time_steps: int) -> "WindowBatch | ClipBatch":
-    """The fastest way for this network on this machine that keeps the bits of the clip."""
+    """The fastest implementation for this network and machine that is bit-identical to the whole clip."""
     example = torch.empty((1, time_steps, 2, *grid), dtype=model.dtype, device=next(model.parameters()).device)
     stepwise = model.dtype == torch.float32 and kernels_cover(model, example)
     return (WindowBatch if stepwise else ClipBatch)(model, rows, grid, time_steps)

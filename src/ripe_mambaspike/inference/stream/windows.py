@@ -121,7 +121,7 @@ class SlidingWindows:
         return first
 
     def process(self, part: ClosedBin) -> list[WindowResult]:
-        """Give every window its part; the results of the windows that are due, the one that ended first."""
+        """Add the closed bin to every window; returns the results of the windows that are due, the oldest first."""
         self.finish_pending()
         began = perf_counter()
         shared = self._input(part.counts)
@@ -143,7 +143,7 @@ class SlidingWindows:
         return results
 
     def finish_pending(self) -> None:
-        """Do the steps that were left for later."""
+        """Run the deferred steps."""
         pending, self._pending = self._pending, []
         self._advance(pending)
 

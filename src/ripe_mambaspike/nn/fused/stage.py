@@ -24,7 +24,7 @@ from ripe_mambaspike.ops.backend import computing_in
 from ripe_mambaspike.ops.enter_fire import EnterFireState, enter_fire
 from ripe_mambaspike.ops.membrane_attention import AttendFireState, AttentionWeights, attend, attend_fire
 from ripe_mambaspike.ops.membrane_attention.reference import convex_attention
-from ripe_mambaspike.ops.norm_fire import Neuron, norm_fire, spikes_as
+from ripe_mambaspike.ops.norm_fire import NeuronConstants, norm_fire, spikes_as
 from ripe_mambaspike.ops.operator import grad_proxy_of, select_steps
 from ripe_mambaspike.ops.shapes import at_least_float32
 
@@ -50,10 +50,10 @@ class StagePlan(NamedTuple):
     """A stage's weights as the operators read them."""
 
     first: Callable[[Tensor, ForwardMode], Currents]
-    first_neuron: Neuron
+    first_neuron: NeuronConstants
     inner_coefficient: Tensor | None  # of the filter before the second convolution
     second: Callable[[Tensor, ForwardMode], Currents]
-    second_neuron: Neuron
+    second_neuron: NeuronConstants
     attention: Any  # AttentionWeights, or the module if no operator covers it
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Neuron, empty_finals, final_state
+from ripe_mambaspike.ops.norm_fire import FINALS, FireState, NeuronConstants, empty_finals, final_state
 from ripe_mambaspike.ops.operator import Operator, select_steps
 
 
@@ -52,7 +52,7 @@ def enter_fire(
     filter_coefficient: Tensor | None,
     kernel: Tensor,
     affine: tuple[Tensor, Tensor],
-    neuron: Neuron,
+    neuron: NeuronConstants,
     coefficient: Tensor | None,
     *,
     relaxed: bool = False,

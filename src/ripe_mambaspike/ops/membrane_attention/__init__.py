@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.norm_fire import FINALS, FireState, Neuron, empty_finals, final_state
+from ripe_mambaspike.ops.norm_fire import FINALS, FireState, NeuronConstants, empty_finals, final_state
 from ripe_mambaspike.ops.operator import Operator, empty_if, select_steps
 
 
@@ -108,7 +108,7 @@ def attend_fire(
     scale: Tensor | None,
     shift: Tensor | None,
     weights: AttentionWeights,
-    neuron: Neuron,
+    neuron: NeuronConstants,
     coefficient: Tensor | None,
     *,
     relaxed: bool = False,

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.neurons import Neuron
+from ripe_mambaspike.ops.neurons import NeuronConstants
 from ripe_mambaspike.ops.operator import Operator, empty_if, grad_proxy_of, select_steps, spikes_as
 
-__all__ = ["FireOutput", "FireState", "Neuron", "NormFireInputs", "norm_fire", "spikes_as"]
+__all__ = ["FireOutput", "FireState", "NeuronConstants", "NormFireInputs", "norm_fire", "spikes_as"]
 
 
 class FireState(NamedTuple):
@@ -57,7 +57,7 @@ def norm_fire(
     x: Tensor,
     scale: Tensor | None,
     shift: Tensor | None,
-    neuron: Neuron,
+    neuron: NeuronConstants,
     coefficient: Tensor | None,
     *,
     relaxed: bool = False,
@@ -80,7 +80,7 @@ def norm_fire(
     return out, final_state(found[4:], out.spikes, neuron) if output_final_state else None
 
 
-def final_state(finals: tuple[Tensor, ...], spikes: Tensor, neuron: Neuron) -> FireState:
+def final_state(finals: tuple[Tensor, ...], spikes: Tensor, neuron: NeuronConstants) -> FireState:
     """The state from an operator's last three outputs; hard spikes of the last step are not written twice."""
     membrane, membrane_imag, last_spikes = finals
     last = last_spikes if last_spikes.numel() else spikes[:, -1].flatten(1, -2)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ripe_mambaspike.ops.neurons import Neuron, neuron_steps
+from ripe_mambaspike.ops.neurons import NeuronConstants, neuron_steps
 from ripe_mambaspike.ops.norm_fire import NormFireInputs
 from ripe_mambaspike.ops.tdm import tdm
 
@@ -13,7 +13,7 @@ from ripe_mambaspike.ops.tdm import tdm
 def norm_fire(i: NormFireInputs) -> tuple[Any, ...]:
     """(spikes, spikes, potential, operand, final membrane, its imaginary part, final spikes); spikes as floats."""
     state = None if i.membrane is None else (i.membrane, i.membrane_imag)
-    neuron = Neuron(i.decay, i.rotation, i.gain, i.threshold)
+    neuron = NeuronConstants(i.decay, i.rotation, i.gain, i.threshold)
     spikes, potentials, final = neuron_steps(affine(i.x, i.scale, i.shift), neuron, i.sharpness, i.relaxed, state)
     fired = torch.stack(spikes, 1)
     operand = fired
