@@ -122,7 +122,7 @@ def test_an_operation_without_a_kernel_is_named(model, tmp_path, monkeypatch):
             execution_plan = ()
 
     monkeypatch.setattr(executorch, "lower", lambda graph: Lowered())
-    monkeypatch.setattr(executorch, "_without_kernel", lambda program: ["aten::strange.out"])
+    monkeypatch.setattr(executorch, "_missing_kernels", lambda program: ["aten::strange.out"])
     with raises(ConfigError, field="to"):
         executorch_file.save(make_graph("clip", model, 10, 12), tmp_path / "clip.pte", dynamic=False)
     assert list(tmp_path.iterdir()) == []

@@ -171,7 +171,7 @@ def test_accuracy_and_how_it_was_picked(network):
     assert "picked on a validation part" in said["val"]
     assert "picked on the test part itself" in said["test"]
     assert "nothing was picked" in said["last epoch"]
-    assert "Not known" in section(card_text(network, CardFacts(), {}), "Accuracy")
+    assert "Unknown" in section(card_text(network, CardFacts(), {}), "Accuracy")
 
 
 def test_checks_costs_and_limits(network):
@@ -196,7 +196,7 @@ def test_checks_costs_and_limits(network):
     assert "calibrated on 32 clips; the layer that moves most, a\\_b, moves by 1.00 %" in text
     assert "fold 2 of 5 held out as the test part" in section(text, "Training")
     assert "Its recordings are simulated." in section(text, "Training")
-    assert "my set were learned from too" in section(text, "Training")
+    assert "my set were used too" in section(text, "Training")
     assert section(text, "Cost") == "- energy at 45 nm: 0.4 mJ"
     assert "- attention is not expressed" in section(text, "Limits")
     bare = card_text(network, CardFacts(), {})

@@ -1,4 +1,4 @@
-"""The whole account of one network as plain data, ready to print or to write as JSON."""
+"""The full account of one network as plain data, for printing or JSON."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def account_clip(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
 
 
 def document_of(model: Model, steps: int, resolution: tuple[int, int], energy: dict[str, Any]) -> dict[str, Any]:
-    """The account with an energy report that was made at these steps and this resolution."""
+    """The account with an energy report measured at these steps and this resolution."""
     config = model.config
     parameters = count_parameters(config)
     flops = count_flops(config.replace(in_size=resolution, time_steps=steps))

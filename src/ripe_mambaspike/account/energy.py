@@ -1,9 +1,9 @@
-"""Synaptic operations and their energy, from spikes that were measured.
+"""Synaptic operations and their energy, from measured spikes.
 
-A convolution whose operand is binary can be executed by additions alone, one for every spike and every weight that
-reads it (the dual-kernel form reads it twice: now and one step later). Counts are exact at the borders: a spike at the
-edge of the map meets fewer kernel positions, and so do the multiply-adds it is compared with. Neurons, norms, pooling
-and memory access are not counted.
+A convolution with a binary operand can be executed by additions only, one for every spike and every weight that reads
+it (the dual-kernel form reads it twice: now and one step later). Counts are exact at the borders: a spike at the edge
+of the map is read by fewer kernel positions, and the multiply-adds are counted likewise. Neurons, norms, pooling and
+memory access are not counted.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ripe_mambaspike.ops.tdm import shift
 
 MAC_PICOJOULES = 4.6  # one multiply-add at 45 nm (Horowitz 2014)
 AC_PICOJOULES = 0.9  # one addition
-ELEMENTS_PER_PASS = 2**20  # numbers of the input that are run at a time
+ELEMENTS_PER_PASS = 2**20  # of the input
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ConvActivity:
 
     layer: str
     binary: bool  # whether its operand is spikes
-    rate: float  # mean of the operand: spikes a position and step, or events for the first layer
+    rate: float  # mean of the operand: spikes per position and step, or events for the first layer
     macs: int  # executed densely
     accumulates: float | None  # executed by additions; None where the operand is not binary
 
@@ -41,12 +41,12 @@ class ConvActivity:
 
     @property
     def event_picojoules(self) -> float:
-        """By additions; a layer that is not eligible stays dense."""
+        """Energy by additions; a layer that is not eligible stays dense."""
         return self.dense_picojoules if self.accumulates is None else self.accumulates * AC_PICOJOULES
 
 
 def fan_out(height: int, width: int, stride: int, side: int = 3) -> Tensor:
-    """How many (output, tap) pairs of a padded square kernel read each input position: [H, W]."""
+    """The number of (output, tap) pairs of a padded square kernel that read each input position: [H, W]."""
 
     def along(size: int) -> Tensor:
         outputs = torch.arange(-(-size // stride))[:, None] * stride
@@ -58,7 +58,7 @@ def fan_out(height: int, width: int, stride: int, side: int = 3) -> Tensor:
 
 @torch.no_grad()
 def measure_activity(model: RipeMambaSpike | MambaSpike, x: Tensor) -> list[ConvActivity]:
-    """Run the network on binned events [B, T, 2, H, W] and count what the convolutions of its spiking part did."""
+    """Run the network on binned events [B, T, 2, H, W] and count the operations of its spiking convolutions."""
     if isinstance(model, MambaSpike):
         return _measure_baseline(model, x)
     widths = model.config.stage_channels
@@ -93,7 +93,7 @@ def energy_report(model: RipeMambaSpike | MambaSpike, x: Tensor, measured_on: st
 
 
 def energy_of(layers: Sequence[ConvActivity], config: ModelConfig, measured_on: str) -> dict[str, Any]:
-    """The same from layers that were measured at the config's steps and resolution."""
+    """The same from layers measured at the config's steps and resolution."""
     flops = count_flops(config)
     spiking = "backbone" if isinstance(config, RipeConfig) else "encoder"
     rest = (flops.total - flops.by_part[spiking]) / 2  # multiply-adds that stay dense in any form
@@ -132,14 +132,14 @@ def _measure_baseline(model: MambaSpike, x: Tensor) -> list[ConvActivity]:
 
 
 class _ConvCounter:
-    """Adds up what one convolution's operand does, piece by piece."""
+    """Counts the operations of one convolution, piece by piece."""
 
     def __init__(self, layer: str) -> None:
         self.layer = layer
         self.macs = 0
         self.total = 0.0  # of the operand
         self.count = 0
-        self.reached: list[float] = []  # weights that the spikes of each step reach
+        self.reached: list[float] = []  # weights read by the spikes of each step
 
     def add(self, operand: Tensor, channels: int, stride: int = 1, side: int = 3) -> None:
         samples, steps, in_channels, height, width = operand.shape
@@ -151,7 +151,7 @@ class _ConvCounter:
         self.reached += ((counts * fan).sum((0, 2, 3)) * channels / samples).tolist()
 
     def activity(self, *, binary: bool, reads: int) -> ConvActivity:
-        """A spike of step t is read at t, t + 1, … as long as there are steps."""
+        """The counts, where a spike of step t is read at t, …, t + reads − 1, as far as there are steps."""
         steps = len(self.reached)
         accumulates = sum(sum(self.reached[: steps - late]) for late in range(reads)) if binary else None
         return ConvActivity(self.layer, binary, self.total / self.count, self.macs, accumulates)

@@ -1,9 +1,9 @@
-"""The account of a network on real recordings: rates, additions as the accumulate-only runtime made them, energy.
+"""The account of a network on real recordings: rates, the accumulate-only runtime's additions, energy.
 
 Every recording is run twice, by additions and densely, in float64 (`deploy/fuse/accumulate.py`); the spikes of both are
-compared. The additions are exactly what `account/energy.py` foretells from the spikes, borders, strides and the last
-step included: a spike at the edge meets fewer taps, with stride 2 an inner one meets 1, 2 or 4 of the 9, and the
-spikes of the last step are read once, because no step follows. "Rate times multiply-adds times two" is none of that.
+compared. The additions are exactly what `account/energy.py` predicts from the spikes, including borders, strides and
+the last step: a spike at the edge is read by fewer taps, with stride 2 an inner one by 1, 2 or 4 of the 9, and the
+spikes of the last step are read once, because no step follows. "Rate times multiply-adds times two" ignores all this.
 """
 
 from collections.abc import Iterable
@@ -26,19 +26,19 @@ ENTRY = "stage1.first_conv"  # reads event counts: multiply-adds in any form
 
 @dataclass(frozen=True)
 class Activity:
-    """What one recording did to the network."""
+    """The activity of the network on one recording."""
 
     file: str
     steps: int
     resolution: tuple[int, int]
     events: float  # mean of the input
     rates: dict[str, float]  # by neuron layer
-    additions: dict[str, int]  # by eligible convolution, as made
+    additions: dict[str, int]  # by eligible convolution, as executed
     spikes: int  # fired, in all layers
     differing: int  # that the dense network fired differently
 
     def operand(self, conv: str) -> float:
-        """Mean of what a convolution reads: event counts, or the spikes of the neurons before it."""
+        """Mean input of a convolution: event counts, or the spikes of the neurons before it."""
         if conv == ENTRY:
             return self.events
         stage, which = conv.split(".")
@@ -48,7 +48,7 @@ class Activity:
 
 
 def accumulator_of(model: Model) -> Accumulator:
-    """The runtime for a network of any form that has a dual-kernel one."""
+    """The runtime for a network that has a dual-kernel form."""
     model = require_form(model, "counting additions", "training", "deployed", "dual-kernel")
     if not model.config.tdm:
         raise ConfigError(f"tdm: expected true for a dual-kernel form, got false of '{model.name}'", field="tdm")
@@ -109,7 +109,7 @@ def account_recordings(model: Model, activities: Iterable[Activity], measured_on
 
 
 def _operations(layers: list[ConvActivity], config: RipeConfig) -> dict[str, Any]:
-    """Of one recording: what a dense network multiplies, what is left of it, and the additions instead."""
+    """Operations per recording: the dense network's multiply-adds, those that remain, and the additions."""
     flops = count_flops(config)
     rest = {part: count // 2 for part, count in flops.by_part.items() if part != "backbone"}
     dense = sum(layer.macs for layer in layers)

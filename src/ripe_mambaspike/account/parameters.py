@@ -1,4 +1,4 @@
-"""How many numbers a network is made of, counted by building it (without memory, on PyTorch's meta device)."""
+"""Parameter counts of a network, by building it on PyTorch's meta device (without memory)."""
 
 from dataclasses import dataclass
 
@@ -17,22 +17,22 @@ class Parameters:
     deployed: int
     by_part: dict[str, int]  # of the deployed network
     training_by_part: dict[str, int]
-    dual_kernel: int | None  # of the accumulate-only form, where there is one
+    dual_kernel: int | None  # of the accumulate-only form, if there is one
 
     @property
     def weight_bytes(self) -> dict[str, int]:
-        """Of the deployed network."""
+        """The parameter count of the deployed network."""
         return {kind: size * self.deployed for kind, size in BYTES.items()}
 
 
 def meta_model(config: ModelConfig, form: str | None = None) -> Model:
-    """The network without its numbers: counted and walked through, never run."""
+    """The network on the meta device: for counting only."""
     with torch.device("meta"):
         return build(config.replace(form=form) if form else config, config.architecture)
 
 
 def count_parameters(config: ModelConfig) -> Parameters:
-    """Of the network in its training and its deployed form, whatever form the config names."""
+    """Count the network in its training and deployed forms, whatever form the config names."""
     if not isinstance(config, RipeConfig):
         model = meta_model(config)
         parts = _by_part(model)

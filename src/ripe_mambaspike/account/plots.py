@@ -1,4 +1,4 @@
-"""A sweep as a picture: parameters and operations against the setting, ours beside the paper's."""
+"""A plot of a sweep: parameters and operations against the setting, ours and the paper's."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 def plot_sweep(sweep: Sweep, path: Path) -> None:
-    """Write the picture; the file's ending chooses its kind."""
+    """Write the plot; the file's suffix selects the format."""
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"plot: expected a name that ends in {', '.join(ENDINGS)}, got {path}", field="plot")
     if not path.parent.is_dir():
@@ -50,7 +50,7 @@ def plot_sweep(sweep: Sweep, path: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """The picture is there whole or not at all."""
+    """Save the figure atomically."""
     try:
         with atomic_write(path) as file:
             figure.savefig(file, dpi=150, format=path.suffix[1:].lower())

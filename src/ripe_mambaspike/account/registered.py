@@ -1,4 +1,4 @@
-"""The registered networks with their cost, and proof that each one fuses."""
+"""The cost of all registered networks, and verification that each one fuses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def describe_models(
 
 
 def _verify(name: str) -> dict[str, Any] | None:
-    """The largest errors of the fused forms; None for a network that has nothing to fuse."""
+    """The largest errors of the fused forms; None for a network with nothing to fuse."""
     model = create_model(name, seed=SEED)
     if not isinstance(model, RipeMambaSpike):
         return None

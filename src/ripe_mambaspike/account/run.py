@@ -1,4 +1,4 @@
-"""What a network costs: of a registered one, of a saved one, or of a saved one on recordings."""
+"""The cost of a registered network, of a saved one, or of a saved one on recordings."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.calibrate import recalibrate
 
 SEED = 0  # of the weights of a registered network
-CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
+CALIBRATION_SIDE = 34  # small: statistics depend little on the size of the clip
 SWEPT_FIELDS = {
     "resolution": {"in_size"},
     "steps": {"time_steps"},
@@ -76,7 +76,7 @@ def account_sweep(
     time_steps: int | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Sweep:
-    """One of the paper's cost tables beside ours: over resolution, steps, width or tokens."""
+    """One of the paper's cost tables compared with ours: over resolution, steps, width or tokens."""
     merged = _merged(fields, in_size, time_steps)
     if swept := sorted(SWEPT_FIELDS[name] & merged.keys()):
         raise ConfigError(f"{swept[0]}: expected none, since the sweep over {name} sets it, got one", field=swept[0])
@@ -91,7 +91,7 @@ def is_saved(model: str | Path) -> bool:
         return False
     try:
         return "/" in str(model) or Path(model).exists()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid path
         return False
 
 
@@ -133,7 +133,7 @@ def _saved_model(name: str, fields: dict[str, Any]) -> Model:
     folder = Path(name)
     try:
         of_a_run = not (folder / CONFIG_FILE).exists() and (folder / BEST / CONFIG_FILE).exists()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid path
         of_a_run = False
     return from_pretrained(folder / BEST if of_a_run else name)
 

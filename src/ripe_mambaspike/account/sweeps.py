@@ -1,4 +1,4 @@
-"""The paper's tables of cost against resolution, steps, width and tokens, beside what this implementation counts."""
+"""The paper's tables of cost against resolution, steps, width and tokens, compared with our counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ PRUNED = "Counted by the paper with 64 tokens a step, though called all tokens: 
 
 
 def sweep(name: SweepName, config: ModelConfig) -> Sweep:
-    """One table; the paper's values are of its DVS-Gesture network and shown for it alone."""
+    """One table; the paper's values are for its DVS-Gesture network and shown only for that."""
     if not isinstance(config, RipeConfig):
         raise ConfigError(f"model: expected a RIPE-MambaSpike network to sweep {name}, got Mamba-Spike", field="model")
     made = SWEEPS[name](config)

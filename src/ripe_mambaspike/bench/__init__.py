@@ -1,1 +1,1 @@
-"""Measuring: how fast, in how much memory, how close to what this machine can do, and whether the result is right."""
+"""Benchmarks: speed, memory, utilization of the machine, and agreement with the reference."""

@@ -1,8 +1,8 @@
-"""Before a speed-up is printed: does the fast path give what the reference path gives?
+"""Checks that the fused path agrees with the reference path, before a speed-up is reported.
 
-The relaxed pass has no thresholds, so rounding stays rounding: its logits, loss and gradients must be close. In the
+The relaxed pass has no thresholds, so rounding errors stay small: its logits, loss and gradients must be close. In the
 hard pass a potential within rounding of its threshold may fire on one path and not on the other, and such a flip
-spreads to the layers behind it; there, rates and the share of differing spikes are bounded instead.
+affects the layers after it; there, rates and the share of differing spikes are bounded instead.
 """
 
 from typing import Any, NamedTuple
@@ -20,13 +20,13 @@ from ripe_mambaspike.train.step import StepSettings
 RELAXED = ForwardMode(relaxed=True, track_statistics=False)
 LOGITS = {"float32": 1e-3, "bfloat16": 5e-2}  # relative, of the relaxed pass
 RATES = 1e-3  # absolute
-FLIPS = 5e-4  # of all spikes and silences; one flip in a clip of 128² was seen to become 1.2e-4 of them
+FLIPS = 5e-4  # of all positions and steps; a single flip in a clip of 128² was measured to grow to 1.2e-4
 LOSS = {"float32": 1e-3, "bfloat16": 2e-2}
 GRADIENTS = 1e-2  # of the largest gradient, in float32
 
 
 class Check(NamedTuple):
-    """One thing compared."""
+    """One comparison."""
 
     what: str
     found: float
@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        return self.found <= self.allowed  # false for what is not a number
+        return self.found <= self.allowed  # false for NaN
 
 
 class Agreement(NamedTuple):
@@ -47,7 +47,7 @@ class Agreement(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What holds, or what does not."""
+        """A summary of the checks that hold, or of those that do not."""
         shown = [check for check in self.checks if self.agrees or not check.holds]
         parts = (f"{c.what} {c.found:.1e} ({'at most' if c.holds else 'allowed'} {c.allowed:.1e})" for c in shown)
         return ("agrees: " if self.agrees else "does not agree: ") + ", ".join(parts)
@@ -58,12 +58,12 @@ class Agreement(NamedTuple):
 
 
 def finite(value: float) -> float | None:
-    """JSON knows no number for what is not one."""
+    """NaN and Inf as None, since JSON has neither."""
     return value if abs(value) < float("inf") else None
 
 
 def relative(given: Tensor, expected: Tensor) -> float:
-    """Largest difference over the largest magnitude; not a number where either is not, or shapes differ."""
+    """Largest difference over the largest magnitude; NaN if either has NaN or shapes differ."""
     if given.shape != expected.shape:
         return float("nan")
     if expected.numel() == 0:
@@ -74,7 +74,7 @@ def relative(given: Tensor, expected: Tensor) -> float:
 
 @torch.inference_mode()
 def compare_inference(model: RipeMambaSpike, x: Tensor, precision: str, graph: Network | None = None) -> Agreement:
-    """The deployed network on both paths, and the captured one against the one it was captured from."""
+    """Compare the deployed network on both paths, and the captured one with the uncaptured one."""
     relaxed, rates, spikes, hard = {}, {}, {}, {}
     for choice in ("off", "auto"):
         with kernels(choice), autocast(x.device, precision):
@@ -97,8 +97,8 @@ def compare_inference(model: RipeMambaSpike, x: Tensor, precision: str, graph: N
 
 
 def _compare_rates(model: RipeMambaSpike, x: Tensor, rates: dict[str, Tensor], precision: str) -> Check:
-    """In bfloat16 both paths flip spikes, so both are held against float32: ours may be off by RATES, or by twice as
-    much as the reference path itself is."""
+    """In bfloat16 both paths flip spikes, so both are compared with float32: ours may differ by RATES, or by twice as
+    much as the reference path does."""
     expected, allowed = rates["off"], RATES
     if precision == "bfloat16":
         with kernels("off"):
@@ -108,7 +108,7 @@ def _compare_rates(model: RipeMambaSpike, x: Tensor, rates: dict[str, Tensor], p
 
 
 def share_of_flips(given: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The share of all spikes and silences that differ; not a number where the layers are not the same."""
+    """The share of all positions and steps whose spikes differ; NaN if the layers are not the same."""
     if {name: one.shape for name, one in given.items()} != {name: one.shape for name, one in expected.items()}:
         return float("nan")
     flipped = sum(int((given[name] != one).sum()) for name, one in expected.items())
@@ -145,4 +145,4 @@ def gradient_difference(given: dict[str, Tensor], expected: dict[str, Tensor]) -
         return float("nan")
     largest = max(float(grad.abs().max()) for grad in expected.values())
     worst = [float((given[name] - grad).abs().max()) for name, grad in expected.items()]
-    return float(torch.tensor(worst).max()) / max(largest, 1e-12)  # torch's maximum keeps what is not a number
+    return float(torch.tensor(worst).max()) / max(largest, 1e-12)  # torch's maximum propagates NaN

@@ -1,4 +1,4 @@
-"""What a pass cannot do without: operations and bytes, to compare measured times with this machine's rates."""
+"""Lower bounds of a pass: operations and bytes, to compare measured times with this machine's rates."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ def operations(config: ModelConfig) -> int:
 def least_bytes(config: RipeConfig, precision: str) -> int:
     """A lower bound of one sample's memory traffic in the deployed form.
 
-    The events and the logits in float32, what each of a stage's two convolutions is followed by, and the tokens of
-    every level, each moved once. A real pass reads again what it wrote, and reads its weights, so it moves more.
+    The events and the logits in float32, the outputs of each stage's two convolutions, and the tokens of every level,
+    each moved once. A real pass also rereads its outputs and reads its weights, so it moves more.
     """
     height, width = config.in_size
     steps = config.time_steps
@@ -32,7 +32,7 @@ def least_bytes(config: RipeConfig, precision: str) -> int:
 def shares(
     times: Times, batch: int, flops: int, matrix_rate: float, bytes_: int | None, memory_rate: float
 ) -> dict[str, Any]:
-    """Throughput, and how much of the machine's rates the operations and (at least) the bytes of a sample take up."""
+    """Throughput, and the share of the machine's peak rates for the operations and the (least) bytes of a sample."""
     seconds = times.median / 1e3
     return {
         "samples_per_second": round(batch / seconds, 2),

@@ -70,7 +70,7 @@ def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, 
 
 
 class _Subjects(NamedTuple):
-    """What a row measures."""
+    """The subjects that a row measures."""
 
     model: RipeMambaSpike
     baseline: Model | None
@@ -95,7 +95,7 @@ def _row(
     beside = {"product": product.job} if device.type == "cpu" else {}
     found, beside_times = measure(subjects, device, repeats, beside)
     rate = product.rate
-    if "product" in beside_times:  # measured in turns with the network
+    if "product" in beside_times:  # measured alternately with the network
         rate = 1e3 * product.operations / beside_times["product"].median
     row: dict[str, Any] = {
         "precision": precision,

@@ -1,4 +1,4 @@
-"""What this machine can do, measured: its matrix rate, its memory rate; and what it is."""
+"""The measured matrix rate and memory bandwidth of this machine, and its description."""
 
 import datetime
 import platform
@@ -14,12 +14,12 @@ from ripe_mambaspike.files import commit
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = {"cpu": (768, 1024, 1536), "cuda": (2048, 4096, 8192)}  # of the square matrices multiplied
-COPY_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}  # bytes, beyond any cache
+COPY_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}  # larger than any cache
 REPEATS = {"cpu": 5, "cuda": 20}
 
 
 class Product(NamedTuple):
-    """A product of two square matrices that runs at the machine's best rate."""
+    """A product of two square matrices at the machine's best rate."""
 
     rate: float  # operations a second
     side: int
@@ -46,9 +46,9 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def measure_memory_rate(device: torch.device, size: int | None = None) -> float:
-    """Bytes a second over a large array, each read once and written once.
+    """Bytes per second over a large array, each read once and written once.
 
-    By a copy or by a product, whichever is faster: a GPU has its own way to copy, which need not be its best.
+    By a copy or by a multiplication, whichever is faster: a GPU's copy engine need not be the fastest.
     """
     size = size or COPY_BYTES[device.type]
     source = torch.ones(size // 4, device=device)
@@ -62,7 +62,7 @@ def measure_memory_rate(device: torch.device, size: int | None = None) -> float:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a number needs beside it to be worth anything."""
+    """The machine and versions that belong to every measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return {
         "device": device.type,

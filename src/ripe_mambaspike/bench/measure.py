@@ -1,7 +1,7 @@
 """Time and memory of several calls on one device.
 
-Times are the median and the 95th percentile of many calls, never the first ones. Our own paths must not fail; the
-others may run out of memory, and their row then says so.
+Times are the median and the 95th percentile of many calls after a warm-up. Our own paths must not fail; the others may
+run out of memory, which is then reported in their row.
 """
 
 import math
@@ -16,13 +16,13 @@ from ripe_mambaspike.bench.memory import Memory, explain_out_of_memory, measure_
 from ripe_mambaspike.errors import InputError, MemoryNeededError
 
 OURS = ("ours", "captured")  # paths that must not fail
-WARM_UP = 2  # calls that are not counted: they compile, choose algorithms and touch fresh memory
+WARM_UP = 2  # calls that are not timed: they compile, choose algorithms and allocate memory
 
 Job = Callable[[], object]
 
 
 class Times(NamedTuple):
-    """Of one job, in milliseconds."""
+    """Times of one job, in milliseconds."""
 
     median: float
     p95: float
@@ -33,7 +33,7 @@ class Times(NamedTuple):
 
 
 def summarize(milliseconds: list[float]) -> Times:
-    """The 95th percentile is a value that was measured: of few calls the slowest."""
+    """The 95th percentile is a measured value: with few calls, the slowest."""
     ordered = sorted(milliseconds)
     return Times(statistics.median(ordered), ordered[math.ceil(0.95 * len(ordered)) - 1], len(ordered))
 
@@ -41,8 +41,8 @@ def summarize(milliseconds: list[float]) -> Times:
 def time_jobs(jobs: dict[str, Job], device: torch.device, repeats: int, warm_up: int = WARM_UP) -> dict[str, Times]:
     """Each job `repeats` times after its warm-up.
 
-    On the CPU the jobs take turns, so that a noisy machine disturbs them alike; on a CUDA device one follows the other,
-    each in memory of its own, timed by events on the device.
+    On the CPU the jobs alternate, so that noise affects them alike; on a CUDA device they run one after the other, each
+    with its own memory, timed by CUDA events.
     """
     if device.type == "cuda":
         return {name: summarize(_on_cuda(job, device, repeats, warm_up)) for name, job in jobs.items()}
@@ -74,7 +74,7 @@ def _on_cuda(job: Job, device: torch.device, repeats: int, warm_up: int) -> list
 class Subject(NamedTuple):
     job: Job
     held: int  # bytes of its weights, input and optimizer
-    memory_of: Job | None = None  # what to measure memory on, where the job hides its own (a captured graph)
+    memory_of: Job | None = None  # measure memory on this job instead, if the job hides its own (a captured graph)
 
 
 class Measured(NamedTuple):
@@ -97,7 +97,7 @@ class Failed(NamedTuple):
 def measure(
     subjects: dict[str, Subject], device: torch.device, repeats: int, beside: dict[str, Job] | None = None
 ) -> tuple[dict[str, Measured | Failed], dict[str, Times]]:
-    """Every subject, used up; and the times of jobs beside them, on the CPU in turns with them."""
+    """Measure and release every subject; also the times of jobs `beside` them, on the CPU alternately."""
     found: dict[str, Measured | Failed] = {}
     beside = beside or {}
     if device.type == "cpu":
@@ -107,7 +107,7 @@ def measure(
         found = {name: Measured(times[name], memory[name]) for name in subjects}
         return found, {name: times[name] for name in beside}
     for name in list(subjects):
-        subject = subjects.pop(name)  # what it holds goes when it is done
+        subject = subjects.pop(name)  # so that its memory is freed when it is done
         try:
             with explain_out_of_memory(device, name):
                 used = measure_memory(_memory_job(subject), device, subject.held)
@@ -126,7 +126,7 @@ def _memory_job(subject: Subject) -> Job:
 
 
 def ratio(slow: Measured | Failed | None, fast: Measured | Failed | None) -> float | None:
-    """How many times faster, None where either was not measured."""
+    """The speed-up; None if either was not measured."""
     if not isinstance(slow, Measured) or not isinstance(fast, Measured):
         return None
     return round(slow.times.median / fast.times.median, 3)

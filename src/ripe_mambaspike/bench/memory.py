@@ -1,4 +1,4 @@
-"""How much memory a call takes, and an error that says so where there is too little."""
+"""The memory of a call, and clear errors if there is too little."""
 
 import os
 import re
@@ -20,8 +20,8 @@ MEBIBYTE = 1 << 20
 class Memory(NamedTuple):
     """Bytes of tensors."""
 
-    held: int  # before the call: weights, input, what the optimizer remembers
-    beyond: int  # the most that the call held at once beyond that
+    held: int  # before the call: weights, input, optimizer state
+    beyond: int  # peak of the call beyond that
 
     def to_dict(self) -> dict[str, Any]:
         peak = round((self.held + self.beyond) / MEBIBYTE, 3)
@@ -29,13 +29,13 @@ class Memory(NamedTuple):
 
 
 def measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
-    """Memory of one call that is not the first; what other jobs have left allocated is not counted."""
+    """Memory of one call after the first; allocations of other jobs are not counted."""
     with no_recording():  # a recorded pass holds its memory between calls
         return _measure_memory(job, device, held)
 
 
 def _measure_memory(job: Callable[[], object], device: torch.device, held: int) -> Memory:
-    job()  # the first call leaves workspaces behind, and what an optimizer remembers
+    job()  # the first call allocates workspaces and optimizer state
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -47,7 +47,7 @@ def _measure_memory(job: Callable[[], object], device: torch.device, held: int) 
 
 
 def _peak_on_cpu(job: Callable[[], object]) -> int:
-    """The largest sum of what PyTorch allocated and had not yet freed, from the profiler's record of every one."""
+    """The peak of PyTorch's live allocations, from the profiler's records."""
     from torch.profiler import ProfilerActivity, profile
 
     with _silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
@@ -63,7 +63,7 @@ def _peak_on_cpu(job: Callable[[], object]) -> int:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """The profiler's library writes to the process's standard error, which belongs to the command."""
+    """Silence stderr, which the profiler's library writes to."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -76,12 +76,12 @@ def _silent_stderr() -> Iterator[None]:
 
 
 def bytes_of(module: torch.nn.Module, *tensors: torch.Tensor) -> int:
-    """Of a network's parameters and buffers, and of tensors beside it."""
+    """Bytes of a network's parameters and buffers, and of further tensors."""
     return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers(), *tensors))
 
 
 def expect_memory(needed: int, device: torch.device, what: str) -> None:
-    """Raise when not even the least that a job needs is free."""
+    """Raise if the free memory is below a job's minimum."""
     free = free_memory(device)
     if free is not None and needed > free:
         raise InputError(
@@ -94,9 +94,9 @@ def expect_memory(needed: int, device: torch.device, what: str) -> None:
 
 @contextmanager
 def explain_out_of_memory(device: torch.device, what: str) -> Iterator[None]:
-    """Inside, running out of memory is an InputError with the amount that was requested and that was free.
+    """Inside, running out of memory raises an InputError with the requested and the free amount.
 
-    The MemoryNeededError of a network, which says more, passes through.
+    The MemoryNeededError of a network, which has more details, passes through.
     """
     try:
         yield

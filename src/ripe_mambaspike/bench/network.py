@@ -1,4 +1,4 @@
-"""The networks that are measured, ready to run: the deployed form of a registered one, and the baseline."""
+"""The benchmarked networks: the deployed form of a registered one, and the baseline."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ from ripe_mambaspike.nn.calibrate import recalibrate
 from ripe_mambaspike.ops.backend import kernels
 
 SEED = 0
-CALIBRATION_SIDE = 34  # statistics depend little on the size of the clip, their cost does
+CALIBRATION_SIDE = 34  # small: statistics depend little on the size of the clip
 MIN_SIDE, MAX_SIDE, MAX_TIME_STEPS, MAX_BATCH, MAX_REPEATS = 8, 4096, 4096, 65536, 10_000
 REPEATS = {"cpu": 5, "cuda": 50}
 
@@ -48,7 +48,7 @@ def check_sizes(
     repeats: int = 1,
     batch_option: str = "--batch",
 ) -> None:
-    """Raise ConfigError for a size outside its limits; its field is the option."""
+    """Raise a ConfigError for a size outside its limits."""
     limits = (
         ("--side", sides, MIN_SIDE, MAX_SIDE),
         ("--time-steps", time_steps, 1, MAX_TIME_STEPS),
@@ -78,7 +78,7 @@ def training_network(name: str, config: RipeConfig, device: torch.device) -> Rip
 
 
 def deployed_network(name: str, config: RipeConfig, device: torch.device) -> RipeMambaSpike:
-    """The same, its statistics measured on a synthetic clip (so that it fires), then fused."""
+    """The same, with statistics measured on a synthetic clip (so that it fires), then fused."""
     model = training_network(name, config, torch.device("cpu"))
     clip = synthetic_clip(config.time_steps, CALIBRATION_SIDE, CALIBRATION_SIDE, samples=2, seed=1)
     with kernels("off"):
@@ -99,7 +99,7 @@ def baseline_network(name: str, config: RipeConfig, device: torch.device) -> Mod
 
 
 def clips(config: RipeConfig, batch: int, device: torch.device) -> Tensor:
-    """Synthetic events [B, T, 2, H, W]; a few different ones, repeated."""
+    """Synthetic events [B, T, 2, H, W]; a few different clips, repeated."""
     few = synthetic_clip(config.time_steps, *config.in_size, samples=min(batch, 8))
     return few.repeat(-(-batch // few.shape[0]), 1, 1, 1, 1)[:batch].contiguous().to(device)
 
@@ -109,7 +109,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 
 
 def direct(model: Model, device: torch.device, precision: str, choice: str) -> Network:
-    """A call of the network by the kernels chosen, without a gradient."""
+    """A call of the network with the chosen kernels, without a gradient."""
 
     @torch.inference_mode()
     def call(x: Tensor) -> Tensor:
@@ -120,8 +120,8 @@ def direct(model: Model, device: torch.device, precision: str, choice: str) -> N
 
 
 def captured(model: Model, example: Tensor, precision: str) -> tuple[Network, Tensor]:
-    """The network prepared for clips like the example: its weights once in the operators' form, and on a CUDA device
-    the whole pass as one graph. With it the same clips where the graph reads them: those are not copied."""
+    """The network prepared for clips like the example: prepared weights, and on a CUDA device one graph.
+    Also returns the graph's static input, which need not be copied."""
     with kernels("auto"):
         prepared = capture(model, example, dtype=PRECISIONS[precision])
 

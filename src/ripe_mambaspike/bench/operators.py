@@ -1,4 +1,4 @@
-"""Every fused operator at the paper's settings, as a call that can be timed beside its reference."""
+"""Every fused operator at the paper's settings, as a call that can be timed against its reference."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Case:
     setting: str
     inputs: Any  # the operator's NamedTuple
     outputs: tuple[str, ...]  # those that are compared
-    learned: tuple[str, ...] = ()  # the tensors that get a gradient; none for an operator of inference
+    learned: tuple[str, ...] = ()  # the tensors that get a gradient; none for inference operators
     spikes: tuple[int, ...] = ()  # outputs that are spikes, which rounding may flip
 
     @property
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All of the inputs that are tensors; those of a list by their number too, `spikes.0`."""
+        """All tensor inputs by name; elements of a list as `spikes.0`."""
         found: dict[str, Tensor] = {}
         for field, value in self.inputs._asdict().items():
             if isinstance(value, Tensor):
@@ -60,7 +60,7 @@ class Case:
         return self._picked(OPERATORS[self.operator].reference(self._filled(tensors)))
 
     def _filled(self, tensors: dict[str, Tensor]) -> Any:
-        """The inputs with these tensors."""
+        """The inputs with these tensors replaced."""
         given: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
         for field, value in self.inputs._asdict().items():
             if isinstance(value, list):
@@ -78,7 +78,7 @@ class Case:
 
 
 class Maker:
-    """Random tensors of one precision, the same every time."""
+    """Random tensors of one dtype, seeded."""
 
     def __init__(self, device: torch.device, precision: str) -> None:
         self.device, self.dtype = device, PRECISIONS[precision]
@@ -89,7 +89,7 @@ class Maker:
         return made.mul_(scale).to(self.dtype)
 
     def uniform(self, *shape: int, low: float, high: float) -> Tensor:
-        """A parameter: float32 whatever the activations are."""
+        """A parameter: float32 whatever the activations' dtype."""
         return torch.rand(shape, generator=self.generator, device=self.device) * (high - low) + low
 
     def spikes(self, *shape: int) -> Tensor:
@@ -122,7 +122,7 @@ def _grids(side: int) -> list[int]:
 def cases(
     device: torch.device, precision: str, batch: int, time_steps: int, side: int, relaxed: bool = False
 ) -> Iterator[Case]:
-    """All of them, one at a time: what the last one held can go. Relaxed, nothing flips: so they are compared."""
+    """All cases, one at a time to free memory. The relaxed ones, in which no spike can flip, are compared."""
     make = Maker(device, precision)
     yield enter_fire_case(make, batch, time_steps, side, relaxed)
     for stage, (grid, channels) in enumerate(zip(_grids(side), CHANNELS, strict=True), 1):
@@ -180,7 +180,7 @@ def step_moments_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
 
 
 def patch_moments_case(make: Maker, size: str, shape: tuple[int, ...]) -> Case:
-    """Of the stage's second convolution, stride 1."""
+    """The case of the stage's second convolution, stride 1."""
     return Case("patch_moments", size, PatchMomentsInputs(make.normal(*shape), 1), ("mean", "second"), ("x",))
 
 

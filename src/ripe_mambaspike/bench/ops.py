@@ -20,7 +20,7 @@ from ripe_mambaspike.ops.backend import backend, implementation, kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}  # both sides round; the reference is computed in float32
-# Its product is rounded to bfloat16 before a neuron with decays up to 0.95 sums it over the steps.
+# Larger: its product is rounded to bfloat16 before a neuron with decays up to 0.95 sums it over the steps.
 ENTER_FIRE_TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2}
 FLIPS = 1e-3  # of the spikes of one operator
 OPERATOR_NAMES = (
@@ -37,7 +37,7 @@ OPERATOR_NAMES = (
 
 
 def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str, Any]:
-    """One row per operator, size and precision; a row without a kernel on this machine says why."""
+    """One row per operator, size and precision; a row without a kernel on this machine has the reason."""
     device = choose_device(options.device)
     on_cpu = device.type == "cpu"
     batch = options.batch if options.batch is not None else 1 if on_cpu else 32
@@ -61,7 +61,7 @@ def bench_ops(options: OperatorOptions, progress: Progress = quiet) -> dict[str,
 
 
 def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, repeats: int) -> dict[str, Any]:
-    """Compare, then time. The smooth case is the same operator with its spikes relaxed, so that none can flip."""
+    """Compare, then time. The smooth case is the same operator with relaxed spikes, so that none can flip."""
     row: dict[str, Any] = {"operator": hard.operator, "setting": hard.setting}
     if reason := missing(hard, device, precision):
         return {**row, "unavailable": reason}
@@ -72,7 +72,7 @@ def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, r
         if part == "backward" and not hard.learned:
             continue
         ours, reference = make(hard, hard.ours, "auto"), make(hard, hard.reference, "off")
-        reference = partial(_under, autocast(device, precision), reference)
+        reference = partial(_run_in_context, autocast(device, precision), reference)
         found, _ = measure({"ours": Subject(ours, held), "reference": Subject(reference, held)}, device, repeats)
         row[part] = {name: measured.to_dict() for name, measured in found.items()}
         row[part]["speedup"] = ratio(found["reference"], found["ours"]) if agreement.agrees else None
@@ -80,7 +80,7 @@ def bench_case(smooth: Case, hard: Case, device: torch.device, precision: str, r
 
 
 def missing(case: Case, device: torch.device, precision: str) -> str | None:
-    """Why there is no kernel to measure here, None where there is one."""
+    """Why there is no kernel to measure here; None if there is one."""
     x = torch.empty(0, device=device, dtype=getattr(torch, precision))
     try:
         with kernels("auto"):
@@ -101,9 +101,9 @@ def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
         given, given_grads = _run(smooth, smooth.ours, smooth.tensors)
     with kernels("off"):
         expected, expected_grads = _run(smooth, smooth.reference, in_float32)
-    checks = [Check("output differs by", _worst(given, expected), allowed)]
+    checks = [Check("output differs by", _max_relative_error(given, expected), allowed)]
     if smooth.learned:
-        checks.append(Check("gradients differ by", _worst(given_grads, expected_grads), allowed))
+        checks.append(Check("gradients differ by", _max_relative_error(given_grads, expected_grads), allowed))
     if hard.spikes and precision == "float32":
         with torch.no_grad(), kernels("auto"):
             ours = hard.ours(**hard.tensors)
@@ -114,8 +114,8 @@ def compare_case(smooth: Case, hard: Case, precision: str) -> Agreement:
     return Agreement(tuple(checks), next(iter(hard.tensors.values())).shape[0])
 
 
-def _worst(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest relative difference; what is not a number stays."""
+def _max_relative_error(given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest relative difference; NaN is propagated."""
     found = [relative(ours, theirs) for ours, theirs in zip(given, expected, strict=True)]
     return float(torch.tensor(found).max())
 
@@ -153,7 +153,7 @@ def _forward(case: Case, call: Call, choice: str) -> Callable[[], object]:
 
 
 def _backward(case: Case, call: Call, choice: str) -> Callable[[], object]:
-    """Forward and backward; the gradients of the outputs are made once, by the first call."""
+    """Forward and backward; the output gradients are created once, by the first call."""
     directions: list[Tensor] = []
 
     def job() -> object:
@@ -167,6 +167,6 @@ def _backward(case: Case, call: Call, choice: str) -> Callable[[], object]:
     return job
 
 
-def _under(context: Any, job: Callable[[], object]) -> object:
+def _run_in_context(context: Any, job: Callable[[], object]) -> object:
     with context:
         return job()

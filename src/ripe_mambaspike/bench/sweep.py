@@ -1,4 +1,4 @@
-"""How the cost grows: with the input's pixels and steps, and the scan's with its length."""
+"""How time grows with the input's pixels and steps, and the scan's with its length."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,7 +31,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.evaluation import choose_device
 
 MAX_LENGTH = 1 << 20  # tokens
-WIDTH = 32  # of the scan alone: the first level's, whose sequence is the longest
+WIDTH = 32  # of the scan alone: that of the first level, which has the longest sequence
 MIN_R2 = 0.98
 
 
@@ -76,7 +76,7 @@ def bench_scan(options: ScanOptions, progress: Progress = quiet) -> dict[str, An
 
 
 class _Timer(NamedTuple):
-    """How every point of a sweep is timed."""
+    """Times the points of a sweep."""
 
     model: RipeMambaSpike
     batch: int
@@ -107,7 +107,7 @@ class _Timer(NamedTuple):
 
 
 def fit_line(sizes: Sequence[float], times: Sequence[float]) -> dict[str, float]:
-    """Least squares of time against size: intercept (ms), slope (ms a million pixels and steps), R²."""
+    """Least squares of time against size: intercept (ms), slope (ms per million pixels·steps), R²."""
     x, y = np.asarray(sizes, float) / 1e6, np.asarray(times, float)
     slope, intercept = np.polyfit(x, y, 1)
     left, all_ = ((y - slope * x - intercept) ** 2).sum(), ((y - y.mean()) ** 2).sum()

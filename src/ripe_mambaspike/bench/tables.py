@@ -1,17 +1,17 @@
 """The documents of the benchmarks as tables, for the terminal and for the files in benchmarks/results.
 
-A result that does not agree with the reference's gets no speed-up.
+No speed-up is shown for a result that does not agree with the reference.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
-Cell = str | float | None  # None was not measured
+Cell = str | float | None  # None: not measured
 
 
 class Table(NamedTuple):
-    """The first `labels` columns are words, the others numbers. Notes follow the table."""
+    """The first `labels` columns are text, the others numbers. Notes follow the table."""
 
     title: str
     columns: Sequence[str]
@@ -26,7 +26,7 @@ def tables_of(document: Row) -> list[Table]:
 
 
 def machine_line(machine: Row) -> str:
-    """The machine, versions and rates that a document was measured with."""
+    """The machine, versions and peak rates of a document's measurements."""
     threads = f", {machine['threads']} threads" if machine["device"] == "cpu" else ""
     commit = f", commit {machine['commit'][:12]}" if machine["commit"] else ""
     rates = [f"{p} products {r / 1e12:,.4g} TFLOP/s" for p, r in machine.get("matrix_flops_per_second", {}).items()]
@@ -37,7 +37,7 @@ def machine_line(machine: Row) -> str:
 
 
 def agrees(part: Any) -> bool:
-    """Whether every comparison anywhere in a document holds."""
+    """Whether every comparison in a document holds."""
     if isinstance(part, dict):
         return part.get("agrees", True) and all(map(agrees, part.values()))
     return all(map(agrees, part)) if isinstance(part, list) else True
@@ -138,7 +138,7 @@ def _scan(document: Row) -> list[Table]:
 
 
 def _verdict(row: Row) -> str:
-    """Agreement first, then the speed-up, then why a path was not measured."""
+    """The agreement, the speed-up, and why a path was not measured."""
     failed = "".join(f"; {name}: {cell['error']}" for name, cell in paths_of(row).items() if "error" in cell)
     if not row["agreement"]["agrees"]:
         return f"{row['summary']}; no speed-up is given{failed}"

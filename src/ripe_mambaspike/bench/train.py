@@ -34,7 +34,7 @@ from ripe_mambaspike.train.step import StepSettings, make_optimizer, training_st
 
 
 class StepRecipe(NamedTuple):
-    """The fields of a data set's recipe that one training step depends on."""
+    """The fields of a dataset's recipe that one training step depends on."""
 
     batch: int
     passes: Literal[1, 2]
@@ -52,7 +52,7 @@ CPU_BATCH = 16  # of the default benchmark on a CPU
 
 
 def bench_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, Any]:
-    """Times and memory of one step on every path, after loss and gradients were compared."""
+    """Times and memory of one step on every path, after comparing loss and gradients."""
     device = choose_device(options.device)
     on_cpu = device.type == "cpu"
     name = options.recipe or ("nmnist" if on_cpu else "dvsgesture")
@@ -97,7 +97,7 @@ def bench_train(options: TrainOptions, progress: Progress = quiet) -> dict[str, 
 
 
 def _compare(model: RipeMambaSpike, x: Tensor, targets: Tensor, settings: StepSettings, precision: str) -> Agreement:
-    """On all clips, or on fewer where both paths do not fit; running statistics and weights stay as they were."""
+    """Compare on all clips, or on fewer if both paths do not fit; running statistics and weights are unchanged."""
     samples = x.shape[0]
     while True:
         try:
@@ -119,7 +119,7 @@ def _measure(
     repeats: int,
     with_reference: bool,
 ) -> dict[str, Any]:
-    held = 3 * bytes_of(model) + x.nbytes  # the optimizer keeps two numbers per weight
+    held = 3 * bytes_of(model) + x.nbytes  # the optimizer keeps two values per weight
 
     def fresh() -> tuple[RipeMambaSpike, Optimizer]:
         copied = copy.deepcopy(model)

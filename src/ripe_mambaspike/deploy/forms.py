@@ -1,4 +1,4 @@
-"""Which networks a step of deployment takes."""
+"""Checks of the networks that deployment functions accept."""
 
 import copy
 
@@ -12,7 +12,7 @@ PACKAGE_LAYERS = (LIF, SiLIF, CSiLIF, MembraneAttention, NoAttention, SigmoidGat
 
 
 def require_form(model: object, what: str, *forms: str) -> RipeMambaSpike:
-    """The model, where it is an unmodified RIPE-MambaSpike network in one of these forms; else a ConfigError."""
+    """The model if it is an unmodified RIPE-MambaSpike network in one of these forms, else a ConfigError."""
     if not isinstance(model, RipeMambaSpike):
         given = f"'{model.name}'" if isinstance(model, Model) else f"a {type(model).__name__}"
         raise ConfigError(f"model: expected a RIPE-MambaSpike network for {what}, got {given}", field="model")
@@ -27,7 +27,7 @@ def require_form(model: object, what: str, *forms: str) -> RipeMambaSpike:
 
 
 def _without_registered(model: RipeMambaSpike) -> RipeMambaSpike:
-    """The network with the package's own layers in the place of those that a user registered for its config.
+    """The network with user-registered layers of its config replaced by the package's own.
 
     Such a layer is what the config names, not a modification.
     """

@@ -1,6 +1,6 @@
-"""README.md of an exported folder: what the network is, how to load it, how well it does and what it cannot do.
+"""The model card, README.md of an exported folder: the network, how to load it, its accuracy and its limits.
 
-It states only what is known. Names of classes and sets come from users: `safe` makes them plain text in Markdown.
+It states only what is known. Names of classes and datasets come from users: `safe` escapes them for Markdown.
 """
 
 import math
@@ -28,8 +28,8 @@ MAX_LISTED_NAMES = 200
 MAX_SENTENCE = 2000
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 MARKUP = set(string.punctuation) - set("\"'(),-./%;=+!?") - set(ENTITIES)
-LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # would become one
-LIST = re.compile(r"^([-+=]|\d+(?=[.)](\s|$)))")  # where a line would become a list or a heading
+LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # Markdown would turn it into a link
+LIST = re.compile(r"^([-+=]|\d+(?=[.)](\s|$)))")  # Markdown would turn the line into a list or a heading
 WEIGHTS = {
     "fp32": "float32",
     "fp16": "float16 matrices and float32 vectors; it computes in float32",
@@ -40,7 +40,7 @@ WEIGHTS = {
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card shows beside the network itself; anything may be unknown."""
+    """The facts of a card beside the network itself; any of them may be unknown."""
 
     to: str = "safetensors"  # the format of the export
     weights: str = "fp32"  # fp32, fp16 or int8
@@ -49,12 +49,12 @@ class CardFacts:
     parity: Mapping[str, ParityResult] = field(default_factory=dict)  # by format and graph
     accuracy: AccuracyChange | None = None  # of the smaller weights, on held-out clips
     calibration: CalibrationReport | None = None
-    cost: tuple[tuple[str, str], ...] = ()  # what, and how much with its unit
-    limits: tuple[str, ...] = ()  # sentences, such as what the format cannot express
+    cost: tuple[tuple[str, str], ...] = ()  # name, and value with its unit
+    limits: tuple[str, ...] = ()  # sentences, such as on what the format cannot express
 
 
 def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> Path:
-    """Write README.md into the folder, which is there with the other files; the file's path."""
+    """Write README.md into the existing folder; returns the file's path."""
     path = Path(folder) / CARD_FILE
     if facts.weights not in WEIGHTS:
         raise ConfigError(f"weights: expected one of {', '.join(WEIGHTS)}, got {facts.weights!r}", field="weights")
@@ -69,7 +69,7 @@ def write_card(folder: str | Path, model: RipeMambaSpike, facts: CardFacts) -> P
 
 
 def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int]) -> str:
-    """The card; `files` are the folder's, with their bytes."""
+    """The text of the card; `files` maps the folder's files to their bytes."""
     sections = {
         "": _network(model, facts),
         "Files": _files(files),
@@ -91,7 +91,7 @@ def card_text(model: RipeMambaSpike, facts: CardFacts, files: Mapping[str, int])
 
 
 def safe(text: Any, longest: int = MAX_TITLE_CHARS) -> str:
-    """One line of plain text in Markdown, whatever it was: no markup, no HTML, no link, no end of a table's cell."""
+    """The text escaped as one line of Markdown: no markup, HTML, links or table separators."""
     kept = "".join(ENTITIES.get(one, f"\\{one}" if one in MARKUP else one) for one in clean(str(text), longest))
     kept = LINK.sub(r"\.", kept)
     return LIST.sub(lambda found: f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\", kept)
@@ -149,28 +149,28 @@ def _use(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
 
 
 def _carries(facts: CardFacts) -> str | None:
-    """The code in every file of the format, None where there is none."""
+    """A description of the code that the format carries; None if it carries none."""
     return export_format(facts.to).carries_code
 
 
 def _loading(facts: CardFacts) -> Iterator[str]:
-    """Whether the format carries code, and what that means for whoever was given the folder."""
+    """Whether the format carries code, and what that means for its users."""
     if code := _carries(facts):
         yield f"This export carries code: {code}."
         yield (
-            "Whoever changes it decides what runs on your machine, so it is opened only with `--trust` (in Python "
+            "Anyone who can change it can run code on your machine, so it is opened only with `--trust` (in Python "
             "`trust=True`). Do that only for a folder from someone you trust; the checksums in `export.json` show "
             "damage, not who wrote it."
         )
     elif facts.to == "torch-export":
         yield (
             "`ripe predict` and `load_exported` read this export without running anything from it but known tensor "
-            "operators. A file with more than `ripe export` writes is refused; `--trust` (in Python `trust=True`) "
-            "opens it all the same and runs whatever code it carries. `torch.export.load` has no such check: it "
+            "operators. A file with anything that `ripe export` does not write is rejected; `--trust` (in Python "
+            "`trust=True`) opens it anyway and runs any code it carries. `torch.export.load` has no such check: it "
             "evaluates text from the file, so give it only files from someone you trust."
         )
     else:
-        yield "This export carries no code: numbers and known operators alone. It needs no `--trust`."
+        yield "This export carries no code, only weights and known operators. It needs no `--trust`."
 
 
 def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _classes(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
 def _training(facts: CardFacts) -> Iterator[str]:
     labels, result = facts.labels, facts.result
     if labels is None and result is None:
-        yield "Not known: the network came without the files of a run."
+        yield "Unknown: the network was exported without the files of a training run."
         return
     name, cut = (result.set, result.cut) if result else (labels.set, labels.cut)  # type: ignore[union-attr]
     split = f", split {safe(cut)}" if cut else ""
@@ -200,7 +200,7 @@ def _training(facts: CardFacts) -> Iterator[str]:
     if result:
         yield f"- Recipe: {safe(result.recipe)}; the network is that of epoch {result.epoch}."
         if result.extra:
-            yield f"- The training parts of {', '.join(map(safe, result.extra))} were learned from too."
+            yield f"- The training splits of {', '.join(map(safe, result.extra))} were used too."
     if labels:
         height, width = labels.grid
         counted = "whether there was an event" if labels.binary else "events counted"
@@ -209,7 +209,7 @@ def _training(facts: CardFacts) -> Iterator[str]:
             yield "- Sensor: not recorded; give `--sensor-size W H` for recordings that do not name theirs."
         else:
             size = format_size(labels.sensor_size)
-            yield f"- Sensor: {size} pixels{_crop(labels)}; recordings of others are refused."
+            yield f"- Sensor: {size} pixels{_crop(labels)}; recordings of other sizes are rejected."
         lasts = "not recorded" if labels.duration_us is None else f"{labels.duration_us / 1e3:,.0f} ms (median)"
         yield f"- Duration of a clip: {lasts}."
 
@@ -224,7 +224,7 @@ def _crop(labels: Labels) -> str:
 def _accuracy(facts: CardFacts) -> Iterator[str]:
     result, change = facts.result, facts.accuracy
     if result is None and change is None:
-        yield "Not known: no result of a run came with the network."
+        yield "Unknown: the network was exported without the result of a training run."
     if result:
         correct = round(result.top1 * result.clips)
         smaller = ", before its weights were made smaller" if facts.weights != "fp32" else ""
@@ -252,14 +252,14 @@ def _checks(facts: CardFacts) -> Iterator[str]:
 
 
 def _limits(model: RipeMambaSpike, facts: CardFacts) -> Iterator[str]:
-    yield "- Whatever a recording shows is called one of the classes above; there is no answer for anything else."
+    yield "- Every recording is assigned one of the classes above; there is no class for anything else."
     if model.config.causal:
-        yield f"- It takes any number of steps and was trained on clips of {model.config.time_steps}."
+        yield f"- It takes any number of steps and was trained on clips of {model.config.time_steps} steps."
     else:
         yield f"- A clip has at most {model.config.time_steps} steps, and the answer is for the clip as a whole."
-    yield "- Other sensors, sizes, lenses and bin lengths than those it was trained on were not tested."
+    yield "- Sensors, sizes, lenses and bin lengths other than those it was trained on were not tested."
     if facts.weights != "fp32":
-        yield "- Rounded weights can flip single spikes, so logits differ from the float32 network's a little."
+        yield "- Rounded weights can flip single spikes, so logits differ slightly from the float32 network's."
     for sentence in facts.limits:
         yield f"- {safe(sentence, MAX_SENTENCE)}"
 

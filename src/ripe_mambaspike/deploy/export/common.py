@@ -1,4 +1,4 @@
-"""What the formats share: files that are written whole or read whole, trust, and errors."""
+"""Helpers shared by the formats: atomic files, trust, and errors."""
 
 import contextlib
 import io
@@ -14,13 +14,13 @@ from torch import Tensor
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.files import atomic_write, read_regular
 
-MAX_GRAPH_BYTES = 512 << 20  # the shipped networks' graphs have a few million
+MAX_GRAPH_BYTES = 512 << 20  # the shipped networks' graphs have a few MB
 HINT = "pass a file written by ripe export"
-TRUST_HINT = "--trust (in Python trust=True) loads it all the same, and runs whatever code it carries"
+TRUST_HINT = "--trust (in Python trust=True) loads it anyway and runs any code it carries"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write the file, or raise and leave nothing."""
+    """Write the file atomically, or raise and leave nothing."""
     try:
         with atomic_write(path) as file:
             file.write(data)
@@ -37,7 +37,7 @@ def read_file(path: Path) -> bytes:
 
 
 def require_trust(path: Path, carries: str | None, trust: bool) -> None:
-    """Refuse what carries code, unless the caller trusts it."""
+    """Raise for a file that carries code, unless the caller trusts it."""
     if carries and not trust:
         raise InputError(
             f"{path}: trust: expected true for {carries}, got false; {TRUST_HINT}", field="trust", path=path
@@ -51,7 +51,7 @@ def first_line(error: BaseException) -> str:
 
 
 def damaged(path: Path, what: str, error: BaseException | str) -> InputError:
-    """The error for a file that is not what it should be."""
+    """The error for a damaged or foreign file."""
     reason = error if isinstance(error, str) else first_line(error)
     return InputError(f"{path}: expected {what}, got a damaged or foreign file ({reason}); {HINT}", path=path)
 
@@ -64,14 +64,14 @@ def failed_run(path: Path, inputs: Sequence[Tensor], error: Exception) -> InputE
 
 
 def check_inputs(path: Path, given: Sequence[object], expected: Sequence[object]) -> None:
-    """Refuse inputs of another number, dtype or shape than a graph of one size was made for."""
+    """Raise unless the inputs have the number, dtypes and shapes that a static graph expects."""
     if list(given) != list(expected):
         raise InputError(f"{path}: inputs: expected {expected}, got {given}", field="inputs", path=path)
 
 
 @contextlib.contextmanager
 def silenced(*, stderr: bool = False) -> Iterator[None]:
-    """Without warnings and remarks of PyTorch's exporters; with `stderr` also without what libraries print there."""
+    """Suppress warnings and logs of PyTorch's exporters; with `stderr` also what libraries print there."""
     disabled = logging.root.manager.disable
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -79,7 +79,7 @@ def silenced(*, stderr: bool = False) -> Iterator[None]:
         logging.disable(logging.CRITICAL)
         stack.callback(logging.disable, disabled)
         if stderr:
-            with contextlib.suppress(OSError, ValueError):  # there may be no standard error at all
+            with contextlib.suppress(OSError, ValueError):  # stderr may not exist
                 sys.stderr.flush()
                 saved = os.dup(2)
                 stack.callback(os.close, saved)

@@ -1,4 +1,4 @@
-"""A deployed network as graphs that exporters take: the whole clip, one step, and the rest.
+"""A deployed network as graphs for exporters: the whole clip, one step, and the tail.
 
     clip   x [B, T, 2, H, W] → logits [B, T, num_classes]
     step   (x [B, 2, H, W], step [], states…) → (features [B, N, d], attention [B, C, h, w], next states…)
@@ -6,8 +6,8 @@
 
 T steps in a row and then the tail give the clip's logits. A causal network has no tail: its step gives (logits
 [B, num_classes], next states…). The graphs call the network itself (`RipeMambaSpike.reference_front_end`), whose
-operators take a form that other runtimes know while torch.export traces them; states have the network's own names.
-Batch, height and width may be symbols, T is fixed.
+operators use exportable implementations while torch.export traces them; states have the network's own names.
+Batch, height and width may be symbolic, T is fixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.nn.state import State, below, prefixed
 
 GRAPH_KINDS = ("clip", "step", "tail")
-NEXT = "next."  # before the name of a state that a step returns
+NEXT = "next."  # prefix of the states that a step returns
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Graph:
     example: tuple[Tensor, ...]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
-    dynamic: Mapping[str, Mapping[int, str]]  # of every input with such dimensions: {dimension: what it is}
-    facts: Mapping[str, Any]  # name, time_steps and num_classes, for the file
+    dynamic: Mapping[str, Mapping[int, str]]  # dynamic dimensions of each input: {dimension: name}
+    facts: Mapping[str, Any]  # name, time_steps and num_classes, saved in the file
 
 
 def graph_kinds(config: RipeConfig, graphs: Sequence[str] = ()) -> tuple[str, ...]:
-    """The graphs to write of a network: those given, or all it has."""
+    """The kinds of graphs to export: those given, or all that the network has."""
     kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
     if other := [kind for kind in graphs if kind not in kinds]:
         raise ConfigError(f"graphs: expected some of {', '.join(kinds)}, got {other[0]}", field="graphs")
@@ -59,9 +59,9 @@ def make_graph(
     *,
     time_steps: int | None = None,
 ) -> Graph:
-    """One graph of a deployed network, over `time_steps` steps (all that it was made for unless given).
+    """One graph of a deployed network, over `time_steps` steps (by default the network's).
 
-    `stored` are weights that stay int8 or float16 in the graph and are widened where they are used.
+    `stored` are weights that stay int8 or float16 in the graph and are converted to float32 where they are used.
     """
     if min(height, width) < MIN_SIDE:
         raise ConfigError(f"in_size: expected at least {MIN_SIDE}×{MIN_SIDE}, got {height}×{width}", field="in_size")
@@ -79,7 +79,7 @@ def make_graph(
 
 
 def resized(graph: Graph, batch: int, height: int, width: int) -> Graph:
-    """The same graph with an example of another batch and size."""
+    """The same graph with an example input of another batch and size."""
     module: Any = graph.module
     return replace(graph, example=module.example(batch, height, width))
 
@@ -87,7 +87,7 @@ def resized(graph: Graph, batch: int, height: int, width: int) -> Graph:
 def step_states(
     config: RipeConfig, batch: int, height: int, width: int, dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
-    """The states of a step graph before the first step, by name: zeros."""
+    """The initial states of a step graph, by name: zeros."""
     shapes = _state_shapes(config, batch, height, width)
     return {
         name: torch.zeros(shape, dtype=dtype if kind == torch.float32 and not name.startswith("tokens.") else kind)
@@ -99,18 +99,18 @@ def step_states(
 def _state_shapes(
     config: RipeConfig, batch: int, height: int, width: int
 ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Of every state that a step returns, found by running one step without numbers.
+    """Shape and dtype of every state that a step returns, found by running one step on the meta device.
 
-    An attention's last spikes are the second convolution's last inputs, and returned once.
+    An attention's last spikes equal the second convolution's last input and are returned only once.
     """
     with torch.device("meta"), torch.no_grad():
         model = build(config, config.architecture).eval()
         assert isinstance(model, RipeMambaSpike)
         state = _step(model, torch.zeros(batch, 1, 2, height, width), None, 0)[-1]
-    return {name: (tuple(value.shape), value.dtype) for name, value in state.items() if _own(name, state)}
+    return {name: (tuple(value.shape), value.dtype) for name, value in state.items() if _is_unique(name, state)}
 
 
-def _own(name: str, state: Mapping[str, Any]) -> bool:
+def _is_unique(name: str, state: Mapping[str, Any]) -> bool:
     return not (name.endswith(".attention.spikes") and _alias(name) in state)
 
 
@@ -121,7 +121,7 @@ def _alias(name: str) -> str:
 def _step(
     model: RipeMambaSpike, x: Tensor, state: State | None, first_step: int | Tensor
 ) -> tuple[tuple[Tensor, ...], State]:
-    """One step x [B, 1, 2, H, W]: (features, attention), or the logits of a causal network; and what is left."""
+    """One step x [B, 1, 2, H, W]: (features, attention), or the logits of a causal network; and the next state."""
     front = model.reference_front_end(x, HARD, state, first_step)
     if not model.config.causal:
         return (front.features, front.attention), front.state
@@ -216,7 +216,7 @@ class _Tail(_GraphModule):
 
 
 def _state_axes(name: str) -> dict[int, str]:
-    """Which dimensions of a state are free: the batch, and the sides of a map."""
+    """The dynamic dimensions of a state: the batch, and the sides of a map."""
     part, *rest = name.split(".")
     if part == "tokens":
         return {0: "batch", 1: "positions"}
@@ -227,7 +227,7 @@ def _state_axes(name: str) -> dict[int, str]:
 
 
 def refuse_dynamic(graph: Graph, name: str) -> None:
-    """For a format that cannot leave sizes open."""
+    """Raise for a format that does not support dynamic sizes."""
     if graph.dynamic:
         sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
         raise ConfigError(

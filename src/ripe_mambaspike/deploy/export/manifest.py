@@ -1,7 +1,7 @@
-"""`export.json`: what was exported, from what, for which inputs, and the checksum of every graph.
+"""`export.json`: the exported network, its source, its inputs, and the checksum of every graph.
 
-A folder may come from anyone. Each field has the type and the bounds that `ripe export` writes, and a graph's bytes are
-passed on only when they are the ones that the manifest was written with.
+A folder may come from an untrusted source. Each field is checked against the types and bounds that `ripe export`
+writes, and a graph is loaded only if its checksum matches.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class GraphFile(Document, frozen=True):
 
 
 class Manifest(Document, frozen=True, kw_only=True):
-    """What was exported, from what, and for which inputs."""
+    """The exported network, its source, and its inputs."""
 
     format: Literal["ripe-export"] = FORMAT
     version: Literal[2] = VERSION
@@ -83,7 +83,7 @@ def describe_file(kind: Any, path: Path, inputs: Sequence[str] = (), outputs: Se
 
 
 def read_graph(folder: Path, graph: GraphFile) -> bytes:
-    """The content of a graph's file, the very bytes that the manifest was written with."""
+    """The content of a graph's file, checked against the manifest's checksum."""
     path = folder / graph.file
     try:
         data = read_regular(path, graph.bytes)
@@ -91,7 +91,7 @@ def read_graph(folder: Path, graph: GraphFile) -> bytes:
         raise WeightsError(f"{path}: expected a readable file, got {error.strerror or error}", path=path) from error
     if (digest := hashlib.sha256(data).hexdigest()) != graph.sha256:
         raise WeightsError(
-            f"{path}: sha256: expected {graph.sha256} of {MANIFEST}, got {digest}; the file was damaged or exchanged",
+            f"{path}: sha256: expected {graph.sha256} of {MANIFEST}, got {digest}; the file was damaged or replaced",
             path=path,
             field="sha256",
         )
@@ -99,7 +99,7 @@ def read_graph(folder: Path, graph: GraphFile) -> bytes:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The folder's manifest; a WeightsError for one with a wrong field."""
+    """The folder's manifest; raises a WeightsError for a wrong field."""
     path = folder / MANIFEST
     try:
         data = read_regular(path, MAX_JSON_BYTES)

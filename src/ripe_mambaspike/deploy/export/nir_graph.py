@@ -1,7 +1,7 @@
-"""A deployed network's spiking front-end in NIR's nodes, with a sentence for everything that they cannot express.
+"""A deployed network's spiking front-end as NIR nodes, with a sentence for everything that they cannot express.
 
-Every node has the name of its part, `stage2.first_conv`, and its metadata the name of the module and the numbers that
-the node itself does not hold, so that the network can be built again.
+Every node is named after its part, such as `stage2.first_conv`. Its metadata has the name of the module and the tensors
+that the node itself does not hold, so that the network can be rebuilt.
 """
 
 import copy
@@ -32,7 +32,7 @@ from ripe_mambaspike.nn.stage import SpikingStage
 
 FORMAT = "ripe-front-end"
 VERSION = 1
-FRONT_END = ("entry.", "stages.")  # modules whose numbers lie at the nodes; those of the rest lie at the graph
+FRONT_END = ("entry.", "stages.")  # modules whose tensors are in the nodes; the others are in the graph's metadata
 CONVENTIONS = (
     f"A step lasts {STEP} s, over which inputs are constant: an LI decays by exp(-step/tau), a Delay is one step.",
     "What several edges bring to a node is added up; before the first step everything is 0.",
@@ -91,12 +91,12 @@ def check_model(model: Any) -> None:
 
 
 def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
-    """What a reader of the graph alone would not know, a sentence each."""
+    """Sentences on what the graph does not express."""
     config = model.config
     missing = []
     if norms := _changing_norms(model):
         missing.append(
-            f"No NIR node changes its numbers with the step, and the norms over time do: {_listed(norms)} have the "
+            f"No NIR node changes its numbers with the step, and the norms over time do: {_join_names(norms)} have the "
             "mean of the steps' scales and shifts, and their metadata every step's."
         )
     if config.attention != "none":
@@ -124,7 +124,7 @@ def not_expressed(model: RipeMambaSpike, height: int, width: int) -> list[str]:
 def _stage(
     nodes: dict[str, Any], edges: Edges, last: str, level: int, stage: nn.Module, before: Grid, grid: Grid
 ) -> str:
-    """The nodes of one stage behind the last one; the name of its second neuron."""
+    """Append the nodes of one stage; returns the name of its second neuron."""
     assert isinstance(stage, SpikingStage)
     assert isinstance(stage.second_conv, FusedConv)
     place, module = f"stage{level + 1}.", f"stages.{level}."
@@ -139,7 +139,7 @@ def _stage(
     last = _filtered(nodes, edges, last, f"{place}second", f"{module}second_conv", stage.second_conv, grid)
     last = join("second_norm", _norm(f"{module}second_norm", stage.second_norm))
     attention = scale_node(np.ones(channels), grid)
-    attention.metadata = _held(f"{module}attention", stage.attention)
+    attention.metadata = _metadata(f"{module}attention", stage.attention)
     last = join("attention", attention)
     last = join("second_neuron", _neuron(f"{module}second_neuron", stage.second_neuron, grid))
     join("spikes", nir().Output(output_type=np.array([channels, *grid])))
@@ -188,7 +188,7 @@ def _norm(module: str, norm: nn.Module) -> Any:
     A grouped convolution would be shorter, but nir 1.0.8 cannot read one back: it takes a group's channels for all.
     """
     assert isinstance(norm, TimeAffine)
-    held = _held(module, norm)
+    held = _metadata(module, norm)
     scale, shift = held["scale"].mean(0), held["shift"].mean(0)
     if not _changes(norm):
         scale, shift = held["scale"][0], held["shift"][0]
@@ -206,11 +206,11 @@ def _neuron(module: str, neuron: Any, grid: Grid) -> Any:
             field="neurons",
         )
     constants = copy.deepcopy(neuron).double().constants(torch.device("cpu"))
-    return neuron_graph(constants, grid, _held(module, neuron))
+    return neuron_graph(constants, grid, _metadata(module, neuron))
 
 
-def _held(module: str, part: nn.Module) -> dict[str, Any]:
-    """The module's name and all its numbers."""
+def _metadata(module: str, part: nn.Module) -> dict[str, Any]:
+    """The module's name and all its tensors."""
     return {"module": module, **{name: array(value) for name, value in part.state_dict().items()}}
 
 
@@ -226,6 +226,6 @@ def _changes(norm: nn.Module) -> bool:
     return any(bool((values != values[:1]).any()) for values in (norm.scale, norm.shift))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -1,9 +1,9 @@
 """The network's neurons and temporal filters as loops of NIR's primitives.
 
-NIR's own LIF returns to a fixed potential when it fires; these neurons subtract, and one of them has a complex pole.
-Both are expressed exactly by an integrator or a delayed sum, a threshold, and a delay of one step that carries back
-the spike. NIR adds up what several edges bring to one node. Numbers made of others are kept in float64, whatever the
-network's precision: in float64 a loop then fires as the network does in float64.
+NIR's own LIF resets to a fixed potential; these neurons subtract, and one of them has a complex pole. Both are
+expressed exactly by an integrator or a delayed sum, a threshold, and a delay of one step that feeds back the spike. NIR
+sums the inputs of a node. Derived constants are stored in float64, whatever the network's dtype, so that in float64 a
+loop fires exactly as the network does.
 """
 
 import importlib
@@ -24,7 +24,7 @@ STEP = 0.004  # seconds a step lasts in the file: the neurons' own unit, in whic
 
 
 def nir() -> Any:
-    """The package, imported when it is needed; it has no types."""
+    """The package nir, imported on first use; it has no types."""
     return importlib.import_module("nir")
 
 
@@ -34,17 +34,17 @@ def array(values: Tensor) -> Array:
 
 
 def spread(values: Array, grid: Grid) -> Array:
-    """Values of channels [C] at every position [C, H, W], as NIR's nodes want them."""
+    """Per-channel values [C] expanded to every position [C, H, W], as NIR's nodes expect."""
     return np.broadcast_to(values[:, None, None], (*values.shape, *grid)).copy()
 
 
 def delay_node(channels: int, grid: Grid) -> Any:
-    """One step later."""
+    """A delay of one step."""
     return nir().Delay(delay=np.full((channels, *grid), STEP))
 
 
 def scale_node(values: Array, grid: Grid) -> Any:
-    """Each channel by its own number."""
+    """Scale each channel."""
     return nir().Scale(scale=spread(values, grid))
 
 
@@ -79,7 +79,7 @@ def _integrator(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, 
 
 
 def _sum(nodes: dict[str, Any], edges: Edges, decay: Array, gain: Array, threshold: Array, grid: Grid) -> None:
-    """The same neuron where β rounds to 0 or 1, which no time constant gives: `u ← g x + β (u − v s)` as sums."""
+    """The same neuron if β rounds to 0 or 1, which no time constant gives: `u ← g x + β (u − v s)` as sums."""
     ones = np.ones_like(decay)
     nodes["current"], nodes["potential"] = scale_node(gain, grid), scale_node(ones, grid)
     _remainder(nodes, edges, -threshold, grid)
@@ -112,7 +112,7 @@ def _resonator(nodes: dict[str, Any], edges: Edges, real: Array, imag: Array, ga
 
 
 def _remainder(nodes: dict[str, Any], edges: Edges, reset: Array, grid: Grid) -> None:
-    """What is `left` of the state after the reset, and that one step `before`."""
+    """Nodes for the state after the reset (`left`) and the same one step `before`."""
     nodes["left"], nodes["reset"] = scale_node(np.ones_like(reset), grid), scale_node(reset, grid)
     nodes["before"] = delay_node(len(reset), grid)
     edges += [("fire", "reset"), ("reset", "left"), ("left", "before")]

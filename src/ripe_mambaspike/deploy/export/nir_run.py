@@ -1,7 +1,7 @@
 """Runs a NIR graph step by step, as NIR defines its nodes; the package `nir` itself runs nothing.
 
-Time is cut into steps of `dt`, over which every input is constant: an integrator then follows its equation exactly.
-What several edges bring to a node is added up. A loop goes through a delay, which returns its input of some steps ago.
+Time is divided into steps of `dt`, over which every input is constant: an integrator then follows its equation exactly.
+The inputs of a node are summed. Every loop contains a delay, which returns its input of some steps ago.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ def run_graph(
     watch: Iterable[str] | None = None,
     replaced: Mapping[str, Replacement] | None = None,
 ) -> dict[str, Tensor]:
-    """The graph on x [B, T, ...]: what its outputs, or the nodes to watch, gave at every step [B, T, ...].
+    """Run the graph on x [B, T, ...]; returns its outputs, or those of the nodes to watch, at every step [B, T, ...].
 
     A node inside an inner graph is named `graph/node`. A replaced node is computed by the function given for it.
     """
@@ -97,7 +97,7 @@ def flat_nodes(graph: Any, prefix: str = "") -> tuple[dict[str, Any], list[tuple
 
 
 def _order(sources: Mapping[str, list[str]], kinds: Mapping[str, str]) -> list[str]:
-    """Each node after those it reads in the same step; a delay reads the step before."""
+    """Topological order of the nodes within a step; a delay reads the step before."""
     waits = {name: [] if kinds[name] == "Delay" else given for name, given in sources.items()}
     try:
         return list(TopologicalSorter(waits).static_order())
@@ -116,7 +116,7 @@ def _total(sources: list[str], signals: Signals, name: str) -> Tensor:
 
 
 def _steps(name: str, node: Any, dt: float) -> int:
-    """How many steps a delay lasts."""
+    """The length of a delay in steps."""
     counts = np.asarray(node.delay, np.float64) / dt
     whole = np.round(counts)
     if whole.size == 0 or whole.min() < 1 or whole.max() != whole.min() or np.abs(counts - whole).max() > 1e-3:
@@ -141,7 +141,7 @@ def _scale(node: Any, dt: float, like: Tensor) -> Step:
 
 
 def _threshold(node: Any, dt: float, like: Tensor) -> Step:
-    """1 above the threshold itself, whatever it would round to in the signals' precision: it is rounded down."""
+    """1 above the threshold, which is rounded down to the signals' dtype."""
     exact = torch.as_tensor(np.asarray(node.threshold), device=like.device)
     threshold = exact.to(like.dtype)
     below = torch.nextafter(threshold, torch.full_like(threshold, -torch.inf))

@@ -1,7 +1,7 @@
-"""Compares an exported network with PyTorch. Both run the same clips, by turns, and both are timed.
+"""Compares an exported network with PyTorch. Both run the same clips alternately and are timed.
 
-Runtimes add in other orders, so a potential within rounding of its threshold may fire in one and not in the other;
-from there on the logits of that clip differ by more than rounding. Such clips are counted, never left out.
+Runtimes sum in different orders, so a potential within rounding of its threshold may fire in one and not in the other;
+from then on the logits of that clip differ by more than rounding. Such clips are counted, never excluded.
 """
 
 import math
@@ -21,13 +21,13 @@ WARM_UP_CALLS = 2  # before those
 
 
 class ParityResult(NamedTuple):
-    """Of one way to run an exported network, against PyTorch."""
+    """Comparison of one way to run an exported network with PyTorch."""
 
     clips: int
     difference: float  # the largest, of logits, relative to the clip's largest logit
     median: float  # of the clips' differences
     beyond: int  # clips that differ by more than the bound
-    labels: int  # clips that both call the same
+    labels: int  # clips with the same predicted label
     load_seconds: float  # to load its files
     first_seconds: float  # from there to the first prediction
     latency_ms: float  # of one clip, the median
@@ -35,7 +35,7 @@ class ParityResult(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """The same label for every clip, and rounding alone between the logits of most."""
+        """Whether all labels are equal and the logits of most clips differ only by rounding."""
         return self.labels == self.clips and self.median <= MAX_DIFFERENCE and math.isfinite(self.difference)
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def compare_outputs(
 
 
 def require_parity(parity: ParityResult, what: str) -> None:
-    """Raise where an export does not agree with the network."""
+    """Raise if an export does not agree with the network."""
     if not parity.agrees:
         raise VerificationError(
             f"{what}: expected all labels of the network and a median difference of at most {MAX_DIFFERENCE:.0e}, got "
@@ -82,7 +82,7 @@ def require_parity(parity: ParityResult, what: str) -> None:
 
 
 def _median_ms(run: Callable[[Tensor], Tensor], model: Callable[[Tensor], Tensor], clip: Tensor) -> tuple[float, float]:
-    """Both by turns, so that whatever else the machine does meets both."""
+    """Time both alternately, so that other load on the machine affects both."""
     spent: tuple[list[float], list[float]] = ([], [])
     for turn in range(WARM_UP_CALLS + TIMED_CALLS):
         for call, seconds in zip((run, model), spent, strict=True):

@@ -1,4 +1,4 @@
-"""`export`: from a trained network to a folder that another machine runs. Fused, made small, written, checked."""
+"""`export`: from a trained network to a folder for another runtime: fuse, quantize, write, check."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ CALIBRATION_CLIPS = 64
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written and what was measured on the way."""
+    """The files that were written and the measurements."""
 
     folder: Path
     to: str
@@ -44,7 +44,7 @@ class ExportResult:
     not_expressed: tuple[str, ...] | None = None  # of the network, by a NIR file
 
     def to_dict(self) -> dict[str, Any]:
-        """For a JSON document; without what was not asked for."""
+        """As a JSON document, without fields that were not requested."""
         values = {**vars(self), "folder": str(self.folder), "checkpoint": self.checkpoint and str(self.checkpoint)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -111,7 +111,7 @@ def export(
 def _check_together(
     options: ExportOptions, check: bool, recordings: Sequence[Path], calibration: Sequence[Path], clips: int
 ) -> None:
-    """Refuse what would be ignored."""
+    """Raise for options that would be ignored."""
     if clips < 1:
         raise InputError(f"clips: expected an int of at least 1, got {clips}", field="clips")
     if recordings and not check:
@@ -122,7 +122,7 @@ def _check_together(
 
 @dataclass
 class _Job:
-    """One export under way, and what was found on the way."""
+    """One export in progress, and its results."""
 
     options: ExportOptions
     folder: Path | None  # of the checkpoint
@@ -151,7 +151,7 @@ class _Job:
         return from_set(self.folder, self.labels, part, count, self.root)
 
     def shrink_weights(self) -> None:
-        """The weights as they are to be kept, and what that changes."""
+        """Quantize the weights if requested, and measure the effect."""
         if self.options.weights == "fp16":
             self.stored = to_float16(self.model)
         elif self.calibrated_on is not None:
@@ -171,7 +171,7 @@ class _Job:
         except (DataError, WeightsError) as error:
             if self.root is not None:
                 raise
-            self.found["accuracy_unknown"] = str(error)  # the set is elsewhere
+            self.found["accuracy_unknown"] = str(error)  # the dataset is not on this machine
         else:
             self.found["accuracy"] = {
                 "n": change.clips,
@@ -183,7 +183,7 @@ class _Job:
             self.facts = replace(self.facts, accuracy=change)
 
     def finish(self, made: Path) -> None:
-        """Measure what was written, check it where asked, and write its card."""
+        """Check what was written if requested, and write the model card."""
         target = export_format(self.options.to)
         self.found["files"] = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         if target.has_manifest and not target.has_graphs:
@@ -205,7 +205,7 @@ class _Job:
         write_card(made, self.model, replace(self.facts, cost=cost))
 
     def _measure_accuracy(self, stored: dict[str, Stored]) -> AccuracyChange:
-        """What the smaller weights change on the test part."""
+        """The accuracy change of the quantized weights on the test split."""
         if self.labels is None or self.folder is None:
             raise WeightsError("set: expected the name of the set it was trained on, got none", field="set")
         part = whole_part(self.folder, self.labels, "test", self.root)

@@ -1,4 +1,4 @@
-"""A copy of a network that exporters can trace: constants of the neurons computed, small weights kept small."""
+"""A copy of a network that exporters can trace: neuron constants are precomputed, stored weights stay small."""
 
 import copy
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ LAYERS = {"first_neuron": "neurons", "second_neuron": "neurons", "attention": "a
 
 
 class FrozenNeuron(ConstantsNeuron):
-    """A neuron whose constants by channel are numbers of the graph: every runtime fires at the same ones."""
+    """A neuron whose per-channel constants are precomputed, so that every runtime uses the same ones."""
 
     decay: Tensor
     rotation: Tensor | None
@@ -37,7 +37,7 @@ class FrozenNeuron(ConstantsNeuron):
 
 
 class _Expanded(nn.Module):
-    """A weight that stays whole numbers or half precision and is expanded wherever it is read."""
+    """A weight stored as int8 or float16 and converted to float32 wherever it is read."""
 
     scale: Tensor | None
 
@@ -52,7 +52,7 @@ class _Expanded(nn.Module):
 
 
 def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeMambaSpike:
-    """A copy in evaluation, without gradients, in float32 (or float64), its stored weights in place."""
+    """A copy in eval mode, without gradients, in float32 (or float64), with its stored weights."""
     model = require_form(model, "export", "deployed")
     _require_exportable(model)
     sync_num_classes(model)
@@ -78,7 +78,7 @@ def prepare_for_export(model: Any, stored: Mapping[str, Stored] | None) -> RipeM
 
 
 def _require_exportable(model: RipeMambaSpike) -> None:
-    """Refuse layers without `exportable = True`; nothing is exported as something else."""
+    """Raise for layers without `exportable = True`."""
     for level, stage in enumerate(model.stages):
         for name, field in LAYERS.items():
             layer = getattr(stage, name)

@@ -1,7 +1,6 @@
-"""A `.pt2` taken apart, checked member by member, and put together again from what was understood.
+"""Parses a `.pt2` archive, checks every member, and rebuilds the archive from the checked parts.
 
-PyTorch gets an archive that is written here. Whatever another reader of zip files might see in the given one, members
-hidden between others or listed twice, is not in it.
+PyTorch gets only the rebuilt archive, which has no hidden or duplicate members that another zip reader might see.
 """
 
 import io
@@ -34,9 +33,9 @@ MAX_MEMBERS = 100_000
 
 
 def members_of(data: bytes) -> dict[str, bytes]:
-    """Every member by its name in the archive's one folder, its checksum tested; a ValueError where one is odd.
+    """Every member by its name in the archive's folder, with its checksum verified; raises a ValueError if invalid.
 
-    Members are stored, not compressed, so all of them together are no larger than the file.
+    Members are not compressed, so together they are no larger than the file.
     """
     found: dict[str, bytes] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -64,7 +63,7 @@ def written(members: Mapping[str, bytes]) -> bytes:
 
 
 def rebuilt(data: bytes) -> tuple[bytes, dict[str, Any]]:
-    """The archive again, of checked parts alone, and what this package wrote into it; a ValueError where one is odd."""
+    """The archive rebuilt from checked parts, and this package's metadata; raises a ValueError if invalid."""
     members = members_of(data)
     needed = {"archive_format", "archive_version", MODEL, SAMPLES, *CONFIGS, f"extra/{FACTS}"}
     if lacking := sorted(needed - members.keys()):
@@ -107,7 +106,7 @@ def _facts(content: bytes) -> dict[str, Any]:
 
 
 def _checked_tensors(name: str, content: bytes, members: Mapping[str, bytes]) -> dict[str, Any]:
-    """Which tensor lies where: all of it within its member, which no tensor makes larger than it is."""
+    """The tensor table, checked so that every tensor lies within its member."""
     config: dict[str, Any] = payload(CONFIGS[name])(_json(name, content), name)
     folder = name.rpartition("/")[0]
     for tensor, entry in config["config"].items():

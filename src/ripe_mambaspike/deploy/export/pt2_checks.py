@@ -1,4 +1,4 @@
-"""Checks for a JSON document, made of one another; each gives the value back, rebuilt from what it understood.
+"""Composable checks for a JSON document; each returns the value, rebuilt from its checked parts.
 
 record({"steps": int64, "names": list_of(matching(NAME, "a name"))})(document, "facts")
 """
@@ -65,7 +65,7 @@ def map_of(key: Check, inner: Check) -> Check:
 
 
 def object_of(fields: Mapping[str, Check], defaults: Mapping[str, Any] | None = None) -> Check:
-    """Exactly these fields; those with a default may be missing, and others may be there only if they are empty."""
+    """Exactly these fields; those with a default may be missing, and others may be present only if empty."""
 
     def check(value: Any, field: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -92,7 +92,7 @@ def one_of(kinds: Mapping[str, Check]) -> Check:
 
 
 def left_out(instead: Any) -> Check:
-    """Of use to a debugger alone; PyTorch gets an empty one."""
+    """Debug information, replaced by an empty value."""
     return lambda value, field: instead
 
 
@@ -104,7 +104,7 @@ def flag(value: Any, field: str) -> bool:
 
 def int64(value: Any, field: str) -> int:
     if type(value) is not int or not -MAX_INT64 <= value <= MAX_INT64:
-        raise UnknownPartError(field, "a whole number below 2^63", value)
+        raise UnknownPartError(field, "an int below 2^63", value)
     return value
 
 

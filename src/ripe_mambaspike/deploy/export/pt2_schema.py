@@ -1,8 +1,8 @@
-"""The allowed content of the JSON parts of a `.pt2`; each check returns the value, rebuilt from what it understood.
+"""The allowed content of the JSON parts of a `.pt2`; each check returns the value, rebuilt from its checked parts.
 
-PyTorch's own reader evaluates expressions, imports modules named in tree specs, looks functions up by dotted names and
-writes names of values into Python source that it executes. Here every text is of a known form, every function one of
-those that `ripe export` writes, and what is not understood is refused, so that nothing of it reaches PyTorch.
+PyTorch's own loader evaluates expressions, imports modules named in tree specs, looks functions up by dotted names and
+writes names of values into Python source that it executes. Here every string must have a known form and every function
+must be one that `ripe export` writes; anything else is rejected before it reaches PyTorch.
 """
 
 import builtins
@@ -50,19 +50,19 @@ OPERATOR_NAMES = """
 """
 TENSOR_OPERATORS = {f"torch.ops.aten.{name}" for name in OPERATOR_NAMES.split()}
 OPERATORS = SIZE_OPERATORS | TENSOR_OPERATORS
-WORDS = ("trunc", "floor", "constant")  # the strings that an argument may be: how a quotient is rounded, what pads
+WORDS = ("trunc", "floor", "constant")  # allowed string arguments: rounding modes and padding modes
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}", re.ASCII)
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*", re.ASCII)
-# A value of such a name would stand in the way of what generated source calls.
+# Values with these names would shadow what the generated source calls.
 RESERVED = {*dir(builtins), *keyword.kwlist, *keyword.softkwlist, "self", "torch", "device", "inf", "nan", "operator"}
 RESERVED |= {"_operator", "math", "pytree", "fx_pytree"}
-SCALARS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 12: 1, 13: 2}  # bytes, by the number PyTorch knows a type by
-CONTAINERS = {"builtins.tuple": "null", "builtins.list": "null", "builtins.dict": "[]"}  # and what stands with each
+SCALARS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 12: 1, 13: 2}  # bytes per scalar type
+CONTAINERS = {"builtins.tuple": "null", "builtins.list": "null", "builtins.dict": "[]"}  # with their contexts
 
 
 def name(value: Any, field: str) -> str:
-    """Of a value in the graph: PyTorch writes it into source as it is."""
+    """The name of a value in the graph, which PyTorch writes into source code."""
     if not isinstance(value, str) or not NAME.fullmatch(value) or value.startswith("__") or value in RESERVED:
         raise UnknownPartError(field, "a name of letters, digits and underscores", value)
     return value
@@ -76,13 +76,13 @@ def expression(value: Any, field: str) -> str:
 
 
 def looked_up(value: Any, field: str) -> str:
-    """An expression that is compared, letter by letter, and so is kept as it is."""
+    """An expression that PyTorch compares as text, so it is kept unchanged."""
     expression(value, field)
     return str(value)
 
 
 def tree_spec(value: Any, field: str) -> str:
-    """How inputs and outputs are nested: tuples, lists and nothing that is named."""
+    """How inputs and outputs are nested: tuples and lists only."""
 
     def check(part: Any, depth: int) -> dict[str, Any]:
         if not isinstance(part, dict) or part.keys() != {"type", "context", "children_spec"} or depth > 8:
@@ -104,7 +104,7 @@ def tree_spec(value: Any, field: str) -> str:
 
 
 def first_call(value: Any, field: str) -> list[Any]:
-    """How the whole is called; how its parts once were is of use to a debugger alone."""
+    """The call signature of the whole graph; those of its parts are debug information."""
     if not isinstance(value, list) or not value:
         raise UnknownPartError(field, "the call of the whole graph", value)
     return [CALL(value[0], f"{field}[0]")]
@@ -223,14 +223,14 @@ PROGRAM = object_of(
         "schema_version": object_of({"major": natural, "minor": natural}),
         "verifiers": list_of(any_of("TRAINING", "ATEN")),
         "torch_version": matching(re.compile(r"[0-9A-Za-z.+<=_-]{1,80}", re.ASCII), "a version"),
-        "guards_code": left_out([]),  # source that PyTorch executes; it compares sizes, which the operators do too
+        "guards_code": left_out([]),  # source code that PyTorch executes; it only compares sizes, as the operators do
     },
     {"guards_code": []},
 )
 
 
 def payload(file: str) -> Check:
-    """The tensors of one folder of the archive: stored as they lie in memory, never pickled."""
+    """The tensors of one folder of the archive: raw bytes, never pickled."""
     entry = {
         "path_name": matching(re.compile(rf"{file}_\d{{1,7}}", re.ASCII), f"{file}_ and a number"),
         "is_param": flag,

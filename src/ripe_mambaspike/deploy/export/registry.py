@@ -68,24 +68,24 @@ class ExportFormat:
     has_graphs = False  # whether it writes the clip, step and tail graphs
     has_manifest = True  # whether export.json lies beside its files
     static_only = False  # whether batch and size must be fixed
-    carries_code: str | None = None  # what its files run when they are opened; None when they carry no code
+    carries_code: str | None = None  # the code that loading its files runs; None if they carry no code
 
     def unavailable_reason(self) -> str | None:
-        """Why it cannot be written or run here; None when it can."""
+        """Why it cannot be written or run here; None if it can."""
         return None
 
     def check_options(self, options: ExportOptions) -> None:
-        """Raise a ConfigError for options that the format does not have."""
+        """Raise a ConfigError for options that the format does not support."""
         if unknown := [kind for kind in options.graphs if kind not in GRAPH_KINDS]:
-            raise _refused("graphs", f"some of {', '.join(GRAPH_KINDS)}", unknown[0])
+            raise _option_error("graphs", f"some of {', '.join(GRAPH_KINDS)}", unknown[0])
         if not self.has_graphs and options.graphs:
-            raise _refused("graphs", f"none with --to {self.name}", " ".join(options.graphs))
+            raise _option_error("graphs", f"none with --to {self.name}", " ".join(options.graphs))
         if not self.has_graphs and options.static:
-            raise _refused("static", f"false with --to {self.name}", True)
+            raise _option_error("static", f"false with --to {self.name}", True)
         if self.static_only and not options.static:
-            raise _refused("static", f"true (--static) with --to {self.name}, which is for one size", False)
+            raise _option_error("static", f"true (--static) with --to {self.name}, which is for one size", False)
         if options.weights not in self.weight_formats:
-            raise _refused("weights", f"{', '.join(self.weight_formats)} with --to {self.name}", options.weights)
+            raise _option_error("weights", f"{', '.join(self.weight_formats)} with --to {self.name}", options.weights)
         if options.opset is not None:
             self.check_opset(options.opset)
         self._require_available()
@@ -95,18 +95,18 @@ class ExportFormat:
             raise ConfigError(f"to: {reason}", field="to")
 
     def check_opset(self, opset: int) -> None:
-        raise _refused("opset", f"none with --to {self.name}", opset)
+        raise _option_error("opset", f"none with --to {self.name}", opset)
 
     def write(self, request: ExportRequest) -> tuple[list[GraphFile], list[str]]:
-        """Write the network into the request's folder; its graph files, and sentences on what they do not express."""
+        """Write the network into the request's folder; returns its graph files and what they do not express."""
         raise NotImplementedError
 
     def runners(self, folder: Path) -> dict[str, Callable[[], Network]]:
-        """By name, the ways to run what was written into the folder, to be compared with PyTorch."""
+        """The ways to run the exported folder by name, to be compared with PyTorch."""
         raise NotImplementedError
 
     def check(self, folder: Path, model: RipeMambaSpike, clips: Tensor) -> dict[str, Any]:
-        """Compare what was written with the network (with the same weights) on clips; raises where they differ."""
+        """Compare the exported network with PyTorch (with the same weights) on clips; raises if they differ."""
         from ripe_mambaspike.deploy.export.parity import compare_outputs, require_parity
 
         found = {}
@@ -123,15 +123,15 @@ class GraphFormat(ExportFormat):
     has_graphs = True
 
     def encode(self, graph: Graph, *, dynamic: bool, opset: int | None) -> bytes:
-        """The graph as a file; with `dynamic` the batch and the size stay free."""
+        """The content of the graph's file; with `dynamic` batch and size are dynamic."""
         raise NotImplementedError
 
     def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
-        """The graph of a file's content, ready to run; `path` is for errors."""
+        """Load the graph from a file's content; `path` is for errors."""
         raise NotImplementedError
 
     def save(self, graph: Graph, path: Path, *, dynamic: bool = True, opset: int | None = None) -> None:
-        """Write a graph; the file appears whole or not at all."""
+        """Write a graph atomically."""
         if opset is not None:
             self.check_opset(opset)
         self._require_available()
@@ -140,7 +140,7 @@ class GraphFormat(ExportFormat):
         write_whole(path, self.encode(graph, dynamic=dynamic, opset=opset))
 
     def load(self, path: Path, *, data: bytes | None = None, trust: bool = False) -> Runner:
-        """Load a graph; `data` is the file's content where it was read before."""
+        """Load a graph; `data` is the file's content if it was already read."""
         require_trust(path, self.carries_code, trust)
         self._require_available()
         return self.decode(read_file(path) if data is None else data, path, trust=trust)
@@ -167,11 +167,11 @@ Format = TypeVar("Format", bound=type[ExportFormat])
 
 
 def register_export(name: str) -> Callable[[Format], Format]:
-    """Make a class the format `name` of `ripe export --to name`."""
+    """Register a class as the format `name` of `ripe export --to name`."""
 
     def register(cls: Format) -> Format:
         if name in EXPORTS and type(EXPORTS[name]).__module__ != cls.__module__:
-            raise _refused("register_export", "a name that is not taken", name)
+            raise _option_error("register_export", "a name that is not taken", name)
         EXPORTS[name] = cls()
         EXPORTS[name].name = name
         return cls
@@ -200,5 +200,5 @@ def _find_formats() -> None:
         importlib.import_module(module.name)
 
 
-def _refused(field: str, expected: str, got: object) -> ConfigError:
+def _option_error(field: str, expected: str, got: object) -> ConfigError:
     return ConfigError(f"{field}: expected {expected}, got {got!r}", field=field)

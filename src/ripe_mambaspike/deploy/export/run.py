@@ -3,8 +3,8 @@
     run = load_exported("runs/mine/export/onnx")
     logits = run(clips)  # [B, T, num_classes], by the format's own runtime
 
-A file that is not the one `export.json` was written with is refused before any runtime sees it. Formats that carry code
-are opened only with `trust=True`, `--trust` on the command line.
+A file whose checksum differs from `export.json` is rejected before any runtime loads it. Formats that carry code are
+opened only with `trust=True`, `--trust` on the command line.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ WAYS = {CLIP: ("clip",), STEPS: ("step", "tail"), CAUSAL_STEPS: ("step",)}
 
 
 class Exported:
-    """The network of an export: clips of any number to logits by its clip graph, or step by step."""
+    """An exported network: clips to logits by its clip graph, or step by step."""
 
     dtype = torch.float32
 
@@ -52,13 +52,13 @@ class Exported:
         return [way for way in (CLIP, steps) if set(self.kinds).issuperset(WAYS[way])]
 
     def ready(self, way: str) -> Callable[[Tensor], Tensor]:
-        """The network run one way, its graphs loaded: what loads at the first call would be timed as a prediction."""
+        """The network run one way, with its graphs loaded already, so that loading is not timed as a prediction."""
         for kind in WAYS[way]:
             self.graph(kind)
         return self if way == CLIP else self.by_steps
 
     def graph(self, kind: str) -> Runner:
-        """A graph, loaded at its first use from the bytes that were checked: no file can be exchanged in between."""
+        """A graph, loaded on first use from the checked bytes, so that no file can be replaced in between."""
         if kind not in self._loaded:
             file = next((graph for graph in self.manifest.graphs if graph.kind == kind), None)
             if file is None:
@@ -79,14 +79,14 @@ class Exported:
         return self._check_logits([self.graph("clip")(part)[0] for part in self._parts(x)], x)
 
     def by_steps(self, x: Tensor) -> Tensor:
-        """The same through the step graph, its states handed from step to step, and the tail graph."""
+        """The same by the step graph, with its states carried from step to step, and the tail graph."""
         self._check_clips(x)
-        return self._check_logits([self._walk(part) for part in self._parts(x)], x)
+        return self._check_logits([self._run_steps(part) for part in self._parts(x)], x)
 
     def _parts(self, x: Tensor) -> Sequence[Tensor]:
         return x.split(1) if self.manifest.static else (x,)
 
-    def _walk(self, x: Tensor) -> Tensor:
+    def _run_steps(self, x: Tensor) -> Tensor:
         states = step_states(self.config, len(x), x.shape[3], x.shape[4])
         kept = []
         try:
@@ -105,7 +105,7 @@ class Exported:
         return self.graph("tail")(*outputs, *scores)[0]
 
     def _check_logits(self, parts: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The logits of all clips, of the shape that they must have."""
+        """The logits of all clips, with their shape checked."""
         shape = (self.manifest.time_steps, self.config.num_classes)
         for part in parts:
             if not isinstance(part, Tensor) or part.dtype != self.dtype or tuple(part.shape[1:]) != shape:
@@ -140,10 +140,10 @@ def is_export(folder: Path) -> bool:
 
 
 def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
-    """The exported network of a folder, its files checked; the runtime loads them when they are first used.
+    """Load the exported network of a folder; files are checked now and loaded by the runtime on first use.
 
-    A format that carries code (aoti, executorch, or a torch-export with more than `ripe export` writes) is refused
-    without `trust`, with which opening the folder may run whatever its author put there.
+    A format that carries code (aoti, executorch, or a torch-export with more than `ripe export` writes) is rejected
+    without `trust`. With `trust`, loading the folder may run any code that its author put there.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -197,7 +197,7 @@ def load_export(
 
 
 def _labels_of(folder: Path, manifest: Manifest) -> Labels | None:
-    """The export's `labels.json`, or what its `export.json` keeps of it."""
+    """The export's `labels.json`, or the copy in its `export.json`."""
     if (folder / LABELS_FILE).exists():
         return read_labels(folder)
     return None if manifest.labels is None else parse_labels(manifest.labels, folder / MANIFEST)

@@ -1,4 +1,4 @@
-"""What the run of a checkpoint found, for its card: read from the files that `ripe train` left beside the network."""
+"""The result of the training run of a checkpoint, for its model card."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.schema import read_json
 
 RESULT_FILE = "result.json"
-NETWORK_FOLDERS = ("best", "fused")  # of a run, with the network that was tested
+NETWORK_FOLDERS = ("best", "fused")  # folders of a run that hold the tested network
 PICKED = {
     "val": "the epoch was picked on a validation part, and the test part was read once, at the end",
     "test": "the epoch was picked on the test part itself, as the paper did, so the number is too good",
@@ -21,7 +21,7 @@ PICKED = {
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True, rename={"recipe": "name", "clips": "n"}):
-    """The fields of `result.json` that a card shows, of the network that a run picked."""
+    """The fields of `result.json` that a model card shows."""
 
     recipe: str
     set: str
@@ -30,13 +30,13 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, rename={"recipe": "na
     epoch: int
     top1: Annotated[float, Meta(ge=0, le=1)]
     clips: Annotated[int, Meta(ge=1)]
-    fold: int | None = None  # the part that was tested, of so many folds
+    fold: int | None = None  # the fold that was tested
     folds: int | None = None
-    extra: tuple[str, ...] = ()  # sets whose training parts were learned from too
+    extra: tuple[str, ...] = ()  # further datasets whose training splits were used
 
 
 def read_run_result(checkpoint: str | Path) -> RunResult | None:
-    """What the run of a checkpoint found with that network; None for a network outside a run, or before its end."""
+    """The result of a checkpoint's run; None for a network outside a run, or of an unfinished run."""
     folder = find_checkpoint(checkpoint)
     path = folder.parent / RESULT_FILE
     if folder.name not in NETWORK_FOLDERS or not path.is_file():
@@ -48,6 +48,6 @@ def read_run_result(checkpoint: str | Path) -> RunResult | None:
     except (RipeError, OSError):
         return None
     if labels.epoch != result.epoch or labels.set != result.set:
-        return None  # the run went on, and this is another network than the one that was tested
+        return None  # the run continued, and this network is not the one that was tested
     extra = () if settings is None else tuple(one.partition("=")[0] for one in settings.extra)
     return msgspec.structs.replace(result, extra=extra)

@@ -1,4 +1,4 @@
-"""Clips to calibrate and to check an export on: of the set a network was trained on, or of files."""
+"""Clips to calibrate and check an export with: from the training dataset, or from files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from ripe_mambaspike.models.labels import Labels
 
 
 class SampleClips(NamedTuple):
-    """Clips [N, T, 2, H, W] and what they are, in words; where it is known, what they show [N]."""
+    """Clips [N, T, 2, H, W], their labels [N] if known, and a description."""
 
     clips: Tensor
     labels: Tensor | None
@@ -30,7 +30,7 @@ class SampleClips(NamedTuple):
 
 
 def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | None = None) -> SampleClips:
-    """So many clips of a part of the network's own set, of all classes alike."""
+    """`count` clips of a split of the network's own dataset, balanced over classes."""
     data = open_data_for(folder, labels, data_settings_of(folder, labels, root=root))
     found, note = split_of(data, part), store_note(trained_store(folder, labels), data)
     chosen = spread_over_classes(found.labels.tolist(), min(count, len(found)))
@@ -40,7 +40,7 @@ def from_set(folder: Path, labels: Labels, part: str, count: int, root: Path | N
 
 
 def whole_part(folder: Path, labels: Labels, part: str, root: Path | None = None) -> Clips:
-    """A part of the network's own set."""
+    """A split of the network's own dataset."""
     return split_of(open_data_for(folder, labels, data_settings_of(folder, labels, root=root)), part)
 
 

@@ -10,23 +10,23 @@ from ripe_mambaspike.deploy.export.graph import Graph, resized
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.ops.mamba_inner.traced_scan import MAX_TOKENS
 
-MIN_TRACED_SIZE = (2, 42, 58)  # batch, height, width: no size of any layer is 1, and none equals another's by chance
+MIN_TRACED_SIZE = (2, 42, 58)  # batch, height, width: no layer has a size of 1, and no two sizes are equal by chance
 
 
 def trace_graph(graph: Graph, *, dynamic: bool = True) -> torch.export.ExportedProgram:
     """The graph's operations and constants; sizes that `graph.dynamic` names are symbols unless `dynamic` is False.
 
-    Sizes of 0 and 1 are not treated apart, so one program serves every batch and every size from 8×8 on.
+    Sizes of 0 and 1 are not specialized, so one program serves every batch and every size from 8×8 on.
     """
     try:
         with torch.no_grad(), silenced():
             program = _traced(graph, dynamic)
-    except Exception as error:  # torch.export raises errors of many classes
+    except Exception as error:  # torch.export has many error classes
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         hint = "; --static may help" if dynamic else ""
         message = f"model: expected a {graph.kind} graph that torch.export can trace, got {first}{hint}"
         raise ConfigError(message, field="model") from error
-    program.graph.eliminate_dead_code()  # what the network reports beside its outputs
+    program.graph.eliminate_dead_code()  # intermediate results that are not outputs
     program.graph_module.recompile()
     return program
 
@@ -43,7 +43,7 @@ def _traced(graph: Graph, dynamic: bool) -> torch.export.ExportedProgram:
 
 
 def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Refuse clips that are longer than a program for any size was made for."""
+    """Raise for clips with more tokens than a dynamic program supports."""
     if kind == "step":
         return
     shape = inputs[0].shape
@@ -53,7 +53,7 @@ def check_length(kind: str, inputs: tuple[torch.Tensor, ...]) -> None:
 
 
 def _generic(graph: Graph) -> tuple[torch.Tensor, ...]:
-    """An example whose sizes stand for any others; at least the graph's own, which its tokens fit."""
+    """An example with generic sizes, at least the graph's own, which fit its tokens."""
     module: Any = graph.module
     batch, *sides = MIN_TRACED_SIZE
     height, width = (max(side, own) for side, own in zip(sides, module.size, strict=True))

@@ -1,4 +1,4 @@
-"""The folder of an export: written whole or not at all, and never over anything but an earlier export."""
+"""The folder of an export: written atomically, replacing nothing but an earlier export."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from ripe_mambaspike.models.stored import Stored
 
 
 def to_deployed(model: Model) -> RipeMambaSpike:
-    """The network to export: fused where it is not."""
+    """The network to export, fused if necessary."""
     if not isinstance(model, RipeMambaSpike):
         raise ConfigError(f"model: expected a RIPE-MambaSpike network, got '{model.name}'", field="model")
     if model.config.form == "dual-kernel":
@@ -29,12 +29,12 @@ def to_deployed(model: Model) -> RipeMambaSpike:
 
 
 def check_output_folder(out: Path) -> None:
-    """What stands where an export is to go is an earlier export and nothing besides, an empty folder, or nothing."""
+    """Raise unless the target is missing, an empty folder, or an earlier export and nothing else."""
     try:
         if not out.exists():
             return
         names = {path.name for path in out.iterdir()} if out.is_dir() else {"."}
-    except OSError as error:  # a name the system cannot even look up
+    except OSError as error:  # not a valid path on this system
         raise InputError(f"out: expected a folder, got {out} ({error.strerror})", field="out", path=out) from error
     if names - _written(out, names):
         raise InputError(
@@ -45,7 +45,7 @@ def check_output_folder(out: Path) -> None:
 
 
 def _written(out: Path, names: set[str]) -> set[str]:
-    """Of the files there, those that an earlier export wrote."""
+    """The files there that an earlier export wrote."""
     if MANIFEST in names:
         try:
             graphs = {graph.file for graph in read_manifest(out).graphs}
@@ -88,7 +88,7 @@ def write_export(
                     labels=None if labels is None else labels.to_dict(),
                 )
                 (folder / MANIFEST).write_bytes(manifest.to_json())
-            if labels is not None:  # as given, even where the network has others
+            if labels is not None:  # as given, even if the network has others
                 save_labels(labels, folder)
             finish(folder)
     except RipeError as error:  # an error names the folder that was asked for, not the temporary one

@@ -1,4 +1,4 @@
-"""Branches and norms become one kernel each; the accumulate-only form; and the proof that nothing changed."""
+"""Fusion of branches and norms into one kernel each, the accumulate-only form, and their verification."""
 
 from ripe_mambaspike.deploy.fuse.convert import dual_kernel, fuse
 

@@ -1,18 +1,17 @@
-"""The accumulate-only runtime: a dual-kernel network whose eligible convolutions are made of additions alone.
+"""The accumulate-only runtime: a dual-kernel network whose eligible convolutions use additions only.
 
 Five of the six convolutions of the spiking part read spikes. Here each spike adds rows of weights to the outputs that
-it reaches (`ops/sparse_conv`), and the additions are counted as they are made. Everything else is the network's own
-code, so the spikes are those of the dense dual-kernel network — in every step, not by luck: a sum that is exact does
-not depend on the order of its terms. The weights are therefore put on a grid, one power of two a channel, on which no
-partial sum needs more digits than there are:
+it reaches (`ops/sparse_conv`), and the additions are counted. Everything else is the network's own code, so the spikes
+equal those of the dense dual-kernel network in every step: an exact sum does not depend on the order of its terms. The
+weights are therefore rounded to a grid, one power of two per channel, on which every partial sum is exact:
 
-| sums | weights | what the grid moves |
+| sums | weights | rounding by the grid |
 |---|---|---|
-| float64 | the network's, in a float64 network | at most 2⁻⁵³ of the sum of a channel's weights: next to nothing |
+| float64 | the network's, in a float64 network | at most 2⁻⁵³ of the sum of a channel's weights |
 | float32 | rounded, in a float32 network | at most 2⁻²⁴ of that sum |
 | int8 | one byte each, added up in int32, in a float32 network | at most 1/127 of a channel's largest weight |
 
-The scale of an int8 channel is a power of two; it is applied once an output, where the norm's affine follows anyway.
+The scale of an int8 channel is a power of two; it is applied once per output, before the norm's affine.
 """
 
 import copy
@@ -33,12 +32,12 @@ from ripe_mambaspike.nn.state import State
 from ripe_mambaspike.ops.sparse_conv import accumulate_conv, arranged_weights
 
 Sums = Literal["float64", "float32", "int8"]
-SUM_BITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 adds up in float32
-MIN_EXPONENT = -100  # of a grid: what is smaller counts as nothing
+SUM_BITS = {"float64": 53, "float32": 24, "int8": 24}  # bits of the sums; the dense twin of int8 sums in float32
+MIN_EXPONENT = -100  # of a grid; smaller values are zero
 
 
 class Accumulated(NamedTuple):
-    """What a pass gave and what it took."""
+    """The outputs of a pass and its additions."""
 
     output: Output
     spikes: dict[str, Tensor]  # by neuron layer, `stage1.first_neuron` on, [B, T, C, H, W]
@@ -47,23 +46,23 @@ class Accumulated(NamedTuple):
 
 
 class AccumulatingConv(nn.Module):
-    """A `DualKernelConv` by additions; the state it returns has their number.
+    """A `DualKernelConv` by additions; the state it returns includes their count.
 
-    With the step [C] of a grid that its weights lie on, they become bytes and are added up in int32.
+    With the step [C] of the grid of its weights, these become int8 and are summed in int32.
     """
 
     now: Tensor
     before: Tensor
     bias: Tensor
-    step: Tensor | None  # what one unit of int8 weights stands for [C]
+    step: Tensor | None  # the value of one unit of int8 weights [C]
 
     def __init__(self, dense: DualKernelConv, step: Tensor | None = None) -> None:
         super().__init__()
         self.in_channels, self.channels, self.stride = dense.in_channels, dense.channels, dense.stride
         now, before, bias = (value.detach() for value in (dense.weight_now, dense.weight_before, dense.bias))
         if step is not None:
-            now, before = (_in_steps(value, step).to(torch.int8) for value in (now, before))
-            bias, step = _in_steps(bias, step).to(torch.int32), step.to(bias.dtype)
+            now, before = (_to_grid_units(value, step).to(torch.int8) for value in (now, before))
+            bias, step = _to_grid_units(bias, step).to(torch.int32), step.to(bias.dtype)
         for name, value in {"now": now, "before": before, "bias": bias, "step": step}.items():
             self.register_buffer(name, value, persistent=False)
         self.table = arranged_weights(now, before)
@@ -86,10 +85,10 @@ class AccumulatingConv(nn.Module):
 
 
 class Accumulator:
-    """A network ready to run by additions, and its dense twin: the dual-kernel network with the very same weights.
+    """A network that runs by additions, and its dense twin: the dual-kernel network with the same weights.
 
-    `grid=False` leaves the weights as they are: sums then round as their order has it, and spikes near the threshold
-    may differ from the dense network's. int8 weights are always on their grid.
+    `grid=False` does not round the weights: sums then depend on their order, and spikes near the threshold may differ
+    from the dense network's. int8 weights are always on their grid.
     """
 
     def __init__(self, model: Model, sums: Sums = "float64", *, grid: bool = True) -> None:
@@ -116,19 +115,19 @@ class Accumulator:
 def run_accumulating(
     model: Model, x: Tensor, sums: Sums = "float64", *, grid: bool = True, steps_at_once: int | None = None
 ) -> Accumulated:
-    """One pass of a network in any form by additions; whoever has several keeps an `Accumulator`."""
+    """One pass of a network in any form by additions; for several passes keep an `Accumulator`."""
     return Accumulator(model, sums, grid=grid).run(x, steps_at_once)
 
 
 def differing_spikes(first: Accumulated, second: Accumulated) -> dict[str, int]:
-    """By neuron layer, how many spikes are in one pass and not in the other."""
+    """The number of differing spikes by neuron layer."""
     return {layer: int((spikes != second.spikes[layer]).sum()) for layer, spikes in first.spikes.items()}
 
 
 def grid_step(now: Tensor, before: Tensor, bias: Tensor, sums: Sums) -> Tensor:
     """The power of two [C], in float64, on whose multiples every sum of a channel's weights is exact."""
     terms = torch.cat([value.detach().double().flatten(1) for value in (now, before, bias[:, None])], 1).abs()
-    wanted = terms.sum(1) / (2 ** SUM_BITS[sums] - 2 * terms.shape[1])  # room for what rounding to the grid adds
+    wanted = terms.sum(1) / (2 ** SUM_BITS[sums] - 2 * terms.shape[1])  # with a margin for rounding to the grid
     if sums == "int8":
         wanted = torch.maximum(wanted, terms[:, :-1].amax(1) / MAX_INT8)
     mantissa, exponent = torch.frexp(wanted)
@@ -154,13 +153,13 @@ def _run(network: RipeMambaSpike, x: Tensor, steps_at_once: int | None) -> Accum
 
 
 def _stage_name(layer: str) -> str:
-    """`stages.0.first_conv` as `stage1.first_conv`, the name in documents."""
+    """`stages.0.first_conv` as `stage1.first_conv`, its name in reports."""
     _, level, rest = layer.split(".")
     return f"stage{int(level) + 1}.{rest}"
 
 
 def _dense_twin(model: Model, dtype: torch.dtype) -> RipeMambaSpike:
-    """A copy in the dual-kernel form and the precision of the pass; what is coarser than float32 is widened first."""
+    """A copy in the dual-kernel form and the dtype of the pass; half precision is converted to float32 first."""
     if isinstance(model, RipeMambaSpike):
         require_unmodified(model, "Accumulator")
     if isinstance(model, RipeMambaSpike) and model.dtype not in (torch.float32, torch.float64):
@@ -182,15 +181,15 @@ def _put_on_grid(network: RipeMambaSpike, sums: Sums) -> dict[str, Tensor]:
         weights = (conv.weight_now, conv.weight_before, conv.bias)
         steps[name] = step = grid_step(*weights, sums)
         for weight in weights:
-            weight.copy_(_in_steps(weight, step) * _along(step, weight))
+            weight.copy_(_to_grid_units(weight, step) * _broadcast_step(step, weight))
     return steps
 
 
-def _in_steps(weight: Tensor, step: Tensor) -> Tensor:
-    """How many steps of its channel every weight is, rounded."""
-    return (weight.double() / _along(step, weight)).round()
+def _to_grid_units(weight: Tensor, step: Tensor) -> Tensor:
+    """Every weight in units of its channel's step, rounded."""
+    return (weight.double() / _broadcast_step(step, weight)).round()
 
 
-def _along(step: Tensor, weight: Tensor) -> Tensor:
+def _broadcast_step(step: Tensor, weight: Tensor) -> Tensor:
     """The step of every output channel, to be broadcast over its weights."""
     return step.reshape(-1, *[1] * (weight.ndim - 1))

@@ -8,7 +8,7 @@ from ripe_mambaspike.deploy.fuse.convert import fuse_with_report
 from ripe_mambaspike.models.labels import find_checkpoint
 from ripe_mambaspike.models.pretrained import from_pretrained
 
-FUSED = "fused"  # the folder beside the trained network
+FUSED = "fused"  # folder name, beside the trained network
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From the training network to the one that is deployed, exactly.
+"""Exact conversion of a training network to its deployed form.
 
 Every RepConv becomes one 3×3 kernel, every norm with running statistics a fixed scale and shift, and the bridge's
 norms a scale of its kernels. The arithmetic is done in float64 and stored in the model's precision, and the result is
@@ -56,7 +56,7 @@ def _check_model(model: Any, what: str, *forms: str) -> None:
 
 
 def _convert(model: Model, form: str, quiet: bool) -> tuple[RipeMambaSpike, FormAgreement]:
-    """The other form and how well it agrees: the conversion in float64, then what is returned, layer by layer."""
+    """The converted network and its agreement: in float64, then in the returned dtype, layer by layer."""
     assert isinstance(model, RipeMambaSpike)
     agreement = verify(model, _in_form(model, form, torch.float64))
     converted = _in_form(model, form, model.dtype)
@@ -89,7 +89,7 @@ def _in_float64(converted: RipeMambaSpike, model: RipeMambaSpike) -> dict[str, T
 
 
 def _replace(old: nn.Module, new: nn.Module) -> dict[str, Tensor] | None:
-    """Tensors of a module that changes its form, None for one that keeps it."""
+    """Tensors of a module that changes its form; None for one that keeps it."""
     if isinstance(old, RepConv) and isinstance(new, FusedConv):
         weight, bias = old.kernel_and_bias()
         return {"weight": weight, "bias": bias}

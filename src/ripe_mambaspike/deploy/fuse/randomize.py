@@ -1,4 +1,4 @@
-"""A network with nothing left at its initial value, so that an identity cannot hold by accident.
+"""Randomize all values of a network, so that an identity cannot hold by accident.
 
 At initialization the temporal filters are the identity and most neurons are silent; afterwards all layers fire.
 """
@@ -14,7 +14,7 @@ from ripe_mambaspike.nn.repconv import RepConv
 
 @torch.no_grad()
 def randomize(module: nn.Module, seed: int) -> None:
-    """Random statistics, affines, filter coefficients, gains and thresholds, wherever the module has them."""
+    """Set random statistics, affines, filter coefficients, gains and thresholds, if the module has them."""
     generator = torch.Generator().manual_seed(seed)
 
     def fill(tensor: Tensor, low: float, high: float) -> None:

@@ -1,4 +1,4 @@
-"""Does a converted network do the same? Both run in float64 on a probe, and every spike is compared."""
+"""Verifies a converted network: both run in float64 on a probe, and every spike is compared."""
 
 import copy
 import math
@@ -14,17 +14,17 @@ from ripe_mambaspike.nn.forward_mode import ForwardMode
 
 TOLERANCE = 1e-12  # in float64
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 0.05, torch.bfloat16: 0.2}  # of single layers
-# A layer that gives less than this is compared to it: what rounding leaves of terms that cancel is no error.
+# Smaller outputs are compared relative to this scale: rounding residue of cancelling terms is no error.
 MIN_SCALE, MIN_ROUNDED_SCALE = 1e-3, 0.1
 LITERAL = ForwardMode(literal=True)
 PROBE_SIDE = 18  # 18 → 9 → 5 → 3: odd sizes, many borders
 
 
 class FormAgreement(NamedTuple):
-    """How far two networks are apart on one input."""
+    """The difference between two networks on one input."""
 
     error: float  # largest difference of any layer's output or logit, relative to that layer's largest value
-    where: str  # the layer it was seen at
+    where: str  # the layer with that error
     flips: int  # spikes present in one and absent in the other
     spikes: int  # spikes compared that fired
 
@@ -42,13 +42,13 @@ def probe(model: RipeMambaSpike, side: int | None = None, samples: int = 1, seed
 
 @torch.no_grad()
 def compare_forms(first: RipeMambaSpike, second: RipeMambaSpike, x: Tensor) -> FormAgreement:
-    """Run both on x in x's precision, on copies; spikes, potentials' effects and logits are all looked at."""
+    """Run copies of both on x in x's dtype; compare spikes, layer outputs and logits."""
     ours, theirs = (_trace(copy.deepcopy(model).to(x).eval(), x) for model in (first, second))
     return _agreement(ours, theirs)
 
 
 def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> FormAgreement:
-    """Compare in float64 on the probe; raises when the two are not the same network."""
+    """Compare in float64 on the probe; raises if the two differ."""
     agreement = compare_forms(first, second, probe(first).to(next(first.parameters()).device))
     if not agreement.error <= TOLERANCE or agreement.flips:
         raise VerificationError(
@@ -61,7 +61,7 @@ def verify(first: RipeMambaSpike, second: RipeMambaSpike) -> FormAgreement:
 
 @torch.no_grad()
 def verify_rounding(first: RipeMambaSpike, second: RipeMambaSpike) -> None:
-    """Each converted layer in the networks' own precision, on an operand of its own, so that no flip can spread.
+    """Compare each converted layer in the networks' dtype, on its own random operand, so that flips cannot spread.
 
     Without the coarser TF32 products that a GPU may use for float32: they would hide a real difference.
     """
@@ -84,15 +84,15 @@ def _agreement(ours: dict[str, Tensor], theirs: dict[str, Tensor], least: float 
             flips += int((expected != given).sum())
             fired += int(expected.sum())
         error = float((expected - given).abs().max() / expected.abs().max().clamp(min=least))
-        if not error <= worst and not math.isnan(worst):  # what is not a number stays the worst
+        if not error <= worst and not math.isnan(worst):  # NaN stays the worst
             worst, where = error, name
     return FormAgreement(worst, where, flips, fired)
 
 
 def _trace(model: RipeMambaSpike, x: Tensor) -> dict[str, Tensor]:
-    """What every layer gives for x, and what every converted layer gives for an operand of its own.
+    """The output of every layer for x, and of every converted layer for its own random operand.
 
-    The latter is looked at because a layer behind silent neurons would otherwise go unseen.
+    The latter because a layer after silent neurons would otherwise not be tested.
     """
     trace = _trace_layers(model)
     front = model.front_end(x, LITERAL, observe=("spikes", "attention"))

@@ -1,9 +1,9 @@
 """Smaller weights for a deployed network: float16, or int8 calibrated on clips.
 
-Matrices and kernels that multiply activations become int8 with a scale a row. What else has two dimensions (the
-norms' numbers for every step, Mamba's decays and its depthwise taps) becomes float16, and so do the first stage's
-convolutions: every later spike hangs on them, and they are a hundredth of the network. Vectors stay float32: spikes
-hang on thresholds, time constants, biases and filter coefficients, and they are few.
+Matrices and kernels that multiply activations become int8 with a scale per row. Other parameters with two dimensions
+(per-step norms, Mamba's decays and depthwise taps) become float16, and so do the first stage's convolutions: every
+later spike depends on them, and they are a hundredth of the network. Vectors stay float32: spikes depend on thresholds,
+time constants, biases and filter coefficients, and they are few.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,27 +29,27 @@ from ripe_mambaspike.nn.evaluation import evaluation
 
 Rounding = Literal["plain", "searched", "compensated"]
 MIN_CLIPS = 8
-CLIPS_PER_PASS = 4  # clips a pass
+CLIPS_PER_PASS = 4
 SCALE_BYTES = 4
 FORMS = ("deployed", "dual-kernel")
 
 
 class LayerError(NamedTuple):
-    """How far a layer's outputs move on the calibration clips, relative to their own root mean square."""
+    """The change of a layer's outputs on the calibration clips, relative to their root mean square."""
 
     name: str
     error: float
-    round_nearest: float  # had each weight been rounded to the nearest multiple of largest / 127
+    round_nearest: float  # the same with round-to-nearest multiples of largest / 127
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """How int8 weights were found."""
+    """How int8 weights were calibrated."""
 
     clips: int
     rounding: Rounding
     layers: tuple[LayerError, ...]
-    numbers: dict[str, int]  # of the network's, how many are kept in int8, float16 and float32
+    numbers: dict[str, int]  # parameters stored as int8, float16 and float32
 
     @property
     def worst(self) -> LayerError:
@@ -62,7 +62,7 @@ class AccuracyChange(NamedTuple):
     clips: int
     correct: int  # of the first
     correct_stored: int
-    agreeing: int  # clips that both call the same
+    agreeing: int  # clips with the same predicted label
 
     @property
     def top1(self) -> float:
@@ -74,7 +74,7 @@ class AccuracyChange(NamedTuple):
 
     @property
     def points(self) -> float:
-        """The change in percentage points; negative when accuracy was lost."""
+        """The change in percentage points; negative if accuracy was lost."""
         return 100 * (self.correct_stored - self.correct) / self.clips
 
     @property
@@ -90,9 +90,9 @@ class AccuracyChange(NamedTuple):
 
 @torch.no_grad()
 def to_float16(model: Model) -> dict[str, Stored]:
-    """Everything of two or more dimensions; what float16 cannot hold stays out and is kept in float32."""
+    """Parameters of two or more dimensions as float16; those out of its range are left out and stay float32."""
     _check_model(model, "to_float16")
-    return {name: one for name, tensor in model.named_parameters() if (one := _in_float16(tensor)) is not None}
+    return {name: one for name, tensor in model.named_parameters() if (one := _to_float16(tensor)) is not None}
 
 
 @torch.no_grad()
@@ -105,8 +105,8 @@ def to_int8(
 ) -> tuple[dict[str, Stored], CalibrationReport]:
     """Weights calibrated on clips [N, T, 2, H, W], or on several of them [T, 2, H, W], of any sizes; at least 8.
 
-    See `deploy.quantise_rounding` for the ways to round. The convolutions of the first `float16_stages` stages are
-    kept in float16; with two of them the 0.87 M networks still are below 1.05 MB.
+    See `deploy.quantize.rounding` for the rounding methods. The convolutions of the first `float16_stages` stages are
+    stored as float16; with two of them the 0.87 M networks still are below 1.05 MB.
     """
     network = _check_model(model, "to_int8")
     if rounding not in ROUNDINGS:
@@ -116,22 +116,22 @@ def to_int8(
             f"float16_stages: expected an int from 0 to 3, got {float16_stages!r}", field="float16_stages"
         )
     network = deepcopy(network).float().cpu()
-    batches, count = _checked(clips, network)
+    batches, count = _calibration_batches(clips, network)
     moments = input_moments(network, batches)
     halves = tuple(f"stages.{level}.{which}_conv." for level in range(float16_stages) for which in ("first", "second"))
     stored: dict[str, Stored] = {}
     layers: list[LayerError] = []
     for name, parameter in network.named_parameters():
         if name in moments and _int8_is_smaller(parameter) and not name.startswith(halves):
-            stored[name], error = _in_int8(name, parameter, moments[name], rounding)
+            stored[name], error = _round_to_int8(name, parameter, moments[name], rounding)
             layers.append(error)
-        elif (half := _in_float16(parameter)) is not None:
+        elif (half := _to_float16(parameter)) is not None:
             stored[name] = half
     return stored, CalibrationReport(count, rounding, tuple(layers), _count_by_dtype(network, stored))
 
 
 def apply_stored(model: Model, stored: Mapping[str, Stored]) -> RipeMambaSpike:
-    """A float32 copy with the restored weights: what every runtime computes with."""
+    """A float32 copy with the restored weights, which every runtime computes with."""
     copied = deepcopy(_check_model(model, "apply_stored")).float()
     check_stored(copied, stored)
     with torch.no_grad():
@@ -160,7 +160,7 @@ def save_stored(
 def compare_accuracy(
     model: Model, stored: Mapping[str, Stored], batches: Iterable[tuple[Tensor, Tensor]]
 ) -> AccuracyChange:
-    """The network in float32 beside its stored weights, on batches of clips [B, T, 2, H, W] and labels [B]."""
+    """Compare the float32 network with its stored weights on batches of clips [B, T, 2, H, W] and labels [B]."""
     ours, theirs = deepcopy(_check_model(model, "compare_accuracy")).float(), apply_stored(model, stored)
     clips = correct = correct_stored = agreeing = 0
     with evaluation(ours):
@@ -183,8 +183,8 @@ def _check_model(model: Any, what: str) -> RipeMambaSpike:
     return model
 
 
-def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
-    """Batches of clips that have events, and how many clips those are."""
+def _calibration_batches(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
+    """Batches of the clips with events, and the number of those clips."""
     batches: list[Tensor] = []
     for part in _parts(clips):
         check_input(part, model.config.max_time_steps, torch.float32)
@@ -194,7 +194,7 @@ def _checked(clips: Any, model: RipeMambaSpike) -> tuple[list[Tensor], int]:
     if count < MIN_CLIPS:
         raise InputError(
             f"clips: expected at least {MIN_CLIPS} calibration clips with events, got {count}; with fewer the scales "
-            "would follow single recordings",
+            "would depend on single recordings",
             field="clips",
         )
     return batches, count
@@ -208,12 +208,12 @@ def _parts(clips: Any) -> Iterator[Tensor]:
 
 
 def _int8_is_smaller(parameter: Tensor) -> bool:
-    """Whether int8 and its scales are smaller than float16: not for rows of up to four numbers."""
+    """Whether int8 with scales is smaller than float16; false for rows of up to four elements."""
     return parameter.numel() + SCALE_BYTES * len(parameter) < 2 * parameter.numel()
 
 
-def _in_int8(name: str, parameter: Tensor, moments: Tensor, rounding: str) -> tuple[Stored, LayerError]:
-    shared = len(moments) > 1  # [groups, out, in]: a scale for each of the first dimension, as for all
+def _round_to_int8(name: str, parameter: Tensor, moments: Tensor, rounding: str) -> tuple[Stored, LayerError]:
+    shared = len(moments) > 1  # [groups, out, in]: one scale per group
     weight = parameter.detach().double().reshape(len(moments), -1, moments.shape[-1])
     moments = damped(moments)
     rounded = ROUNDINGS[rounding](weight, moments, shared)
@@ -228,7 +228,7 @@ def _in_int8(name: str, parameter: Tensor, moments: Tensor, rounding: str) -> tu
     return Stored(values, scale), LayerError(name, relative(rounded), relative(nearest))
 
 
-def _in_float16(parameter: Tensor) -> Stored | None:
+def _to_float16(parameter: Tensor) -> Stored | None:
     half = parameter.detach().half()
     return Stored(half, None) if parameter.ndim > 1 and bool(half.isfinite().all()) else None
 

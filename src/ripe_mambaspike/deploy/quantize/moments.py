@@ -1,7 +1,7 @@
-"""What every weight matrix reads while clips pass through the network: the second moments of its inputs.
+"""The second moments of every weight matrix's inputs, recorded while clips run through the network.
 
-A deployed network multiplies by its matrices in a few kinds of calls. Inside `listening` each such call is seen with
-the very tensor that it reads, filtered in time, shifted or pooled as it may be, whatever module made it.
+A deployed network multiplies by its matrices in a few kinds of calls. A TorchFunctionMode sees each such call with the
+tensor that it reads (after temporal filtering, shifting or pooling), whatever module made it.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,31 +17,31 @@ from ripe_mambaspike.nn.bridge import FoldedMixture
 from ripe_mambaspike.nn.evaluation import evaluation
 from ripe_mambaspike.ops.backend import kernels
 
-PATCH_ELEMENTS = 2**24  # numbers of patches made at a time
+PATCH_ELEMENTS = 2**24  # of patches unfolded at a time
 
 
 @torch.no_grad()
 def input_moments(model: RipeMambaSpike, clips: Iterable[Tensor]) -> dict[str, Tensor]:
     """Sums of x xᵀ [G, K, K] in float64 of the inputs of every parameter that multiplies them, by its name.
 
-    `clips` are batches [B, T, 2, H, W] in the network's precision. K are the numbers one output is made of: a row of
-    the parameter, flat. G is 1, or the groups of a parameter [groups, out, in].
+    `clips` are batches [B, T, 2, H, W] in the network's dtype. K is the number of inputs per output: a flattened row of
+    the parameter. G is 1, or the groups of a parameter [groups, out, in].
     """
-    listener = _MomentRecorder(model)
+    recorder = _MomentRecorder(model)
     mixture = model.bridge.mixture
-    handle = mixture.register_forward_pre_hook(listener.mixture_reads)
+    handle = mixture.register_forward_pre_hook(recorder.record_mixture)
     try:
-        with evaluation(model), kernels("off"):  # the reference path, in plain calls
+        with evaluation(model), kernels("off"):  # the reference path, which uses plain PyTorch calls
             for batch in clips:
-                with listener:
+                with recorder:
                     model.run(batch)
     finally:
         handle.remove()
-    return listener.moments
+    return recorder.moments
 
 
 class _MomentRecorder(TorchFunctionMode):
-    """Takes down what is multiplied by a parameter; it is known by its place in memory, so views of it count."""
+    """Records what is multiplied by a parameter, identified by its address so that views are recognized."""
 
     def __init__(self, model: RipeMambaSpike) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class _MomentRecorder(TorchFunctionMode):
                 self.add(name, inputs())
         return func(*args, **(kwargs or {}))
 
-    def mixture_reads(self, mixture: FoldedMixture, inputs: tuple[Any, ...]) -> None:
-        """The bridge folds its norms and shares into the kernels before it calls: its rates are taken here."""
+    def record_mixture(self, mixture: FoldedMixture, inputs: tuple[Any, ...]) -> None:
+        """Record the bridge's rates, since it folds norms and mixing weights into its kernels before the call."""
         for name, rates in zip(self.mixed, inputs[0], strict=True):
             self.add(name, _patch_moments(rates, 3, 1, 1))
 
@@ -68,7 +68,7 @@ class _MomentRecorder(TorchFunctionMode):
         self.moments[name] = self.moments[name] + moments if name in self.moments else moments
 
 
-Read = tuple[Tensor, Callable[[], Tensor]]  # the weight, and how to make the moments of what it multiplies
+Read = tuple[Tensor, Callable[[], Tensor]]  # the weight, and a function that computes the moments of its inputs
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Read:
@@ -106,7 +106,7 @@ def _row_moments(rows: Tensor) -> Tensor:
 
 
 def _patch_moments(x: Tensor, side: int, stride: Any, padding: Any) -> Tensor:
-    """Of the patches that a kernel meets: x [B, C, H, W] → [1, C·side², C·side²], ordered as a kernel is."""
+    """Moments of a kernel's patches: x [B, C, H, W] → [1, C·side², C·side²], in the kernel's order."""
     size = x.shape[1] * side**2
     total = torch.zeros(size, size, dtype=torch.float64)
     for piece in x.split(max(1, PATCH_ELEMENTS // (x[0].numel() * side**2))):

@@ -1,8 +1,8 @@
-"""Whole numbers for a layer's weights, chosen so that what the layer gives changes least.
+"""Integer weights for a layer, chosen to minimize the change of the layer's outputs.
 
 A layer multiplies its inputs by the rows of W [G, R, K]: G groups (one but for grouped attention), R rows, K inputs.
 Of the inputs the second moments H [G, K, K] are known, so a change E of the weights changes the outputs by the mean
-square `E H Eᵀ` on its diagonal. Scales are one a row, or with `shared` one a group. All of it is float64.
+square `E H Eᵀ` on its diagonal. There is one scale per row, or with `shared` one per group. Everything is float64.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from ripe_mambaspike.models.stored import MAX_INT8
 
-# Shares of the largest weight that are kept: 1, 0.98, …, 0.6, then wider apart down to 0.05. A norm over a channel that
-# is nearly silent fuses into one huge weight, which would leave the others of its row with a few steps.
+# Clipping ratios of the largest weight: 1, 0.98, …, 0.6, then coarser down to 0.05. A norm over a nearly silent channel
+# fuses into one huge weight, which would leave only a few steps for the others of its row.
 RATIOS = (*(ratio / 50 for ratio in range(50, 29, -1)), *(0.6 * 0.85**power for power in range(1, 16)))
-# The share of the mean moment that every input is given, about what one more spike in a few dozen clips would be:
-# those silent in calibration count a little too.
+# The share of the mean moment added to every input, about one more spike in a few dozen clips, so that inputs that are
+# silent in calibration count a little too.
 DAMPING = 1e-3
-MIN_WEIGHT = 1e-30  # rows below it are zero: their scales would leave float32's normal numbers
+MIN_WEIGHT = 1e-30  # rows below are zero: their scales would be subnormal in float32
 
 
 class Rounded(NamedTuple):
-    values: Tensor  # whole numbers from −127 to 127 [G, R, K]
+    values: Tensor  # integers from −127 to 127 [G, R, K]
     scale: Tensor  # [G, R, 1], shared [G, 1, 1]; a float32 number each
 
     def restored(self) -> Tensor:
@@ -31,33 +31,33 @@ class Rounded(NamedTuple):
 
 
 def damped(moments: Tensor) -> Tensor:
-    """H with something on its diagonal, so that it can be inverted; the identity where no input was ever there."""
+    """H with a damped diagonal, so that it can be inverted; the identity if all inputs were zero."""
     mean = moments.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
     eye = torch.eye(moments.shape[-1], dtype=moments.dtype)
     return torch.where(mean > 0, moments + DAMPING * mean * eye, eye)
 
 
 def output_error(change: Tensor, moments: Tensor) -> Tensor:
-    """The mean square by which each row's output moves, [G, R]."""
+    """The mean square change of each row's output, [G, R]."""
     return ((change @ moments) * change).sum(-1)
 
 
 def round_nearest(weight: Tensor, moments: Tensor, shared: bool = False) -> Rounded:
-    """To the nearest multiple of largest / 127."""
+    """Round to the nearest multiple of largest / 127."""
     scale = _scale(_largest(weight, shared), 1.0)
     return Rounded(_nearest(weight, scale), scale)
 
 
 def searched(weight: Tensor, moments: Tensor, shared: bool = False) -> Rounded:
-    """To the nearest multiple of the scale that `search_scale` finds, which then is fitted to the whole numbers."""
+    """Round to the nearest multiple of the scale from `search_scale`, which is then refitted to the integers."""
     scale = search_scale(weight, moments, shared)
     return _refitted(weight, Rounded(_nearest(weight, scale), scale), moments, shared)
 
 
 def compensated(weight: Tensor, moments: Tensor, shared: bool = False) -> Rounded:
-    """One input after the other, the strongest first; those still to come make good what the rounding of it did.
+    """Round one input after the other, the strongest first; later inputs compensate for the rounding error (GPTQ).
 
-    With H⁻¹ = UᵀU the best correction of the inputs behind i is the error of i times U[i, i:] / U[i, i].
+    With H⁻¹ = UᵀU the best correction of the inputs after i is the error of i times U[i, i:] / U[i, i].
     """
     scale = search_scale(weight, moments, shared)
     order = moments.diagonal(dim1=-2, dim2=-1).argsort(stable=True, descending=True)  # [G, K]
@@ -85,9 +85,9 @@ ROUNDINGS: dict[str, Callable[[Tensor, Tensor, bool], Rounded]] = {
 
 
 def search_scale(weight: Tensor, moments: Tensor, shared: bool = False) -> Tensor:
-    """Of the scales that keep each of RATIOS of the largest weight, the one with the least error; of equals the first.
+    """The scale with the smallest error among those for RATIOS of the largest weight; the first of equals.
 
-    Cutting off a few large weights can pay for finer steps of all the others.
+    Clipping a few large weights can be worth finer steps for all the others.
     """
     largest = _largest(weight, shared)
     best = least = None
@@ -104,7 +104,7 @@ def search_scale(weight: Tensor, moments: Tensor, shared: bool = False) -> Tenso
 
 
 def _refitted(weight: Tensor, rounded: Rounded, moments: Tensor, shared: bool) -> Rounded:
-    """The scale that serves these whole numbers best: the projection of W on them under H."""
+    """The best scale for these integers: the projection of W on them under H."""
     weighted = rounded.values @ moments
     over, under = ((weighted * other).sum(-1, keepdim=True) for other in (weight, rounded.values))
     if shared:
@@ -119,7 +119,7 @@ def _largest(weight: Tensor, shared: bool) -> Tensor:
 
 
 def _scale(largest: Tensor, ratio: float) -> Tensor:
-    """A number that float32 holds, since restoring multiplies by that; 1 for rows of zeros."""
+    """The scale rounded to float32, which restoring multiplies by; 1 for rows of zeros."""
     scale = (largest * (ratio / MAX_INT8)).float().double()
     return torch.where(largest > MIN_WEIGHT * MAX_INT8, scale, 1.0)
 

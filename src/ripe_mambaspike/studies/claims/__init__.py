@@ -1,4 +1,4 @@
-"""Every claim of the paper that can be checked without data, checked.
+"""Checks of every claim of the paper that can be verified without data.
 
 for claim in run_claims():
     print(claim.verdict, claim.id, claim.paper, claim.ours)
@@ -46,7 +46,7 @@ GROUPS: dict[str, Callable[[], list[Claim]]] = {
 
 
 def run_claims(groups: Sequence[str] | None = None, progress: Callable[[str], None] | None = None) -> list[Claim]:
-    """The claims of the named groups, all by default; `progress` hears each group's name before it is checked."""
+    """Check the claims of the named groups, all by default; `progress` is called with each group's name."""
     names = list(GROUPS) if groups is None else list(groups)
     for name in names:
         if name not in GROUPS:
@@ -55,6 +55,6 @@ def run_claims(groups: Sequence[str] | None = None, progress: Callable[[str], No
     for name in names:
         if progress is not None:
             progress(name)
-        with torch.random.fork_rng(devices=[]):  # the caller's generator is left as it was
+        with torch.random.fork_rng(devices=[]):  # leaves the caller's generator unchanged
             claims += GROUPS[name]()
     return claims

@@ -1,4 +1,4 @@
-"""DS-MPA: the bound, the feature map, the saturating gate it is set against, and its complexity."""
+"""DS-MPA: the bound, the feature map, the saturating gate it is compared with, and its complexity."""
 
 from typing import Any
 
@@ -33,13 +33,13 @@ def attention_claims() -> list[Claim]:
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Eq. (dsmpa-attn) written out over all pairs of positions, without the operator's guard against rounding."""
+    """Eq. (dsmpa-attn) over all pairs of positions, without the operator's clamp against rounding."""
     weights = positive_feature(query).transpose(-1, -2) @ positive_feature(key)  # [.., i, j]
     return value @ weights.transpose(-1, -2) / (weights.sum(-1) + EPSILON).unsqueeze(-2)
 
 
 def excess(attention: Tensor, value: Tensor) -> float:
-    """How far the worst A lies outside the hull of its channel's values and zero; 0 when inside."""
+    """The largest distance of A from the hull of its channel's values and zero; 0 if inside."""
     low, high = value.aminmax(dim=-1, keepdim=True)
     outside = torch.maximum(low.clamp(max=0) - attention, attention - high.clamp(min=0))
     return float(outside.clamp(min=0).max())
@@ -70,7 +70,7 @@ def _bounds() -> list[Claim]:
 
 
 def _one_bound(kind: str, width: int) -> tuple[float, float]:
-    """Error of the operator against the plain formula, and how far that formula leaves the hull."""
+    """Error of the operator against the plain formula, and how far the formula is outside the hull."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(width)
         module = ATTENTIONS[kind](width).double()
@@ -119,7 +119,7 @@ def _raw_spikes() -> list[Claim]:
 
 
 def _mixing() -> list[Claim]:
-    """Which entries of A one entry of V reaches."""
+    """The entries of A that depend on one entry of V."""
     rng = generator(2)
     query, key, value = (random_normal(rng, 1, 1, 6, 9) for _ in range(3))
     touched = value.clone()
@@ -212,7 +212,7 @@ def _saturation() -> list[Claim]:
 
 
 class _LargestTensorMode(TorchDispatchMode):
-    """Notes the most elements of any tensor made under it."""
+    """Records the number of elements of the largest tensor created inside."""
 
     elements = 0
 

@@ -1,4 +1,4 @@
-"""What the text says about its own results table: leads, ranks, ratios and Pareto fronts."""
+"""Claims of the text about its results table: leads, ranks, ratios and Pareto fronts."""
 
 import statistics
 
@@ -24,7 +24,7 @@ RELATED = ClaimSource("comparisons", "§2, Related Work")
 ABSTRACT = ClaimSource("comparisons", "Abstract")
 
 SPIKING = ("SDT", "SpikFormer")
-SPECIAL = "SpikMamba"  # the caption sets it apart as made for actions
+SPECIALIZED = "SpikMamba"  # the caption lists it separately, as designed for actions
 
 
 def comparison_claims() -> list[Claim]:
@@ -139,7 +139,7 @@ def _ratios() -> list[Claim]:
 
 
 def dominated(entry: PrintedRow, table: tuple[PrintedRow, ...]) -> list[str]:
-    """Who is no larger and no less accurate, and better in one of the two."""
+    """Methods that are no larger and no less accurate, and better in one of the two."""
     assert entry.millions is not None
     return [
         other.method
@@ -192,7 +192,9 @@ def _concessions() -> list[Claim]:
     for name, table in tables.items():
         ours = printed_row(table)
         assert ours.millions is not None
-        counted = [entry for entry in table if entry.millions is not None and entry.method not in (OURS, LITE, SPECIAL)]
+        counted = [
+            entry for entry in table if entry.millions is not None and entry.method not in (OURS, LITE, SPECIALIZED)
+        ]
         smaller = [entry.method for entry in counted if entry.millions and entry.millions < ours.millions]
         smallest += [] if smaller else [name]
         if name != "DailyDVS-200":

@@ -1,4 +1,4 @@
-"""Operations: the paper's table of FLOPs, its sweep over T, and what the counter behind them saw.
+"""Operations: the paper's table of FLOPs, its sweep over T, and what its counter included.
 
 The paper's figures are those of PyTorch's counter, which sees the Mamba blocks' depthwise convolutions but not the
 scan. The package's own count leaves the former out and adds the latter, so rows are compared in the paper's terms.
@@ -19,7 +19,7 @@ from ripe_mambaspike.studies.claims.verdict import Claim, ClaimSource, rounds_to
 
 TABLE = ClaimSource("compute", "Table 20 (compute cost)")
 SWEEP = ClaimSource("compute", "Table 14 (time bins)")
-KEPT_TOKENS = 64  # tokens a step that the paper's T, width and resolution rows were counted with
+KEPT_TOKENS = 64  # tokens per step in the paper's T, width and resolution rows
 
 WIDE = {"stage_channels": (64, 128, 256), "embed_dims": (64, 128, 256)}
 WIDEST = {"stage_channels": (128, 256, 512), "embed_dims": (128, 256, 512)}
@@ -57,7 +57,7 @@ def depthwise(config: RipeConfig) -> int:
 
 
 def as_counted(config: RipeConfig) -> float:
-    """GFLOPs as the paper's counter sees them."""
+    """GFLOPs in the convention of the paper's counter."""
     return (count_flops(config).without_scan + depthwise(config)) / 1e9
 
 
@@ -95,7 +95,7 @@ def _rows() -> list[Claim]:
 
 
 def _pruned(paper: str, overrides: dict[str, Any]) -> str:
-    """Why a row differs: with 64 tokens a step it would not, if that is so."""
+    """The reason why a row differs, such as that it was counted with 64 tokens per step."""
     if "num_tokens" in overrides:
         return ""
     if overrides.get("in_size") == 34:
@@ -184,7 +184,7 @@ def _counter() -> list[Claim]:
     """PyTorch's counter on the real deployed network, at a small size."""
     here = config(time_steps=4, in_size=32)
     model = create_model("dvsgesture", seed=0, time_steps=4, in_size=32, form="deployed").eval()
-    with kernels("off"), FlopCounterMode(display=False) as counter:  # it cannot look into operators of our own
+    with kernels("off"), FlopCounterMode(display=False) as counter:  # the counter cannot see inside custom operators
         model(random_binary(generator(0), 1, 4, 2, 32, 32).float())
     seen, formula = int(counter.get_total_flops()), count_flops(here)
     scan = count_flops(config()).by_part["scan"]

@@ -99,7 +99,7 @@ def _network() -> list[Claim]:
 
 @torch.no_grad()
 def _operands(model: RipeMambaSpike, x: Tensor) -> list[Tensor]:
-    """What every convolution reads, before its temporal filter, in order."""
+    """The input of every convolution before its temporal filter, in order."""
     seen: list[Tensor] = []
     convs = [part for part in model.modules() if isinstance(part, FusedConv)]
     hooks = [conv.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for conv in convs]

@@ -93,7 +93,7 @@ def _weights() -> list[Claim]:
 
 
 def _table() -> list[Claim]:
-    """The latency table against its own caption and text; the measured figures are taken as printed."""
+    """The latency table compared with its caption and text; measured figures are taken as printed."""
     rows = (("baseline", 138.3, 456, 272), ("training", 5.9, 1073, 1043), ("deployed", 3.4, 1070, 1043))
     claims = [
         LATENCY.number(

@@ -42,7 +42,7 @@ def _units() -> list[Claim]:
 
 @torch.no_grad()
 def _unit_error(before: int, after: int, stride: int, dtype: torch.dtype, seed: int) -> float:
-    """Largest relative difference of the branches and of the kernel they are fused to, on random input."""
+    """Largest relative difference between the branches and their fused kernel, on random input."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         conv = RepConv(before, after, stride)

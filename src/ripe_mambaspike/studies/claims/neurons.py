@@ -1,4 +1,4 @@
-"""The neurons: stability, the discrete pole, the recurrences, the surrogate, and what they cost."""
+"""The neurons: stability, the discrete pole, the recurrences, the surrogate, and their size."""
 
 import math
 
@@ -69,7 +69,7 @@ def _pole() -> list[Claim]:
 
 
 def _peak(log_damping: float, frequency: float) -> float:
-    """Where the response of 2 Re m to an input is largest, in radians a step, with firing out of reach."""
+    """Where the response of 2 Re m to an input is largest, in radians per step, without firing."""
     impulse = torch.zeros(1, 512, 1, dtype=torch.float64)
     impulse[:, 0] = 1
     values = (log_damping, frequency, math.log(STEP), 1.0, 1e9)
@@ -163,7 +163,7 @@ def _sizes() -> list[Claim]:
 
 
 def _scan() -> list[Claim]:
-    """One token into an empty state shows the discretized input weight."""
+    """The discretized input weight, from one token with a zero state."""
     delta, decay, weight = 0.7, -3.0, 1.3
     one = torch.ones(1, 1, 1, dtype=torch.float64)
     _, state = selective_scan(one, delta * one, decay * one[0], weight * one, one)

@@ -1,10 +1,10 @@
-"""What the paper prints and other claims are computed from: results, seeds and ablations."""
+"""Values printed in the paper that claims are computed from: results, seeds and ablations."""
 
 from typing import NamedTuple
 
 
 class PrintedRow(NamedTuple):
-    """A line of Table 1 (state of the art)."""
+    """A row of Table 1 (state of the art)."""
 
     method: str
     millions: float | None  # parameters

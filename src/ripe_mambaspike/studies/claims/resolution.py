@@ -1,4 +1,4 @@
-"""Resolution: our count and a real pass at each size, and the baseline's projection that grows with it."""
+"""Resolution: our count and a real pass at each size, and the growing projection of the baseline."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Means, deviations and effect sizes, computed again from the values the paper prints."""
+"""Means, deviations and effect sizes, recomputed from the values the paper prints."""
 
 import itertools
 import math
@@ -71,7 +71,7 @@ def _granularity() -> list[Claim]:
 
 
 def _whole(name: str, shown: list[float] | tuple[float, ...], clips: int) -> Claim:
-    """Can every printed accuracy come from a whole number of clips?"""
+    """Whether every printed accuracy corresponds to an integer number of clips."""
     bad = [value for value in shown if not rounds_to(100 * round(value * clips / 100) / clips, f"{value:.2f}")]
     around = [f"{value:.2f} lies between {_nearest(value, clips)}" for value in bad]
     return SEED.fact(
@@ -90,7 +90,7 @@ def _nearest(value: float, clips: int) -> str:
 
 
 def _possible_runs() -> Iterator[tuple[int, ...]]:
-    """Right answers of five runs on N-Caltech101 that give 85.49 ± 0.18 with 85.54 as median and in three of five."""
+    """Correct counts of five N-Caltech101 runs that give 85.49 ± 0.18 with 85.54 as median and in three of five."""
     mode = round(0.8554 * CALTECH_SAMPLES)
     for others in itertools.combinations_with_replacement(range(mode - 8, mode + 9), 2):
         runs = tuple(sorted((mode, mode, mode, *others)))
@@ -141,7 +141,7 @@ def _sigmas() -> list[Claim]:
 
 
 def _consistent() -> list[Claim]:
-    """Does one σ give the whole column: the seeds' own where printed, else any that rounds to the caption's?"""
+    """Whether one σ gives the whole column: the seeds' own if printed, else any that rounds to the caption's."""
     claims = []
     for column, (dataset, sigma) in enumerate(zip(DATASETS, PRINTED_SIGMA, strict=True)):
         low, high = sigma - 0.005, sigma + 0.005

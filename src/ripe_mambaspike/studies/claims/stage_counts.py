@@ -38,7 +38,7 @@ def _stages(name: str, form: str) -> list[Any]:
 
 
 def conv_size(conv: Any) -> int:
-    """Without its temporal filter, which the paper counts apart."""
+    """Parameters without the temporal filter, which the paper counts separately."""
     return parameter_count(conv) - conv.coefficient.numel()
 
 

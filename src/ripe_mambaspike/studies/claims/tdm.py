@@ -1,4 +1,4 @@
-"""Temporal decoupled modulation: its spectrum, its identity at zero, its gradient path, what it emits."""
+"""Temporal decoupled modulation: its spectrum, its identity at zero, its gradient path, its output values."""
 
 import math
 

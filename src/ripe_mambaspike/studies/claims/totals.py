@@ -1,4 +1,4 @@
-"""Whole-network counts: backbone, bridge, hierarchy, head, and what fusion leaves of them."""
+"""Whole-network counts: backbone, bridge, hierarchy and head, before and after fusion."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Parameter counts of what the paper sets its choices against: attention variants, neuron mixes, other mixers."""
+"""Parameter counts of the paper's alternatives: attention variants, neuron mixes, other mixers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a checked claim is, and how its verdict comes from the paper's value and ours.
+"""A checked claim, and how its verdict follows from the paper's value and ours.
 
 No verdict is written by hand: every constructor compares. A reason is text, shown only when the comparison fails.
 """
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper, beside what this code says about it."""
+    """One statement of the paper, compared with this code."""
 
     id: str  # stable slug
     group: str
@@ -25,7 +25,7 @@ class Claim:
     paper: str  # as the paper prints it
     ours: str  # computed
     verdict: Verdict
-    reason: str = ""  # why it differs; a remark where it holds
+    reason: str = ""  # why it differs, or a remark if it holds
 
     def to_dict(self) -> dict[str, str]:
         return dataclasses.asdict(self)
@@ -35,19 +35,19 @@ def printed_value(text: str) -> tuple[float, int, str]:
     """The first number of a printed text, its decimals and what follows it: "92.6 %" → (92.6, 1, " %")."""
     found = _NUMBER.search(text)
     if found is None:
-        raise ValueError(f"the printed value is {text!r}; a text with a number is wanted")
+        raise ValueError(f"paper: expected text with a number, got {text!r}")
     value = float(found.group().replace(",", "").replace("−", "-"))
     return value, len(found.group(1) or ""), text[found.end() :]
 
 
 def rounds_to(ours: float, paper: str) -> bool:
-    """Does our value round to the printed one, at the printed digits?"""
+    """Whether our value rounds to the printed one at the printed digits."""
     value, decimals, _ = printed_value(paper)
     return abs(ours - value) <= 0.5 * 10**-decimals * (1 + 1e-9)
 
 
 def with_more_digits(ours: float, paper: str, more: int = 2) -> str:
-    """Our value in the paper's unit, with digits enough to see how it rounds."""
+    """Our value in the paper's unit, with enough digits to see how it rounds."""
     _, decimals, unit = printed_value(paper)
     return f"{ours:,.{decimals + more}f}{unit}".replace("-", "−")
 
@@ -62,7 +62,7 @@ class ClaimSource:
     def fact(
         self, id: str, statement: str, paper: str, ours: str, holds: bool, *, reason: str = "", remark: str = ""
     ) -> Claim:
-        """A claim whose check has been made; the comparisons below all end here."""
+        """A claim with the result of its check; all comparisons below use it."""
         verdict: Verdict = "holds" if holds else "differs"
         said = remark if holds else reason or UNEXPLAINED
         return Claim(id, self.group, self.where, statement, paper, ours, verdict, said)

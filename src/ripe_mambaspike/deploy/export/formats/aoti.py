@@ -1,7 +1,7 @@
 """A graph compiled ahead of time: PyTorch's own kernels in C++, in one `.pt2` package that runs without Python.
 
-Compiling takes a minute or two on a processor. A package is for the kind of processor that it was made on, and for one
-size: PyTorch's compiler fails on the pooling of free sizes, and takes many minutes over the rest.
+Compiling takes a minute or two on a CPU. A package is for the kind of processor that it was compiled on, and for one
+size: PyTorch's compiler fails on pooling with dynamic sizes, and takes many minutes for the rest.
 """
 
 import io
@@ -27,21 +27,21 @@ from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register
 from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError
 
-INPUTS = "ripe_inputs"  # in the package's metadata, what the inputs must be: compiled code checks nothing itself
+INPUTS = "ripe_inputs"  # metadata key for the expected inputs, which compiled code does not check
 
 
 @register_export("aoti")
 class AOTInductorFormat(GraphFormat):
     suffix = ".pt2"
     static_only = True
-    carries_code = "a compiled library, which is run as it is"
+    carries_code = "a compiled library, which is executed"
 
     def unavailable_reason(self) -> str | None:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:
             compiler = get_cpp_compiler()
-        except Exception:  # whatever the search for one stumbles over
+        except Exception:  # any error while looking for a compiler
             compiler = ""
         if not compiler or shutil.which(compiler) is None:
             return "compiling ahead of time needs a C++ compiler; install g++ or clang"
@@ -64,7 +64,7 @@ class AOTInductorFormat(GraphFormat):
             return package.read_bytes()
 
     def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
-        """A package is a compiled library: without `trust` it is not even read."""
+        """Load a package; it is a compiled library, so without `trust` it is not even read."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 broken = archive.testzip()
@@ -79,7 +79,7 @@ class AOTInductorFormat(GraphFormat):
                 package.write_bytes(data)
                 run: Any = torch._inductor.aoti_load_package(str(package))
             expected = [(kind, tuple(shape)) for kind, shape in json.loads(run.loader.get_metadata()[INPUTS])]
-        except Exception as error:  # a library of another machine, or a package of someone else's
+        except Exception as error:  # compiled for another machine, or not our package
             raise damaged(path, "a package compiled for this machine", error) from error
 
         def call(*inputs: Tensor) -> tuple[Tensor, ...]:

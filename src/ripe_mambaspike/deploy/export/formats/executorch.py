@@ -1,7 +1,7 @@
 """A graph as an ExecuTorch program: one `.pte` file for phones, boards and their small runtime.
 
 The convolutions and products whose weights are constants go to XNNPACK, everything else to ExecuTorch's portable
-kernels. The runtime plans its memory ahead, so a program is for one size: nothing here is dynamic.
+kernels. Memory is planned ahead of time, so a program is for one size: nothing is dynamic.
 """
 
 import importlib
@@ -25,15 +25,15 @@ from ripe_mambaspike.deploy.export.trace import trace_graph
 from ripe_mambaspike.errors import ConfigError
 
 METHOD = "forward"
-DTYPES = {4: torch.int64, 6: torch.float32, 7: torch.float64}  # by the numbers that a program knows them by
-HEADER = b"ET"  # at byte 4 of every program, and a version behind it
+DTYPES = {4: torch.int64, 6: torch.float32, 7: torch.float64}  # by ExecuTorch's scalar type
+HEADER = b"ET"  # at byte 4 of every program, followed by a version
 
 
 @register_export("executorch")
 class ExecuTorchFormat(GraphFormat):
     suffix = ".pte"
     static_only = True
-    carries_code = "a program that its runtime runs without checking it whole"
+    carries_code = "a program that its runtime runs without full validation"
 
     def unavailable_reason(self) -> str | None:
         if importlib.util.find_spec("executorch") is None:
@@ -47,7 +47,7 @@ class ExecuTorchFormat(GraphFormat):
         """The graph's program for the size of its example."""
         with silenced(stderr=True):
             program = lower(graph)
-            missing = _without_kernel(program)
+            missing = _missing_kernels(program)
         if missing:
             raise ConfigError(
                 f"to: expected operators that ExecuTorch's runtime has, got {missing[0]} in the {graph.kind} graph",
@@ -59,7 +59,7 @@ class ExecuTorchFormat(GraphFormat):
     def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
         """The program through ExecuTorch's runtime: inputs of the sizes it was made for → outputs.
 
-        The runtime ends the process over a program that is wrong within, so without `trust` it is not given one.
+        The runtime aborts the process on an invalid program, so without `trust` nothing is loaded.
         """
         if data[4:6] != HEADER:
             raise damaged(path, "an ExecuTorch program", "it has another header")
@@ -74,19 +74,19 @@ class ExecuTorchFormat(GraphFormat):
 
 
 def lower(graph: Graph) -> Any:
-    """The graph in ExecuTorch's own form, its memory planned."""
+    """The graph as an ExecuTorch program, with its memory planned."""
     exir = importlib.import_module("executorch.exir")
     with torch.no_grad():
         edge = exir.to_edge_transform_and_lower(
             trace_graph(graph, dynamic=False),
             partitioner=_partitioners(),
-            compile_config=exir.EdgeCompileConfig(_check_ir_validity=False),  # a check of every pass over all nodes
+            compile_config=exir.EdgeCompileConfig(_check_ir_validity=False),  # slow: checks all nodes after every pass
         )
         return edge.to_executorch()
 
 
 class _Program:
-    """Holds the program, which the method reads from."""
+    """Keeps the program alive, which the method reads from."""
 
     def __init__(self, path: Path, program: Any, method: Any) -> None:
         self._path, self._program, self._method = path, program, method
@@ -104,14 +104,14 @@ class _Program:
 
 
 def _partitioners() -> Sequence[Any]:
-    """XNNPACK for convolutions and products; it has no use for the hundreds of small steps between them."""
+    """XNNPACK for convolutions and matrix products only, not for the hundreds of small operators between them."""
     partition = importlib.import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     configs = importlib.import_module("executorch.backends.xnnpack.partition.config.gemm_configs")
     return [partition.XnnpackPartitioner(configs=[configs.ConvolutionConfig, configs.LinearConfig])]
 
 
-def _without_kernel(program: Any) -> list[str]:
-    """Operators of the program that the runtime does not have."""
+def _missing_kernels(program: Any) -> list[str]:
+    """Operators of the program that the runtime lacks."""
     runtime = importlib.import_module("executorch.runtime").Runtime.get()
     known = runtime.operator_registry.operator_names
     plans = program.executorch_program.execution_plan

@@ -42,12 +42,12 @@ MAX_LEVELS = 8
 
 
 class SpikeParity(NamedTuple):
-    """A front-end's spikes beside PyTorch's."""
+    """A front-end's spikes compared with PyTorch's."""
 
     clips: int
     spikes: int  # that fired in PyTorch
-    differing: int  # with what the file carries beside its graph
-    by_graph_alone: float  # share of the spikes' places that the nodes alone, without it, get right
+    differing: int  # with the metadata in the file
+    by_graph_alone: float  # share of spike positions that the NIR nodes alone get right
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
@@ -70,7 +70,7 @@ class NirFormat(ExportFormat):
         return [describe_file("front", path)], missing
 
     def save(self, model: RipeMambaSpike, path: Path, height: int, width: int) -> list[str]:
-        """Write the front-end of a deployed network for inputs of this size; what the graph does not express."""
+        """Write the front-end of a deployed network for inputs of this size; returns what it does not express."""
         if reason := self.unavailable_reason():
             raise ConfigError(reason, field="to")
         check_model(model)
@@ -95,16 +95,16 @@ class NirFormat(ExportFormat):
         try:
             _check_contained(content)
             front = NirFrontEnd(nir().read(content), path)
-            _ = front.network  # raises for what is missing
+            _ = front.network  # raises if a tensor is missing
         except RipeError:
             raise
-        except Exception as error:  # what is damaged can fail anywhere in h5py and nir
+        except Exception as error:  # a damaged file can fail anywhere in h5py and nir
             raise damaged(path, "a NIR file", error) from error
         return front
 
     @torch.no_grad()
     def check(self, folder: Path, model: RipeMambaSpike, clips: Tensor) -> dict[str, Any]:
-        """The file's front-end against the network's, spike by spike, in float64: there no order of sums matters."""
+        """Compare the file's front-end with the network's, spike by spike, in float64 to avoid rounding effects."""
         path = next(folder.glob(f"*{self.suffix}"))
         front = self.load(path)
         fired = differing = right = places = 0
@@ -147,12 +147,12 @@ class NirFrontEnd:
         self.not_expressed = [str(sentence) for sentence in json.loads(text(graph.metadata["not_expressed"]))]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        """By NIR's nodes alone, without what they cannot express."""
+        """Run NIR's nodes alone, without what they cannot express."""
         self._check(x)
         return self._run(x, {})
 
     def restored(self, x: Tensor) -> tuple[Tensor, ...]:
-        """With every step's norms and the attention, which the metadata carries: the network's own spikes."""
+        """Run with the per-step norms and the attention from the metadata: the network's own spikes."""
         self._check(x)
         return self._run(x, _replacements(copy.deepcopy(self.network).to(x.dtype)))
 
@@ -168,7 +168,7 @@ class NirFrontEnd:
         return model.eval()
 
     def _check(self, x: Tensor) -> None:
-        """It computes in the precision of the clips, whatever the network's was."""
+        """Run in the dtype of the clips, whatever the network's."""
         wide = isinstance(x, Tensor) and x.dtype == torch.float64
         check_input(x, self.network.config.time_steps, torch.float64 if wide else torch.float32)
 
@@ -179,7 +179,7 @@ class NirFrontEnd:
 
 
 def _check_contained(content: io.BytesIO) -> None:
-    """Refuse what leads out of the file, which HDF5 would follow, and more numbers than a front-end has."""
+    """Raise for links out of the file, which HDF5 would follow, and for more data than a front-end has."""
     h5py: Any = importlib.import_module("h5py")
     left = MAX_TENSOR_BYTES
 
@@ -203,7 +203,7 @@ def _check_contained(content: io.BytesIO) -> None:
 
 
 def _replacements(model: RipeMambaSpike) -> dict[str, Replacement]:
-    """The nodes that stand for something NIR cannot express, each with a function that computes it."""
+    """The nodes for which NIR has no equivalent, each with a function that computes it."""
     found = {"entry": _norm(model.entry)}
     for level, stage in enumerate(model.stages, 1):
         for half in ("first", "second"):

@@ -1,7 +1,7 @@
 """ONNX: a graph as one file, and onnxruntime to run it.
 
-Stored weights stay int8 or float16 in the file and are widened by a Cast and a Mul. The file carries what it is (kind,
-time steps, classes) and a checksum of its nodes and weights.
+Stored weights stay int8 or float16 in the file and are converted by a Cast and a Mul. The metadata has the kind of
+graph, time steps, classes and a checksum of nodes and weights.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from ripe_mambaspike.deploy.export.registry import GraphFormat, Runner, register
 from ripe_mambaspike.deploy.export.trace import check_length, trace_graph
 from ripe_mambaspike.errors import ConfigError, InputError
 
-OPSETS = (18, 22)  # from what PyTorch translates to, to what the oldest onnxruntime allowed here reads
+OPSETS = (18, 22)  # from PyTorch's oldest target to the newest that the oldest supported onnxruntime reads
 OPSET = 20
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes within rounding of their threshold flip as rarely at every level
-MAX_FOLDED_BYTES = 128  # sizes and the like; a stored weight must not be widened in the file
+LEVEL = "ORT_ENABLE_ALL"  # the fastest; spikes flip as rarely at every level
+MAX_FOLDED_BYTES = 128  # sizes and the like; stored weights must not be folded to float32
 MARK = "ripe-mambaspike"
 OWN_DOMAINS = ("", "ai.onnx")
 LETTERS = string.ascii_letters + string.digits
@@ -67,7 +67,7 @@ class OnnxFormat(GraphFormat):
                     optimize=False,
                     verbose=False,
                 )
-            except Exception as error:  # the translator has a class of its own for each reason
+            except Exception as error:  # the exporter has many error classes
                 raise ConfigError(
                     f"to: expected a {graph.kind} graph that ONNX can express, got {first_line(error)}", field="to"
                 ) from error
@@ -92,7 +92,7 @@ class OnnxFormat(GraphFormat):
         onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
         try:
             model = onnx.load_model_from_string(data)
-        except Exception as error:  # protobuf's own, whose class is not public
+        except Exception as error:  # protobuf's error class is not public
             raise damaged(path, "an ONNX file", error) from error
         facts = {entry.key: entry.value for entry in model.metadata_props}
         if facts.get("format") != MARK:
@@ -103,10 +103,10 @@ class OnnxFormat(GraphFormat):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVEL)
-        options.log_severity_level = 4  # what fails is raised, and reported here
+        options.log_severity_level = 4  # errors are raised and reported here
         try:
             session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-        except Exception as error:  # onnxruntime has a class of its own for each reason
+        except Exception as error:  # onnxruntime has many error classes
             raise damaged(path, "a graph that onnxruntime runs", error) from error
         names = [one.name for one in session.get_inputs()]
 
@@ -124,9 +124,9 @@ class OnnxFormat(GraphFormat):
 
 
 def _check_contained(model: Any, path: Path) -> None:
-    """All of the graph is in its file, in ONNX's own operators: no tensor is in another file, which onnxruntime would
-    look for in the working directory, and nothing comes from a library or a function of its own."""
-    for message in _messages(model):
+    """Raise unless the graph is self-contained and uses ONNX's own operators only: no external data, which onnxruntime
+    would look up in the working directory, and no custom operators or functions."""
+    for message in _all_messages(model):
         kind, domain = message.DESCRIPTOR.name, getattr(message, "domain", "")
         if kind == "TensorProto" and (message.data_location or len(message.external_data)):
             where, expected, given = "external_data", "all tensors in the file itself", message.name
@@ -137,8 +137,8 @@ def _check_contained(model: Any, path: Path) -> None:
         raise InputError(f"{path}: {where}: expected {expected}, got {given[:60]!r}", field=where, path=path)
 
 
-def _messages(message: Any) -> Iterator[Any]:
-    """A message and all in it, at any depth: a node's attribute may hold a tensor, or a graph with nodes of its own."""
+def _all_messages(message: Any) -> Iterator[Any]:
+    """A protobuf message and all nested ones: a node's attribute may hold a tensor or another graph."""
     waiting = [message]
     while waiting:
         one = waiting.pop()
@@ -149,12 +149,12 @@ def _messages(message: Any) -> Iterator[Any]:
 
 
 def _package(name: str) -> Any:
-    """Imported when first needed; not every installation has it."""
+    """Import an optional package on first use."""
     return importlib.import_module(name)
 
 
 def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
-    """Leave out what only a debugger reads, and give dimensions the names that the graph has for them."""
+    """Remove debug information, and name dynamic dimensions as the graph does."""
     names: dict[str, str] = {}
 
     def short(name: str) -> str:
@@ -178,13 +178,13 @@ def _slim(model: Any, graph: Graph, dynamic: bool) -> None:
             value.type.tensor_type.shape.dim[position].dim_param = name
     for value in body.output if dynamic else ():
         for dimension in value.type.tensor_type.shape.dim:
-            if dimension.HasField("dim_param"):  # an expression of symbols that have other names now
+            if dimension.HasField("dim_param"):  # an expression of renamed symbols
                 dimension.ClearField("dim_param")
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
 
 
 def _letters(number: int) -> str:
-    """A number in as few letters as can be: they stand in the file some ten thousand times."""
+    """A number as a short name: the file has some ten thousand of them."""
     kept = ""
     while number or not kept:
         number, place = divmod(number, len(LETTERS))
@@ -193,7 +193,7 @@ def _letters(number: int) -> str:
 
 
 def _checksum(model: Any) -> str:
-    """Of the nodes and the weights, whatever order a file keeps its fields in."""
+    """A checksum of nodes and weights, independent of the order of fields in the file."""
     digest = hashlib.sha256()
     for part in (*model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
         digest.update(part.SerializeToString(deterministic=True))

@@ -1,7 +1,7 @@
-"""A graph as torch.export's own file: read by PyTorch again, on any device, without this package.
+"""A graph in torch.export's file format, which PyTorch loads on any device without this package.
 
-PyTorch's reader runs code that a file names. `load` therefore takes such a file apart first and refuses whatever
-`save` would not have written; only with `trust` does PyTorch get the file as it is.
+PyTorch's loader can execute code named in a file. `load` therefore parses the file first and rejects everything that
+`save` would not have written; only with `trust` does PyTorch load the file directly.
 """
 
 import io
@@ -29,20 +29,20 @@ class TorchExportFormat(GraphFormat):
         """With `dynamic` one file serves every batch and every size from 8×8 on."""
         program = trace_graph(graph, dynamic=dynamic)
         facts = {"kind": graph.kind, "dynamic": dynamic, "inputs": graph.input_names, **graph.facts}
-        program.example_inputs = None  # zeros of the traced size: nothing reads them
+        program.example_inputs = None  # zeros of the traced size, unused
         for node in program.graph.nodes:
-            for key in ("stack_trace", "nn_module_stack", "torch_fn"):  # where each operation was written
+            for key in ("stack_trace", "nn_module_stack", "torch_fn"):  # debug information
                 node.meta.pop(key, None)
         held = io.BytesIO()
         torch.export.save(program, held, extra_files={FACTS: json.dumps(facts)})
-        # its sample inputs, of which there are none, are left empty: a reader then unpickles nothing
+        # without sample inputs there is nothing to unpickle
         return written({**members_of(held.getvalue()), SAMPLES: b""})
 
     def decode(self, data: bytes, path: Path, *, trust: bool) -> Runner:
-        """The program as a function.
+        """Load the program as a function.
 
-        Without `trust` PyTorch sees only what was checked: nothing is unpickled, evaluated, imported or executed, but
-        for the operators that `pt2_schema` lists.
+        Without `trust` PyTorch gets only checked parts: nothing is unpickled, evaluated, imported or executed except
+        the operators listed in `pt2_schema`.
         """
         try:
             if trust:
@@ -55,7 +55,7 @@ class TorchExportFormat(GraphFormat):
             dynamic, kind = facts["dynamic"], facts["kind"]
         except UnknownPartError as error:
             raise InputError(f"{path}: {error}; {TRUST_HINT}", field=error.field, path=path) from error
-        except Exception as error:  # its reader has no class of its own for a bad file
+        except Exception as error:  # PyTorch's loader has no specific error class
             raise damaged(path, "an exported program", error) from error
 
         def run(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -64,7 +64,7 @@ class TorchExportFormat(GraphFormat):
             try:
                 with torch.no_grad():
                     out = module(*inputs)
-            except Exception as error:  # whatever the graph stumbles over
+            except Exception as error:  # any error while running the graph
                 raise failed_run(path, inputs, error) from error
             return tuple(out) if isinstance(out, tuple | list) else (out,)
 
@@ -72,5 +72,5 @@ class TorchExportFormat(GraphFormat):
 
 
 def _load_program(data: bytes, extra: dict[str, Any]) -> torch.export.ExportedProgram:
-    with silenced():  # what fails is raised, and reported by `load`
+    with silenced():  # errors are raised and reported by `load`
         return torch.export.load(io.BytesIO(data), extra_files=extra)
