@@ -110,9 +110,9 @@ class RecordedPasses:
 
 def _usable(x: Tensor) -> bool:
     """Whether x is small enough for a graph and can be captured now."""
-    if not x.is_cuda or x.numel() > MAX_ELEMENTS or torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or not x.is_cuda or x.numel() > MAX_ELEMENTS or torch.is_grad_enabled():
         return False
-    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+    if torch.cuda.is_current_stream_capturing():
         return False
     return _recording.get() and os.environ.get("RIPE_CUDA_GRAPHS", "auto") != "off"
 

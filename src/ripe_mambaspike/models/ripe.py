@@ -65,7 +65,7 @@ class RipeMambaSpike(Model):
             return self.run(x).logits
         with explain_model_memory(self, x):
             plan = prepared_plan(self, x)
-            if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch.is_inference_mode_enabled():
                 return self._logits(plan, x)
             with torch.inference_mode():  # less overhead; the copy is a normal tensor
                 logits = self._logits(plan, x)
