@@ -12,7 +12,7 @@ from ripe_mambaspike.models.base import Output
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import ForwardMode
 from ripe_mambaspike.train.objective import LossWeights, consistency, objective, rate_penalty, relaxed_weight, tet
-from ripe_mambaspike.train.step import StepSettings, make_optimizer, split_by_decay, training_step
+from ripe_mambaspike.train.step import StepSettings, _summation_order, make_optimizer, split_by_decay, training_step
 
 SMALL = {"stage_channels": (8, 8, 12), "embed_dims": (8, 12, 16), "time_steps": 3, "in_size": 16, "drop_path_rate": 0.0}
 
@@ -230,3 +230,14 @@ def test_the_optimiser():
     assert first["betas"] == (0.9, 0.999)
     count = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     assert count == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("name", ["nmnist", "mamba-spike-nmnist"])
+def test_the_norm_of_the_gradient_has_every_parameter_once(name):
+    model = create_model(name)
+    ordered, named = _summation_order(model), dict(model.named_parameters())
+    assert sorted(map(id, ordered)) == sorted(map(id, named.values()))
+    at = {id(parameter): index for index, parameter in enumerate(ordered)}
+    for one in [name.removesuffix(".A_log") for name in named if name.endswith(".A_log")]:
+        order = [at[id(named[f"{one}.{part}"])] for part in ("dt_proj.weight", "A_log", "D", "out_proj.weight")]
+        assert order == sorted(order)

@@ -111,13 +111,32 @@ def add_gradient(
 
 def update_weights(model: nn.Module, optimizer: Optimizer, max_norm: float) -> Tensor:
     """Clip the gradient and take an optimizer step; returns the norm before clipping. Skips a non-finite gradient."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    norm = nn.utils.clip_grad_norm_(_summation_order(model), max_norm)
     if isinstance(optimizer, AdamW) and optimizer.defaults.get("fused"):
         optimizer.found_inf = (~torch.isfinite(norm)).to(torch.float32)  # type: ignore[attr-defined]
         optimizer.step()
     elif torch.isfinite(norm):
         optimizer.step()
     return norm
+
+
+def _summation_order(model: nn.Module) -> list[nn.Parameter]:
+    """All parameters, a Mamba's A_log and D before its out_proj.
+
+    The last bit of the gradient's norm depends on the order of its terms, and a run's bits depend on it. This is the
+    order with which the published results were made.
+    """
+    ordered: list[nn.Parameter] = []
+    held: dict[str, list[nn.Parameter]] = {}  # A_log and D by their module's name
+    for name, parameter in model.named_parameters():
+        module, _, last = name.rpartition(".")
+        if last in ("A_log", "D"):
+            held.setdefault(module, []).append(parameter)
+        else:
+            if name.endswith("out_proj.weight"):
+                ordered += held.pop(name.removesuffix(".out_proj.weight"), [])
+            ordered.append(parameter)
+    return ordered + [parameter for rest in held.values() for parameter in rest]
 
 
 def make_optimizer(
