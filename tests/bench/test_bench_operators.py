@@ -42,6 +42,7 @@ def test_the_papers_sizes():
     assert sizes == {"level 1, L 512", "level 2, L 256", "level 3, L 128"}
 
 
+@pytest.mark.slow
 def test_right_operators_get_a_speed_up():
     rows = bench_ops(options())["rows"]
     assert len(rows) == 1 + 3 + 6 + 6 + 1 + 6

@@ -99,6 +99,7 @@ def interrupted(words, folder, kind, seen):
 FIRST = "checkpoints/step-000000001-000000000.safetensors"
 
 
+@pytest.mark.slow
 def test_interrupted_and_gone_on(ripe, words, whole, tmp_path):
     folder = tmp_path / "run"
     code, err = interrupted(words(folder, run__checkpoint_minutes=0), folder, signal.SIGINT, FIRST)

@@ -79,6 +79,7 @@ def test_every_spike_of_the_dense_network(sums):
         assert list(made.spikes) == [f"stage{s}.{w}_neuron" for s in (1, 2, 3) for w in ("first", "second")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "nmnist-real").is_dir(), reason="the shared recordings are not there")
 @pytest.mark.parametrize("sums", SUMS)
 def test_every_step_of_20_real_recordings(sums):

@@ -119,6 +119,7 @@ def test_an_answer_is_that_of_predict(classifier):
     assert answer.probabilities == tuple(offline.probabilities.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 400), max_size=25),
@@ -291,6 +292,7 @@ def test_logits_that_are_no_numbers_are_told(classifier, stream):
         streamer.push(stream[:1000])
 
 
+@pytest.mark.slow
 def test_nothing_grows_over_a_thousand_hops():
     """A soak: an object kept for every hop would be 50 bytes of each."""
     fields = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}

@@ -69,6 +69,7 @@ def test_answers_are_those_of_the_streamer(broadcast, wait_until, random_events,
         assert json.loads(told.json)["p"] == pytest.approx(answer.probabilities, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_all_viewers_see_one_computation(broadcast, serve, watch, wait_until, random_events):
     release = threading.Event()
     events = random_events(3000, 0.45, seed=4)

@@ -59,7 +59,7 @@ def test_builds_once_and_finds_it_again(small, refused, monkeypatch, caplog, nin
     with caplog.at_level(logging.INFO, "ripe_mambaspike"):
         assert small().ripe_answer() == 42
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert caplog.messages[0].startswith("building the CPU operators, once")
+    assert "building" in caplog.messages[0]
     assert [path.name for path in build.cached_path().parent.iterdir()] == [build.cached_path().name]
     refused()
     assert isinstance(small(), ctypes.CDLL)

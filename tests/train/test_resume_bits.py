@@ -159,6 +159,7 @@ def test_killed_with_a_checkpoint_after_every_step(command, whole, tiny_words, o
     assert outcome(tmp_path / "run") == whole[name]
 
 
+@pytest.mark.slow
 def test_killed_with_a_checkpoint_after_every_epoch(command, whole, tiny_words, outcome, tmp_path):
     killed_along(command, tiny_words(*RICH), EPOCHS_ALONE, tmp_path / "run")
     assert outcome(tmp_path / "run") == whole["rich"]

@@ -52,7 +52,7 @@ def test_it_goes_on_with_the_sizes_that_it_had(tiny, go, watching, finished, tmp
     """A recipe that leaves the grid to the data is the same one as that with the grid it led to."""
     callback = watching()
     go(tiny("data.grid=null"), finished, callback, resume=True)
-    assert "has ended" in callback.lines[-1]
+    assert str(finished) in callback.lines[-1]
     go(tiny("data.grid=16"), finished, resume=True)
     with raises(ConfigError, field="data.grid"):
         go(tiny("data.grid=18"), finished, resume=True)

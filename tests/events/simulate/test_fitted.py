@@ -76,6 +76,7 @@ def test_rests_are_where_little_happens(recordings):
     assert abs(second - 200_000) <= 20_000
 
 
+@pytest.mark.slow
 def test_calibration_finds_the_camera(pictures, recordings):
     made = calibrate(recordings, pictures, SIZE, FitOptions(rounds=40, batch=16))
     again = simulate_pictures(pictures, made, range(100, 148), size=SIZE)
