@@ -116,3 +116,8 @@ def test_nesting_without_end_is_refused():
         inner = inner[0]
     with raises(DataError):
         convert({"grid": values}, Index)
+
+
+def test_half_of_a_surrogate_pair_is_refused():
+    with raises(ConfigError):
+        convert("\ud800", Literal["a", "b"], error=ConfigError)

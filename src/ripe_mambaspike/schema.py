@@ -98,6 +98,8 @@ def convert(
             at = _join(_resolve(values, kind, _path_of(str(cause))[1])[0], inner.field or "")
             raise fail(at, str(inner).removeprefix(f"{inner.field}: "), cause) from cause
         raise fail(*_explain(values, kind, str(cause)), cause) from cause
+    except UnicodeEncodeError as cause:  # JSON can escape halves of surrogate pairs
+        raise fail("", "expected valid Unicode text, got half of a surrogate pair", cause) from cause
     except RecursionError as cause:
         raise fail("", "expected less deeply nested values", cause) from cause
 

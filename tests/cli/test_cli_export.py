@@ -107,7 +107,7 @@ def test_a_network_without_a_run(ripe, refused, saved, tmp_path):
     assert "accuracy" not in found
     assert "trained on" in found["accuracy_unknown"]
     said = ripe("export", saved, "--to", "safetensors", "--weights", "fp16")
-    assert "what that changes was not measured" in said.out
+    assert "not measured" in said.out
     assert (saved.parent / "net-export" / "safetensors-fp16" / "model.safetensors").is_file()
     named = ["trained on", "recordings"]
     refused(["export", saved, "--to", "safetensors", "--check", "--out", tmp_path / "a"], *named)
