@@ -293,7 +293,7 @@ def test_logits_that_are_no_numbers_are_told(classifier, stream):
 
 
 @pytest.mark.slow
-def test_nothing_grows_over_a_thousand_hops():
+def test_nothing_grows_over_thousands_of_hops():
     """A soak: an object kept for every hop would be 50 bytes of each."""
     fields = {"stage_channels": (4, 4, 4), "embed_dims": (4, 4, 4), "time_steps": 2, "in_size": 8}
     one = Classifier(network(**fields), NAMES, 2, (8, 8), "time", False)
@@ -311,14 +311,14 @@ def test_nothing_grows_over_a_thousand_hops():
         gc.collect()
         return answers
 
-    hops(100)
+    hops(300)
     objects = len(gc.get_objects())
-    assert hops(400) == 400
-    assert len(gc.get_objects()) - objects < 60
+    assert hops(1500) == 1500
+    assert len(gc.get_objects()) - objects < 150
     tracemalloc.start()
-    hops(400)  # caches of small objects fill up first
+    hops(300)
     before = tracemalloc.get_traced_memory()[0]
-    hops(200)
+    hops(400)
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert grown < 10_000
+    assert grown < 25_000
