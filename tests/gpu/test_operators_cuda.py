@@ -1,11 +1,16 @@
 """Every operator's kernels on a GPU against its reference in float64: real sizes, both precisions, graphs, memory."""
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.ops import operator_cases as cases_of
 from tests.ops.operator_cases import Run, assert_same_bits, cast, check, evaluate, relative
 
 from ripe_mambaspike.ops.backend import kernels
+from ripe_mambaspike.ops.mamba_inner import reference as mamba_reference
 from ripe_mambaspike.ops.mamba_inner import triton as mamba
 from ripe_mambaspike.ops.mamba_inner import triton_scan_plan
 from ripe_mambaspike.ops.membrane_attention import triton_fire
@@ -79,8 +84,8 @@ def _exact_float32(monkeypatch):
 
 
 def tolerance_of(name, run):
-    """In bfloat16 the first convolution's product is rounded before the neuron integrates it, and the scan's u."""
-    return {"enter_fire": 6e-2, "mamba_inner": 3e-2}.get(name) if run == BFLOAT16 else None
+    """In bfloat16 the first convolution's product is rounded before the neuron integrates it."""
+    return 6e-2 if name == "enter_fire" and run == BFLOAT16 else None
 
 
 @pytest.mark.parametrize("run", [FLOAT32, BFLOAT16], ids=["f32", "bf16"])
@@ -100,10 +105,30 @@ def test_odd_sizes_in_bfloat16(name, make):
 
 @pytest.mark.parametrize("size", MANY_SCANS, ids=str)
 def test_many_scans(size):
-    """Sequences that are not cut: 8, 16 and 32 channels a warp. In bfloat16 the fourth power of u is rounded."""
+    """Sequences that are not cut: 8, 16 and 32 channels a warp.
+
+    An output goes with the fourth power of u, which is rounded to bfloat16: among many tokens that alone can do 1e-2.
+    """
     i = cases_of.mamba_inputs(*size, step=-3.0)
     check("mamba_inner", i, FLOAT32)
-    check("mamba_inner", i, BFLOAT16, 4e-2)
+    given, wanted = (evaluate("mamba_inner", i, run, device=DEVICE) for run in (BFLOAT16, None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mamba_reference, "F", SimpleNamespace(**vars(F) | {"silu": rounding_silu()}))
+        rounded = evaluate("mamba_inner", i, None, device=DEVICE)
+    for got, near, exact in zip(given, rounded, wanted, strict=True):
+        for name, expected in exact.items():
+            assert relative(got[name], expected) < max(1e-2, 1.5 * relative(near[name], expected)), name
+
+
+def rounding_silu():
+    """silu; of u, though not of the gate, rounded to bfloat16. Its gradient passes."""
+    calls = count()
+
+    def silu(x):
+        out = F.silu(x)
+        return out if next(calls) % 2 else out + (out.bfloat16().to(out.dtype) - out).detach()
+
+    return silu
 
 
 @pytest.mark.parametrize("chunk", [16, 32, 96, 4096])

@@ -35,10 +35,23 @@ class Run(NamedTuple):
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
-    @property
-    def tolerance(self):
+    def tolerance(self, name, one):
+        """How far an output or a gradient may be off, by the operator's name and its own (`x` is a gradient)."""
+        if (bound := BOUNDS.get((name, self.backend if self.device == "cpu" else "cuda", self.dtype))) is not None:
+            return bound.get(one, bound[""]) if isinstance(bound, dict) else bound
         return 1e-2 if self.dtype == torch.bfloat16 else 1e-5
 
+
+# Where an operator is held to less than 1e-5 in float32 and 1e-2 in bfloat16.
+BOUNDS = {
+    ("mamba_inner", "native", torch.float32): 3e-6,
+    ("patch_moments", "native", torch.float32): 3e-6,
+    ("patch_moments", "native", torch.bfloat16): {"x": 4e-3, "": 3e-6},
+    ("patch_moments", "triton", torch.float32): 3e-6,
+    ("patch_moments", "cuda", torch.bfloat16): {"mean": 1e-5, "second": 1e-4, "": 1e-2},
+    ("pooled_rates", "triton", torch.float32): 2e-6,
+    ("step_moments", "cuda", torch.bfloat16): {"mean": 1e-5, "variance": 1e-5, "": 1e-2},
+}
 
 NATIVE_FLOAT32 = pytest.param(Run("native"), marks=NATIVE, id="native-f32")
 NATIVE_BFLOAT16 = pytest.param(Run("native", torch.bfloat16), marks=NATIVE, id="native-bf16")
@@ -266,16 +279,19 @@ def relative(given, expected):
 
 def check(name, i, run, tolerance=None, only=None):
     """The operator's outputs and gradients are its reference's; returns the outputs."""
-    tolerance = run.tolerance if tolerance is None else tolerance
+
+    def bound(one):
+        return run.tolerance(name, one) if tolerance is None else tolerance
+
     (outputs, grads), (wanted, wanted_grads) = evaluate(name, i, run, only), evaluate(name, i, None, only, run.device)
     for one, given in outputs.items():
         assert given.shape == wanted[one].shape, one
-        assert relative(given, wanted[one]) < tolerance, f"{one} is off by {relative(given, wanted[one]):.1e}"
+        assert relative(given, wanted[one]) < bound(one), f"{one} is off by {relative(given, wanted[one]):.1e}"
     assert grads.keys() == wanted_grads.keys()
     for one, expected in wanted_grads.items():
         assert grads[one].shape == expected.shape, one
         assert grads[one].dtype == (run.dtype if one.split(".")[0] in ACTIVATIONS else torch.float32), one
-        assert relative(grads[one], expected) < tolerance, f"gradient of {one}: {relative(grads[one], expected):.1e}"
+        assert relative(grads[one], expected) < bound(one), f"gradient of {one}: {relative(grads[one], expected):.1e}"
     return outputs
 
 
