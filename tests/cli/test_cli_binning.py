@@ -130,7 +130,15 @@ def test_a_run_keeps_all_that_binning_needs(trained, cropped):
         assert labels.duration_us == int(np.median(lasts))
 
 
-@pytest.mark.parametrize(("by", "binary"), [("time", False), ("count", True)])
+@pytest.mark.parametrize(
+    ("by", "binary"),
+    [
+        ("time", False),
+        ("count", True),
+        pytest.param("time", True, marks=pytest.mark.slow),
+        pytest.param("count", False, marks=pytest.mark.slow),
+    ],
+)
 def test_predict_agrees_with_eval(ripe, either, tmp_path, by, binary):
     root, run = either
     network = Path(shutil.copytree(run, tmp_path / "run")) / "best"
