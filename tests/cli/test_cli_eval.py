@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ripe_mambaspike.cli.evaluate import show_evaluation
+from ripe_mambaspike.cli.eval import show_evaluation
 from ripe_mambaspike.models.labels import read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ripe_mambaspike.models.evaluate import ClassAccuracy, TrainingResult
+from ripe_mambaspike.models.accuracy import ClassAccuracy, TrainingResult
 from ripe_mambaspike.train.statistics import PooledAccuracy, group_statistics, pool_results, welch_test
 
 PAPER = {

@@ -11,7 +11,7 @@ import pytest
 
 from raising import raises
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.models.evaluate import TrainingResult, read_result
+from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train import jobs, seeds
 from ripe_mambaspike.train.jobs import SeedRun
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings

@@ -14,7 +14,7 @@ from raising import raises
 from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.models.evaluate import Evaluation
+from ripe_mambaspike.models.accuracy import Evaluation
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate

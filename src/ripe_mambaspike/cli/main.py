@@ -12,7 +12,7 @@ from ripe_mambaspike.cli.account import AccountCommand
 from ripe_mambaspike.cli.bench import BenchCommand
 from ripe_mambaspike.cli.check import CheckCommand
 from ripe_mambaspike.cli.data import DataCommand
-from ripe_mambaspike.cli.evaluate import EvalCommand
+from ripe_mambaspike.cli.eval import EvalCommand
 from ripe_mambaspike.cli.export import ExportCommand
 from ripe_mambaspike.cli.fuse import FuseCommand
 from ripe_mambaspike.cli.models import ModelsCommand

@@ -105,18 +105,18 @@ class BinnedDataset:
     def __init__(
         self,
         events: EventDataset,
-        steps: int,
+        time_steps: int,
         *,
         by: BinBy = "time",
         grid: int | tuple[int, int] | None = None,
         binary: bool = False,
     ) -> None:
         self.events = events
-        self.steps, self.by, self.grid, self.binary = steps, by, grid, binary
+        self.time_steps, self.by, self.grid, self.binary = time_steps, by, grid, binary
 
     def __len__(self) -> int:
         return len(self.events)
 
     def __getitem__(self, number: int) -> "tuple[Tensor, int]":
         recording, label = self.events[number]
-        return bin_events(recording, self.steps, by=self.by, grid=self.grid, binary=self.binary), label
+        return bin_events(recording, self.time_steps, by=self.by, grid=self.grid, binary=self.binary), label

@@ -19,11 +19,11 @@ from ripe_mambaspike.inference.checkpoint_data import (
     store_note,
     trained_store,
 )
+from ripe_mambaspike.models.accuracy import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 
 
 @dataclass(frozen=True)

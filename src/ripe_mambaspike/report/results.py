@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from ripe_mambaspike.models.evaluate import has_trivial_top5
+from ripe_mambaspike.models.accuracy import has_trivial_top5
 from ripe_mambaspike.report.charts import MAX_NUMBERED_CLASSES, Series, line_chart, matrix
 from ripe_mambaspike.report.formatting import (
     count_text,

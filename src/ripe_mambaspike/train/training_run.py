@@ -25,12 +25,12 @@ from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import commit
 from ripe_mambaspike.folders import atomic_folder
+from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.labels import BEST, LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 from ripe_mambaspike.train.callback import Callback, SilentCallback, TrainingStopped
 from ripe_mambaspike.train.chance import chance_warning, first_check_epoch, result_warnings
 from ripe_mambaspike.train.checkpoint import (

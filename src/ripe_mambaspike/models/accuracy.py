@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.base import Model, Output, clip_logits
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 from ripe_mambaspike.schema import read_json
 
 EVAL_BATCH = 32  # fixed: another batch size may round differently
@@ -88,7 +88,7 @@ def evaluate_batches(
     among_five, loss = 0, 0.0
     rates: Tensor | None = None
     compute: Any = run or model.run
-    with evaluation(model), torch.autocast(next(model.parameters()).device.type, enabled=False):
+    with eval_mode(model), torch.autocast(next(model.parameters()).device.type, enabled=False):
         for x, y in batches:
             if not len(y):
                 continue
