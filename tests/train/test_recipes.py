@@ -307,7 +307,8 @@ def test_saving_and_loading(tmp_path):
 
 def test_the_data_of_a_run_that_an_earlier_version_saved(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text("name: old\ndata: {set: nmnist, cut: folders, steps: 7, grid: [34, 34], workers: 2}\noptimiser: {lr: 1}")
+    text = "name: old\ndata: {set: nmnist, cut: folders, steps: 7, grid: [34, 34], workers: 2}\noptimiser: {lr: 1}"
+    path.write_text(text)
     expected = DataSettings(dataset="nmnist", partition="folders", time_steps=7, grid=(34, 34), num_workers=2)
     assert read_data_settings(path) == expected
     with raises(ConfigError, field="data.set", path=path):  # nothing else is read of it

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.inference.checkpoint_data import run_data_settings
-from ripe_mambaspike.models.evaluate import EARLIER_FIELDS
+from ripe_mambaspike.models.accuracy import EARLIER_FIELDS
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.schema import read_json
 
