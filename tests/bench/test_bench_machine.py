@@ -12,7 +12,7 @@ from ripe_mambaspike.bench.memory import bytes_of, expect_memory, explain_out_of
 from ripe_mambaspike.bench.sweep import fit_line
 from ripe_mambaspike.errors import ConfigError, InputError
 from ripe_mambaspike.models.registry import model_config
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 
 CPU = torch.device("cpu")
 MEGABYTE = 1_000_000

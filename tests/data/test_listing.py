@@ -15,7 +15,7 @@ from ripe_mambaspike.data.listing import (
     checksum_of,
     hash_rank,
     hold_out_validation,
-    make_split,
+    make_partition,
     one_clip_each,
 )
 from ripe_mambaspike.data.sets import list_dataset
@@ -36,14 +36,14 @@ def test_the_checksum_is_of_sorted_lines():
 
 def test_a_cut_counts_its_parts_and_leaves_out_the_rest():
     parts = ["train", "val", "", "test"] * 15
-    cut = make_split("some", CLIPS, parts)
-    assert cut.sizes() == {"train": 15, "val": 15, "test": 15}
-    assert cut.parts == tuple(parts)
+    partition = make_partition("some", CLIPS, parts)
+    assert partition.sizes() == {"train": 15, "val": 15, "test": 15}
+    assert partition.parts == tuple(parts)
     left = [(part, clip.name) for clip, part in zip(CLIPS, parts, strict=True) if part]
-    assert cut.checksum == checksum_of(left)
-    assert not cut.published
-    assert make_split("some", CLIPS, parts, cut.checksum).published
-    assert not make_split("some", CLIPS, parts, "0" * 64).published
+    assert partition.checksum == checksum_of(left)
+    assert not partition.published
+    assert make_partition("some", CLIPS, parts, partition.checksum).published
+    assert not make_partition("some", CLIPS, parts, "0" * 64).published
 
 
 def test_the_lot_is_fixed():
@@ -73,7 +73,7 @@ def test_a_class_keeps_a_training_clip_and_gives_one_of_several(count, share, ta
 def test_the_order_of_the_clips_does_not_matter():
     shuffled = random.Random(0).sample(CLIPS, len(CLIPS))
     checksums = {
-        make_split("some", clips, hold_out_validation("salt", clips, ["train"] * len(clips))).checksum
+        make_partition("some", clips, hold_out_validation("salt", clips, ["train"] * len(clips))).checksum
         for clips in (CLIPS, shuffled)
     }
     assert len(checksums) == 1

@@ -17,11 +17,11 @@ LABELS = replace(OLD, store="0123456789abcdef", sensor_size=(128, 96), crop=(2, 
 def document():
     return {
         "format": "ripe-labels",
-        "version": 3,
+        "version": 4,
         "classes": ["clap", "wave", "énorme"],
         "data": {
             "set": "synthgesture",
-            "cut": None,
+            "partition": None,
             "store": "0123456789abcdef",
             "sensor_size": [128, 96],
             "crop": [2, 0, 120, 96],
@@ -45,6 +45,10 @@ def test_what_is_written_is_the_contract_and_reads_back(tmp_path):
 
 def test_files_of_earlier_versions(tmp_path):
     made = document()
+    made["version"] = 3
+    made["data"]["cut"] = made["data"].pop("partition")
+    (tmp_path / "labels.json").write_text(json.dumps(made))
+    assert read_labels(tmp_path) == LABELS
     made["version"] = 2
     made["data"]["steps"] = made["data"].pop("time_steps")
     (tmp_path / "labels.json").write_text(json.dumps(made))
@@ -84,7 +88,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
 
 WRONG = {
     "format": ("format", "other", "format"),
-    "version": ("version", 4, "version"),
+    "version": ("version", 5, "version"),
     "sensor": ("data.sensor_size", [0, 3], "data.sensor_size[0]"),
     "sensor of 2**40": ("data.sensor_size", [2**40, 3], "data.sensor_size[0]"),
     "crop beyond the sensor": ("data.crop", [10, 0, 120, 96], "data.crop"),
@@ -102,7 +106,7 @@ WRONG = {
     "protocol": ("protocol", "test", "protocol"),
     "unknown": ("colour", 3, "colour"),
     "set": ("data.set", 3, "data.set"),
-    "cut": ("data.cut", 3, "data.cut"),
+    "partition": ("data.partition", 3, "data.partition"),
     "steps": ("data.time_steps", 0, "data.time_steps"),
     "steps true": ("data.time_steps", True, "data.time_steps"),
     "grid": ("data.grid", [34], "data.grid"),

@@ -9,7 +9,7 @@ from ripe_mambaspike import create_model, from_pretrained, fuse
 from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18}
 
@@ -99,7 +99,7 @@ def test_the_account_of_a_baseline_is_of_its_own_resolution():
 
 def test_evaluation_puts_every_module_back(model):
     def fail_inside():
-        with evaluation(model):
+        with eval_mode(model):
             assert not any(module.training for module in model.modules())
             raise RuntimeError("halfway")
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ripe_mambaspike.models.evaluate import Evaluation
+from ripe_mambaspike.models.accuracy import Evaluation
 from ripe_mambaspike.report import write_report
 from ripe_mambaspike.train import trainer as loop
 from ripe_mambaspike.train.chance import (

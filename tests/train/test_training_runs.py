@@ -14,7 +14,7 @@ from raising import raises
 from ripe_mambaspike.data.clips import Clips
 from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.models.evaluate import Evaluation
+from ripe_mambaspike.models.accuracy import Evaluation
 from ripe_mambaspike.models.pretrained import from_pretrained
 from ripe_mambaspike.models.registry import create_model
 from ripe_mambaspike.nn.calibrate import recalibrate
@@ -155,7 +155,7 @@ def test_the_result(finished, tiny):
         "protocol": "validation",
         "picked_on": "val",
     }.items() <= (result.items())
-    assert {"set": "synthgesture", "cut": "people", "split": "test", "n": 11, "seed": 0}.items() <= result.items()
+    assert {"set": "synthgesture", "partition": "people", "split": "test", "n": 11, "seed": 0}.items() <= result.items()
     assert {"top1", "top5", "loss", "per_class", "confusion", "rates", "seconds", "epoch"} <= result.keys()
     confusion = np.array(result["confusion"])
     assert confusion.sum() == 11

@@ -12,7 +12,7 @@ from ripe_mambaspike.cli.account import AccountCommand
 from ripe_mambaspike.cli.bench import BenchCommand
 from ripe_mambaspike.cli.check import CheckCommand
 from ripe_mambaspike.cli.data import DataCommand
-from ripe_mambaspike.cli.evaluate import EvalCommand
+from ripe_mambaspike.cli.eval import EvalCommand
 from ripe_mambaspike.cli.export import ExportCommand
 from ripe_mambaspike.cli.fuse import FuseCommand
 from ripe_mambaspike.cli.models import ModelsCommand
@@ -46,6 +46,7 @@ COMMANDS = {
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command
     "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
     "bench": {"--steps": "--time-steps"},
+    "eval": {"--cut": "--partition"},
     "predict": {"--steps": "--time-steps"},
     "serve": {"--most-events": "--max-events", "--most-seconds": "--max-seconds"},
     "stream": {"--steps": "--time-steps", "--answers": "--max-predictions"},

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from ripe_mambaspike.data.settings import DataSettings
-    from ripe_mambaspike.models.evaluate import TrainingResult
+    from ripe_mambaspike.models.accuracy import TrainingResult
     from ripe_mambaspike.train.checkpoint import BestEpoch
     from ripe_mambaspike.train.recipe import Recipe
     from ripe_mambaspike.train.trainer import Trainer
@@ -58,7 +58,7 @@ class TrainCommand:
 
     def run(self) -> int:
         from ripe_mambaspike import train
-        from ripe_mambaspike.nn.evaluation import choose_device
+        from ripe_mambaspike.nn.eval_mode import choose_device
         from ripe_mambaspike.train.callback import TrainingStopped
         from ripe_mambaspike.train.distributed import process_group, processes_from_environment
         from ripe_mambaspike.train.recipes import load_recipe, with_settings
@@ -181,7 +181,7 @@ class ProgressCallback:
     def on_train_begin(self, recipe: "Recipe", data: dict[str, Any], trainer: "Trainer") -> None:
         sizes = ", ".join(f"{part} {data[part]}" for part in ("train", "val", "test"))
         self.on_message(
-            f"{recipe.name}: {data['dataset']} ({data['cut']}, store {data['store']}), {sizes}; "
+            f"{recipe.name}: {data['dataset']} ({data['partition']}, store {data['store']}), {sizes}; "
             f"{trainer.model.parameter_count():,} parameters on {trainer.device}"
         )
         if recipe.run.protocol == "paper":

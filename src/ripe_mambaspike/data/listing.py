@@ -32,7 +32,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class ClipSplit:
+class Partition:
     """One way to split a dataset. `parts` has the split of every clip of the listing, in order; '' if it is unused."""
 
     name: str
@@ -52,7 +52,7 @@ class Listing:
     name: str
     classes: tuple[str, ...]
     sources: tuple[SourceFile, ...]
-    cuts: Mapping[str, ClipSplit]  # the first is the default
+    partitions: Mapping[str, Partition]  # the first is the default
     sensor_size: tuple[int, int] | None = None  # None: as the recordings say
     time_unit: str | None = None
     notes: tuple[str, ...] = ()
@@ -65,10 +65,10 @@ class Listing:
         return tuple(clip for source in self.sources for clip in source.clips)
 
 
-def make_split(name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | None = None) -> ClipSplit:
+def make_partition(name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | None = None) -> Partition:
     """`published` is the checksum of the literature's list, if there is one."""
     checksum = checksum_of((part, clip.name) for clip, part in zip(clips, parts, strict=True) if part)
-    return ClipSplit(name, tuple(parts), checksum, checksum == published)
+    return Partition(name, tuple(parts), checksum, checksum == published)
 
 
 def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
@@ -118,11 +118,11 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
         name = listing.classes[lost[0]]
         raise DataError.expected(name, "a class with a recording that can be read", "none")
     kept = [source.path not in paths for source in listing.sources for _ in source.clips]
-    cuts = {
-        name: make_split(name, clips, [part for part, stays in zip(cut.parts, kept, strict=True) if stays])
-        for name, cut in listing.cuts.items()
+    partitions = {
+        name: make_partition(name, clips, [part for part, stays in zip(partition.parts, kept, strict=True) if stays])
+        for name, partition in listing.partitions.items()
     }
-    return replace(listing, sources=sources, cuts=cuts)
+    return replace(listing, sources=sources, partitions=partitions)
 
 
 def check_listing(listing: Listing, root: str) -> Listing:

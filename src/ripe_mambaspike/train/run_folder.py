@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.files import atomic_write, locked, make_folder, remove_leftovers
-from ripe_mambaspike.models.evaluate import RESULT_FILE, TrainingResult
+from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult
 from ripe_mambaspike.train.distributed import Processes
 from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
 from ripe_mambaspike.train.recipes import difference

@@ -51,12 +51,12 @@ def test_the_official_lists(official, lines):
     named = sorted({path for part in lines.values() for path in part})
     random.Random(0).shuffle(named)
     found = list_dailydvs200(ROOT, [f"set/{path}" for path in named], lists=official)
-    cut = found.cuts["official"]
-    assert cut.sizes() == {"train": 14_773, "val": 3_180, "test": 4_093} == SIZES
-    assert cut.published
+    partition = found.partitions["official"]
+    assert partition.sizes() == {"train": 14_773, "val": 3_180, "test": 4_093} == SIZES
+    assert partition.published
     assert found.notes == ("555 recordings stand in val.txt and in test.txt; they are in the test part alone",)
     assert found.classes == CLASSES
-    parts = {clip.name: part for clip, part in zip(found.clips, cut.parts, strict=True)}
+    parts = {clip.name: part for clip, part in zip(found.clips, partition.parts, strict=True)}
     both = set(lines["val"]) & set(lines["test"])
     assert len(both) == 555
     assert {parts[path] for path in both} == {"test"}
@@ -72,16 +72,16 @@ def test_a_part_of_the_official_set(official, lines):
     assert refusal(DataError, list_dailydvs200, ROOT, named, lists=official).field == "files"
     found = list_dailydvs200(ROOT, named, partial=True, lists=official)
     assert found.notes[1:] == ("22,045 of the 22,046 recordings are there",)
-    assert found.cuts["official"].sizes()["train"] == 14_772
-    assert not found.cuts["official"].published
+    assert found.partitions["official"].sizes()["train"] == 14_772
+    assert not found.partitions["official"].published
 
 
 def test_lists_that_are_not_the_official_ones(lists):
     found = list_dailydvs200(ROOT, NAMES, lists=lists)
-    cut = found.cuts["official"]
-    assert not cut.published
+    partition = found.partitions["official"]
+    assert not partition.published
     assert found.notes == ("1 recordings stand in val.txt and in test.txt; they are in the test part alone", OTHER)
-    parts = {clip.name: part for clip, part in zip(found.clips, cut.parts, strict=True)}
+    parts = {clip.name: part for clip, part in zip(found.clips, partition.parts, strict=True)}
     assert parts == dict(zip(NAMES, ["train", "train", "test", "val", "test"], strict=True))
     assert [clip.label for clip in found.clips] == [0, 0, 1, 199, 5]
     assert found.sensor_size == (320, 240)
@@ -93,7 +93,7 @@ def test_one_changed_byte_makes_the_lists_others(official, lines, tmp_path):
     named = sorted({path for part in lines.values() for path in part})
     found = list_dailydvs200(ROOT, named, lists=tmp_path)
     assert OTHER in found.notes
-    assert not found.cuts["official"].published
+    assert not found.partitions["official"].published
 
 
 @pytest.mark.parametrize("place", ["", "lists/", "deep/er/"])
@@ -103,7 +103,7 @@ def test_the_lists_are_found_in_the_root(tmp_path, place):
         (tmp_path / "events" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "events" / path).write_bytes(b"")
     found = list_dataset("dailydvs200", tmp_path)
-    assert found.cuts["official"].sizes() == {"train": 1, "val": 0, "test": 1}
+    assert found.partitions["official"].sizes() == {"train": 1, "val": 0, "test": 1}
     assert found.sources[0].path == f"events/{name(0, 1)}"
 
 

@@ -15,7 +15,7 @@ from ripe_mambaspike.data.listing import (
     check_listing,
     hash_rank,
     hold_out_validation,
-    make_split,
+    make_partition,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import DownloadInfo, figshare_archive
@@ -61,7 +61,7 @@ DOWNLOAD = DownloadInfo(
 @register_dataset(
     "cifar10dvs",
     title="CIFAR10-DVS",
-    cuts=("first-100", "last-100", "random-100"),
+    partitions=("first-100", "last-100", "random-100"),
     sizes="9000/1000",
     sensor="128×128",
     files="CLASS/cifar10_CLASS_N.aedat",
@@ -94,11 +94,11 @@ def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> 
     named = ((found[label, number], f"cifar10_{CLASSES[label]}_{number}", label) for label, number in places)
     sources = one_clip_each(named)
     clips = [source.clips[0] for source in sources]
-    cuts = {}
+    partitions = {}
     for name, tested in _test_clips().items():
         parts = hold_out_validation("cifar10dvs", clips, [TEST if place in tested else TRAIN for place in places])
-        cuts[name] = make_split(name, clips, parts, PUBLISHED[name])
-    return check_listing(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
+        partitions[name] = make_partition(name, clips, parts, PUBLISHED[name])
+    return check_listing(Listing("cifar10dvs", CLASSES, sources, partitions, SENSOR, notes=tuple(notes)), str(root))
 
 
 def _test_clips() -> dict[str, set[tuple[int, int]]]:

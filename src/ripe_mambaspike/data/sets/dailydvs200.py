@@ -14,10 +14,10 @@ from ripe_mambaspike.data.listing import (
     PARTS,
     TEST,
     VALIDATION,
-    ClipSplit,
     Listing,
+    Partition,
     check_listing,
-    make_split,
+    make_partition,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import DownloadInfo
@@ -52,7 +52,7 @@ DOWNLOAD = DownloadInfo(
 @register_dataset(
     "dailydvs200",
     title="DailyDVS-200",
-    cuts=("official",),
+    partitions=("official",),
     sizes="14773+3180/4093",
     sensor="320×240",
     files="action_K/….aedat4 + train.txt, val.txt, test.txt",
@@ -91,10 +91,10 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
         notes.append(f"{len(wanted) - len(missing):,} of the {len(wanted):,} recordings are there")
     kept = [item for item in wanted if item[0] in places]
     sources = one_clip_each((places[name], name, label) for name, label, _ in kept)
-    cut = make_split("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
-    cut = ClipSplit(cut.name, cut.parts, cut.checksum, official and not missing)
+    partition = make_partition("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
+    partition = Partition(partition.name, partition.parts, partition.checksum, official and not missing)
     return check_listing(
-        Listing("dailydvs200", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
+        Listing("dailydvs200", CLASSES, sources, {partition.name: partition}, SENSOR, notes=tuple(notes)), str(root)
     )
 
 

@@ -2,8 +2,8 @@
 
 * As recorded: `userNN_<light>.aedat` (AEDAT 3.1) with `userNN_<light>_labels.csv`. Every row of the csv is a clip,
   twelve a trial, since arm roll stands there twice: 1176 and 288 clips.
-* Cut into `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial,
-  one of which does not exist: 1077 and 264 clips.
+* As `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial, one of
+  which does not exist: 1077 and 264 clips.
 
 Validation takes whole users out of the training part, so that no person is in two parts.
 """
@@ -17,11 +17,11 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     VALIDATION,
     Clip,
-    ClipSplit,
     Listing,
+    Partition,
     SourceFile,
     check_listing,
-    make_split,
+    make_partition,
 )
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo, figshare_archive
 from ripe_mambaspike.data.sets.registry import register_dataset
@@ -48,7 +48,7 @@ DOWNLOAD = DownloadInfo(
     license="CC BY 4.0",
     citation="A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, CVPR 2017",
     home="https://research.ibm.com/interactive/dvsgesture/",
-    archives=(  # the cut of one file a gesture: 1077 for training, 264 for testing
+    archives=(  # one file a gesture: 1077 for training, 264 for testing
         figshare_archive(
             "ibmGestureTrain.tar.gz",
             38022171,
@@ -64,7 +64,7 @@ DOWNLOAD = DownloadInfo(
             ZENODO.format("ibmGestureTest.tar.gz"),
         ),
     ),
-    by_hand=(  # the original recordings, from which the cut of 1176 and 288 is made
+    by_hand=(  # the original recordings, from which 1176 and 288 clips are made
         Archive("DvsGesture.tar.gz", (), None, "md5:8a5c71fb11e24e5ca5b11866ca6c00a1", "DvsGesture"),
     ),
     instructions=(
@@ -78,7 +78,7 @@ DOWNLOAD = DownloadInfo(
 @register_dataset(
     "dvsgesture",
     title="DVS-Gesture",
-    cuts=("1176-288", "1077-264"),
+    partitions=("1176-288", "1077-264"),
     sizes="1176/288 or 1077/264",
     sensor="128×128",
     files="userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy",
@@ -152,7 +152,7 @@ def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
 
 def _finish(
     root: Path,
-    cut_name: str,
+    partition_name: str,
     sizes: tuple[int, int],
     sources: list[SourceFile],
     users: list[int],
@@ -163,17 +163,17 @@ def _finish(
     """`whole`: every trial that the set's lists name is there, with all its classes."""
     clips = [clip for source in sources for clip in source.clips]
     parts = [part_of_user(user) for user in users]
-    made = make_split(cut_name, clips, parts)
+    made = make_partition(partition_name, clips, parts)
     trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
     if whole and (trained, tested) == sizes:
-        made = ClipSplit(made.name, made.parts, made.checksum, published=True)
+        made = Partition(made.name, made.parts, made.checksum, published=True)
     else:
         notes.append(
             f"{trained:,} training and {tested:,} test clips are there; "
-            f"the {cut_name} cut has {sizes[0]} and {sizes[1]}"
+            f"the partition {partition_name} has {sizes[0]} and {sizes[1]}"
         )
-    cuts = {made.name: made}
+    partitions = {made.name: made}
     return check_listing(
-        Listing("dvsgesture", CLASSES, tuple(sources), cuts, SENSOR, time_unit, tuple(notes)), str(root)
+        Listing("dvsgesture", CLASSES, tuple(sources), partitions, SENSOR, time_unit, tuple(notes)), str(root)
     )

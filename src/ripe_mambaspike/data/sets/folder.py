@@ -9,11 +9,11 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     VALIDATION,
     Clip,
-    ClipSplit,
     Listing,
+    Partition,
     check_listing,
     hold_out_validation,
-    make_split,
+    make_partition,
     one_clip_each,
 )
 from ripe_mambaspike.data.sets.registry import register_dataset
@@ -36,7 +36,7 @@ DESCRIPTION_NAMES = ("readme", "license", "licence", "copying", "citation", "cha
 @register_dataset(
     "folder",
     title="your own",
-    cuts=("folders", "share-…"),
+    partitions=("folders", "share-…"),
     sizes="any",
     sensor="any",
     files="CLASS/RECORDING, or train/CLASS/RECORDING …",
@@ -83,19 +83,19 @@ def list_folder(
         parts = [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
         if VALIDATION not in parts:
             parts = hold_out_validation("folder", clips, parts)
-        cut = make_split("folders", clips, parts)
+        partition = make_partition("folders", clips, parts)
     elif test_share is not None:
         if not 0 < test_share < 1:
             raise DataError.expected("test_share", "a number between 0 and 1", test_share)
         # Chosen like the validation split, by names only.
         held_out = hold_out_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
         parts = [TEST if part == VALIDATION else TRAIN for part in held_out]
-        cut = make_split(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
+        partition = make_partition(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
     else:
-        cut = make_split("unsplit", clips, [NONE] * len(clips))
-    cuts: dict[str, ClipSplit] = {cut.name: cut}
-    notes = _notes(cut, clips, classes)
-    made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays, crop=part)
+        partition = make_partition("unsplit", clips, [NONE] * len(clips))
+    partitions: dict[str, Partition] = {partition.name: partition}
+    notes = _notes(partition, clips, classes)
+    made = Listing("folder", classes, sources, partitions, sensor_size, time_unit, notes, passed_over=strays, crop=part)
     return check_listing(made, str(root))
 
 
@@ -108,13 +108,13 @@ def _is_stray(path: str) -> bool:
     return not above and (stem or ending) in DESCRIPTION_NAMES
 
 
-def _notes(cut: ClipSplit, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
+def _notes(partition: Partition, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
     """Problems of the split that would distort results."""
-    if cut.name == "unsplit":
+    if partition.name == "unsplit":
         return ("the set has no split; train/ and test/ folders or --test-share give one",)
     notes = []
     for part, meaning in ((TRAIN, "to learn from"), (VALIDATION, "to choose by"), (TEST, "to report on")):
-        there = {clip.label for clip, place in zip(clips, cut.parts, strict=True) if place == part}
+        there = {clip.label for clip, place in zip(clips, partition.parts, strict=True) if place == part}
         if missing := [name for label, name in enumerate(classes) if label not in there]:
             shown = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
             notes.append(f"classes without a recording {meaning} ({part}): {shown}")

@@ -13,7 +13,7 @@ from ripe_mambaspike.data.listing import (
     Listing,
     check_listing,
     hold_out_validation,
-    make_split,
+    make_partition,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo
@@ -41,7 +41,7 @@ DOWNLOAD = DownloadInfo(
 @register_dataset(
     "ncaltech101",
     title="N-Caltech101",
-    cuts=("first-90",),
+    partitions=("first-90",),
     sizes="7886/823",
     sensor="240×180",
     files="CLASS/image_NNNN.bin",
@@ -68,7 +68,7 @@ def list_ncaltech101(root: Path, files: Sequence[str]) -> Listing:
     notes = []
     if len(clips) != NUM_RECORDINGS or len(classes) != 101:
         notes.append(f"{len(clips):,} recordings of {len(classes)} classes are there; the whole set has 8,709 of 101")
-    cut = make_split("first-90", clips, hold_out_validation("ncaltech101", clips, parts), PUBLISHED)
+    partition = make_partition("first-90", clips, hold_out_validation("ncaltech101", clips, parts), PUBLISHED)
     return check_listing(
-        Listing("ncaltech101", classes, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
+        Listing("ncaltech101", classes, sources, {partition.name: partition}, SENSOR, notes=tuple(notes)), str(root)
     )

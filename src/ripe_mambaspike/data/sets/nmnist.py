@@ -11,7 +11,7 @@ from ripe_mambaspike.data.listing import (
     Listing,
     check_listing,
     hold_out_validation,
-    make_split,
+    make_partition,
     one_clip_each,
 )
 from ripe_mambaspike.data.mirrors import DownloadInfo, mendeley_archive
@@ -54,7 +54,7 @@ DOWNLOAD = DownloadInfo(
 @register_dataset(
     "nmnist",
     title="N-MNIST",
-    cuts=("folders",),
+    partitions=("folders",),
     sizes="60000/10000",
     sensor="34×34",
     files="Train/D/NNNNN.bin, Test/D/NNNNN.bin",
@@ -69,14 +69,16 @@ def list_nmnist(root: Path, files: Sequence[str]) -> Listing:
     for part, wanted in SIZES.items():
         if (there := parts.count(part)) != wanted:
             notes.append(f"{there:,} of the {wanted:,} {part} recordings are there")
-    cut = make_split("folders", clips, hold_out_validation("nmnist", clips, parts), PUBLISHED)
-    return check_listing(Listing("nmnist", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root))
+    partition = make_partition("folders", clips, hold_out_validation("nmnist", clips, parts), PUBLISHED)
+    return check_listing(
+        Listing("nmnist", CLASSES, sources, {partition.name: partition}, SENSOR, notes=tuple(notes)), str(root)
+    )
 
 
 @register_dataset(
     "nmnist-600",
     title="N-MNIST, its first 600",
-    cuts=("thirds",),
+    partitions=("thirds",),
     sizes="400/200",
     sensor="34×34",
     files="Train/D/NNNNN.bin",
@@ -88,8 +90,10 @@ def list_nmnist_600(root: Path, files: Sequence[str]) -> Listing:
     clips = [source.clips[0] for source in sources]
     parts = [TEST if number % 3 == 0 else TRAIN for number, _, _ in found]
     notes = () if len(found) == 600 else (f"{len(found)} of the 600 recordings are there",)
-    cut = make_split("thirds", clips, hold_out_validation("nmnist-600", clips, parts), PUBLISHED_600)
-    return check_listing(Listing("nmnist-600", CLASSES, sources, {cut.name: cut}, SENSOR, notes=notes), str(root))
+    partition = make_partition("thirds", clips, hold_out_validation("nmnist-600", clips, parts), PUBLISHED_600)
+    return check_listing(
+        Listing("nmnist-600", CLASSES, sources, {partition.name: partition}, SENSOR, notes=notes), str(root)
+    )
 
 
 def _parts(path: str) -> tuple[str, str, str] | None:

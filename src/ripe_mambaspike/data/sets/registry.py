@@ -1,6 +1,6 @@
 """Datasets by name. A dataset is one module in `data/sets/`, which is discovered automatically.
 
-    @register_dataset("toy", title="Toy", cuts=("folders",), sizes="2/2", sensor="34×34", files="CLASS/N.bin")
+    @register_dataset("toy", title="Toy", partitions=("folders",), sizes="2/2", sensor="34×34", files="CLASS/N.bin")
     def list_toy(root: Path, files: Sequence[str]) -> Listing: ...
 
 The function lists clips, labels and splits from the names of the files only.
@@ -29,7 +29,7 @@ class DatasetInfo:
 
     name: str
     title: str
-    cuts: tuple[str, ...]  # ways it is split; the first is the default
+    partitions: tuple[str, ...]  # ways it is split; the first is the default
     sizes: str  # train + validation / test
     sensor: str
     files: str  # for a simulated dataset, the pictures that it needs
@@ -49,7 +49,7 @@ def register_dataset(
     name: str,
     *,
     title: str,
-    cuts: tuple[str, ...],
+    partitions: tuple[str, ...],
     sizes: str,
     sensor: str,
     files: str,
@@ -59,15 +59,17 @@ def register_dataset(
     """Register the function that lists a dataset's files; the arguments are the fields of `DatasetInfo`."""
 
     def register(list_files: Lister) -> Lister:
-        _DATASETS[name] = DatasetInfo(name, title, cuts, sizes, sensor, files, list_files, options, download)
+        _DATASETS[name] = DatasetInfo(name, title, partitions, sizes, sensor, files, list_files, options, download)
         return list_files
 
     return register
 
 
-def register_simulated(name: str, *, title: str, cuts: tuple[str, ...], sizes: str, sensor: str, files: str) -> None:
+def register_simulated(
+    name: str, *, title: str, partitions: tuple[str, ...], sizes: str, sensor: str, files: str
+) -> None:
     """Register a dataset that `simulate_dataset` makes."""
-    _DATASETS[name] = DatasetInfo(name, title, cuts, sizes, sensor, files)
+    _DATASETS[name] = DatasetInfo(name, title, partitions, sizes, sensor, files)
 
 
 def datasets() -> dict[str, DatasetInfo]:
