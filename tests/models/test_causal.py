@@ -265,22 +265,22 @@ def test_the_operators_of_this_machine_train_it():
 
 @pytest.mark.parametrize("mixer", ["transformer", "gru", "conv1d", "flat"])
 def test_mixers_that_wait_for_the_clip_are_refused(mixer):
-    with raises(ConfigError, "mixer", values=("causal", mixer, "mamba or none")):
+    with raises(ConfigError, "mixer", mentions=("causal", mixer, "mamba or none")):
         create_model("nmnist", causal=True, mixer=mixer)
 
 
 def test_other_refusals():
-    with raises(ConfigError, "num_tokens", values=("causal", 4)):
+    with raises(ConfigError, "num_tokens", mentions=("causal", 4)):
         create_model("nmnist", causal=True, num_tokens=4)
-    with raises(ConfigError, "causal", values=("'yes'", "true or false")):
+    with raises(ConfigError, "causal", mentions=("'yes'", "true or false")):
         create_model("nmnist", causal="yes")
     whole, model = create_model("nmnist", **SMALL), network()
-    with raises(ConfigError, "causal", values=("'nmnist'",)):
+    with raises(ConfigError, "causal", mentions=("'nmnist'",)):
         whole.run(clip(1).float(), state={})
-    with raises(InputError, "x", values=("at most 3", "got 4")):
+    with raises(InputError, "x", mentions=("at most 3", "got 4")):
         whole(clip(4).float())
-    with raises(InputError, "x", values=("float32", "float64")):
+    with raises(InputError, "x", mentions=("float32", "float64")):
         model.run(clip().float(), state={})
     state = model.run(clip(2), state={}).state
-    with raises(InputError, "state", values=((1, 4, 10, 8), (2, 4, 10, 8))):
+    with raises(InputError, "state", mentions=((1, 4, 10, 8), (2, 4, 10, 8))):
         model.run(clip(2, samples=1), state=state)

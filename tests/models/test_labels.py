@@ -79,7 +79,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path):
 
 
 def test_what_could_not_be_read_is_not_written(tmp_path):
-    with raises(WeightsError, "classes", values=("clap",)):
+    with raises(WeightsError, "classes", mentions=("clap",)):
         save_labels(replace(LABELS, classes=("clap", "clap")), tmp_path)
     with raises(WeightsError, path=tmp_path / "nowhere" / "labels.json"):
         save_labels(LABELS, tmp_path / "nowhere")

@@ -124,11 +124,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(fields, said):
 
 
 def test_unknown_names_are_refused():
-    with raises(ConfigError, "model", values=("'dvsgestures'", "'dvsgesture'")):
+    with raises(ConfigError, "model", mentions=("'dvsgestures'", "'dvsgesture'")):
         create_model("dvsgestures")
-    with raises(ConfigError, "form", values=("'deployed'",)):
+    with raises(ConfigError, "form", mentions=("'deployed'",)):
         create_model("mamba-spike", form="deployed")
-    with raises(ConfigError, "config", values=("str",)):
+    with raises(ConfigError, "config", mentions=("str",)):
         build("dvsgesture", "dvsgesture")
 
 

@@ -230,11 +230,11 @@ def test_a_file_cut_short_is_refused(folder, keep):
 
 def test_weights_of_another_network_are_not_written(network, small, stored, tmp_path):
     other = small(num_classes=9, form="deployed")
-    with raises(WeightsError, "head.weight", values=((7, 24), (9, 24))):
+    with raises(WeightsError, "head.weight", mentions=((7, 24), (9, 24))):
         save_pretrained(other, tmp_path / "new", stored=stored)
     with raises(WeightsError, "nobody"):
         check_stored(network, {"nobody": stored["head.weight"]})
-    with raises(WeightsError, "head.weight", values=("float16", "scales")):
+    with raises(WeightsError, "head.weight", mentions=("float16", "scales")):
         to_file(network, {"head.weight": Stored(network.head.weight.detach().half(), stored["head.weight"].scale)})
     assert not (tmp_path / "new").exists()
 
