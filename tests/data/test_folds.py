@@ -100,10 +100,10 @@ def test_clips_in_no_part_stay_out_and_an_unsplit_set_has_all():
 def test_refusals():
     store = make_store((4, 4))
     for folds in (1, 9):
-        with raises(ConfigError, "data.folds", values=("from 2 to the 8 clips", f"got {folds}")):
+        with raises(ConfigError, "data.folds", mentions=("from 2 to the 8 clips", f"got {folds}")):
             folds_of(store, "partition", folds, 0)
     for fold in (-1, 3):
-        with raises(ConfigError, "data.fold", values=("from 0 to 2", f"got {fold}")):
+        with raises(ConfigError, "data.fold", mentions=("from 0 to 2", f"got {fold}")):
             folds_of(store, "partition", 3, fold)
     with raises(DataError, "data.partition", store.folder, ("one of partition", "'other'")):
         folds_of(store, "other", 3, 0)

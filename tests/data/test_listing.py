@@ -94,7 +94,7 @@ def test_a_listing_is_checked():
 
 def test_an_unknown_set(tmp_path):
     for call in (dataset_info, lambda name: list_dataset(name, tmp_path)):
-        with raises(ConfigError, "dataset", values=("'mnist'", *datasets())):
+        with raises(ConfigError, "dataset", mentions=("'mnist'", *datasets())):
             call("mnist")
     assert {*SETS, "synthgesture", "sim-nmnist", "sim-cifar10", "sim-caltech101"} == set(datasets())
 
@@ -112,7 +112,7 @@ def test_an_unknown_set(tmp_path):
 )
 def test_an_option_of_another_set(tmp_path, name, options):
     (option,) = options
-    with raises(ConfigError, option, values=(name,)):
+    with raises(ConfigError, option, mentions=(name,)):
         list_dataset(name, tmp_path, **options)
 
 

@@ -136,7 +136,7 @@ def test_an_empty_class(tmp_path):
 def test_a_share_that_is_none(tmp_path, share):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    with raises(DataError, "test_share", values=(share, "between 0 and 1")):
+    with raises(DataError, "test_share", mentions=(share, "between 0 and 1")):
         list_dataset("folder", tmp_path, test_share=share)
 
 
