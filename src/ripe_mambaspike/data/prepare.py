@@ -23,7 +23,7 @@ from ripe_mambaspike.data.building import (
     make_current,
     write_shard,
 )
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without_files
+from ripe_mambaspike.data.listing import UNSPLIT, Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
 from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
 from ripe_mambaspike.data.store_index import key_of
@@ -35,7 +35,6 @@ from ripe_mambaspike.events.region import Crop, check_crop, crop_events
 
 SHARD_BYTES = 64 << 20  # of source files in a shard, about
 SHARD_FILES = 512
-UNSPLIT = "unsplit"  # the partition of a dataset without splits
 
 
 @dataclass(frozen=True)
