@@ -1,6 +1,6 @@
 """`raises`: an error is known by its type, field and file, never by its wording."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,9 +11,12 @@ from ripe_mambaspike.errors import RipeError
 
 @contextmanager
 def raises(
-    kind: type[BaseException], field: str | None = None, path: str | Path | None = None
+    kind: type[BaseException] | tuple[type[BaseException], ...],
+    field: str | None = None,
+    path: str | Path | None = None,
+    values: Iterable[object] = (),
 ) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-    """The block raises `kind`; where given, the error's `field` and `path` are these."""
+    """The block raises `kind`; where given, its `field` and `path` are these, and its message has these values."""
     with pytest.raises(kind) as caught:
         yield caught
     error = caught.value
@@ -23,3 +26,5 @@ def raises(
         assert isinstance(error, RipeError)
         assert error.path is not None, f"{error!r} names no file"
         assert Path(error.path) == Path(path)
+    missing = [value for value in values if str(value) not in str(error)]
+    assert not missing, f"{error!r} does not name {missing}"
