@@ -14,9 +14,12 @@ def raises(
     kind: type[BaseException] | tuple[type[BaseException], ...],
     field: str | None = None,
     path: str | Path | None = None,
-    values: Iterable[object] = (),
+    mentions: str | Iterable[object] = (),
 ) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-    """The block raises `kind`; where given, its `field` and `path` are these, and its message has these values."""
+    """The block raises `kind`; where given, the error's `field` and `path` are these.
+
+    `mentions` are numbers, names and choices that the message contains.
+    """
     with pytest.raises(kind) as caught:
         yield caught
     error = caught.value
@@ -26,5 +29,5 @@ def raises(
         assert isinstance(error, RipeError)
         assert error.path is not None, f"{error!r} names no file"
         assert Path(error.path) == Path(path)
-    missing = [value for value in values if str(value) not in str(error)]
-    assert not missing, f"{error!r} does not name {missing}"
+    missing = [one for one in ((mentions,) if isinstance(mentions, str) else mentions) if str(one) not in str(error)]
+    assert not missing, f"{error!r} does not mention {missing}"

@@ -40,9 +40,9 @@ def refused(path, field=None, *values, **options):
     """Check that a file is refused, read whole and in chunks, with an error that names it, the field and the values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordingWarning)
-        with raises(ReadError, field=field, path=path, values=values):
+        with raises(ReadError, field=field, path=path, mentions=values):
             read(path, **options)
-        with raises(ReadError, field=field, path=path, values=values):
+        with raises(ReadError, field=field, path=path, mentions=values):
             list(read_chunks(path, events=100_000, **options))
 
 

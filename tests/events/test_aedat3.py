@@ -80,7 +80,7 @@ def test_the_labels_beside_it(saved, first):
 )
 def test_invalid_labels(saved, line, field, value):
     labels = saved(b"1,100,200\n" + line.encode("latin-1"), "a_labels.csv")
-    with raises(ReadError, field=field, path=labels, values=[value]):
+    with raises(ReadError, field=field, path=labels, mentions=[value]):
         read(saved(AEDAT3 + ONE, "a.aedat"))
 
 

@@ -69,7 +69,7 @@ def test_events_of_the_first_stream_and_counts_of_the_rest(saved, read_with):
 @pytest.mark.parametrize("when", ["opened", "read"])
 def test_errors_and_panics_of_the_package_name_the_file(saved, read_with, error, when):
     path = saved(EMPTY, "a.aedat4")
-    with raises(ReadError, field="packets", path=path, values=["range end index 9"]):
+    with raises(ReadError, field="packets", path=path, mentions=["range end index 9"]):
         read_with(path, [PACKET, error], error if when == "opened" else STREAMS)
 
 
@@ -88,7 +88,7 @@ def test_a_user_may_still_interrupt(saved, read_with):
 )
 def test_a_file_without_events(saved, read_with, packets, streams, field, value):
     path = saved(EMPTY)
-    with raises(ReadError, field=field, path=path, values=[value]):
+    with raises(ReadError, field=field, path=path, mentions=[value]):
         read_with(path, packets, streams)
 
 

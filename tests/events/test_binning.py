@@ -229,7 +229,7 @@ def test_a_batch_of_several_sensors_wants_a_grid():
     recordings = [recording_of(size=(34, 34)), recording_of(size=(240, 180))]
     batch = bin_batch(recordings, 5, grid=(20, 30))
     assert torch.equal(batch, torch.stack([bin_events(one, 5, grid=(20, 30)) for one in recordings]))
-    with raises(InputError, field="grid", values=[(34, 34), (240, 180)]):
+    with raises(InputError, field="grid", mentions=[(34, 34), (240, 180)]):
         bin_batch(recordings, 5)
 
 
@@ -269,7 +269,7 @@ def test_no_events_in_a_span_of_ones_own():
     ],
 )
 def test_invalid_options(options, field, values):
-    with raises(InputError, field=field, values=values):
+    with raises(InputError, field=field, mentions=values):
         bin_events(recording_of(span=10_000), **options)
 
 
@@ -289,5 +289,5 @@ def test_invalid_options(options, field, values):
     ],
 )
 def test_invalid_recordings_and_batches(run, field, values):
-    with raises(InputError, field=field, values=values):
+    with raises(InputError, field=field, mentions=values):
         run()

@@ -112,10 +112,10 @@ def test_many_events_are_counted_in_pieces():
 )
 def test_what_is_no_event_of_this_sensor_is_refused(events, values):
     binner = IncrementalBinner(SENSOR, RegularBins(10, 1))
-    with raises(InputError, field="events", values=values):
+    with raises(InputError, field="events", mentions=values):
         list(binner.push(events))
 
 
 def test_bins_shorter_than_a_microsecond_are_refused():
-    with raises(InputError, field="time_steps", values=["5 µs", "got 6"]):
+    with raises(InputError, field="time_steps", mentions=["5 µs", "got 6"]):
         RegularBins(5, 6)

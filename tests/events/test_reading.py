@@ -74,7 +74,7 @@ def test_chunks_do_not_share_memory(saved):
 
 @pytest.mark.parametrize("events", [0, -1, 2.5, "all"])
 def test_chunks_of_no_size_are_refused_at_once(saved, events):
-    with raises(InputError, field="events", values=["at least 1", repr(events)]):
+    with raises(InputError, field="events", mentions=["at least 1", repr(events)]):
         read_chunks(saved(small("npy")[1]), events=events)
 
 
@@ -122,12 +122,12 @@ def test_a_sensor_size_given_counts_for_more_than_one_guessed(saved):
 
 @pytest.mark.parametrize("size", [(0, 5), (5,), (5, 6, 7), (5, 70000), (1.5, 2), "big", 5])
 def test_invalid_sensor_sizes(saved, size):
-    with raises(InputError, field="sensor_size", values=["1 to 65536", size]):
+    with raises(InputError, field="sensor_size", mentions=["1 to 65536", size]):
         read(saved(small("npy")[1]), sensor_size=size)
 
 
 def test_an_unknown_time_unit(saved):
-    with raises(InputError, field="time_unit", values=["one of s, ms, us, ns", "'minutes'"]):
+    with raises(InputError, field="time_unit", mentions=["one of s, ms, us, ns", "'minutes'"]):
         read(saved(small("npy")[1]), time_unit="minutes")
 
 

@@ -23,7 +23,7 @@ from ripe_mambaspike.events import EVENT, Recording, make_events, write
     ],
 )
 def test_columns_that_are_no_events(columns, field, values):
-    with raises(InputError, field=field, values=values):
+    with raises(InputError, field=field, mentions=values):
         make_events(*columns)
 
 

@@ -130,7 +130,7 @@ def one(x=1, y=1, t=1, p=1):
     ],
 )
 def test_what_a_format_cannot_hold(tmp_path, ending, events, size, field, values):
-    with raises(InputError, field=field, values=values):
+    with raises(InputError, field=field, mentions=values):
         write(Recording(as_events(events), size), tmp_path / f"a{ending}")
     assert list(tmp_path.iterdir()) == []
 

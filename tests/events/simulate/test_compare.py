@@ -305,5 +305,5 @@ def test_nothing_one_event_and_constant_images():
     ],
 )
 def test_invalid_input_is_named(arguments, field, value):
-    with raises(InputError, field=field, values=[value]):
+    with raises(InputError, field=field, mentions=[value]):
         c.compare_recordings(*arguments)

@@ -263,7 +263,7 @@ def test_a_clip_is_plain_and_cannot_be_changed():
     ],
 )
 def test_invalid_draws_are_refused(arguments, field, values):
-    with raises(InputError, field=field, values=values):
+    with raises(InputError, field=field, mentions=values):
         draw_clip(*arguments)
 
 
@@ -280,5 +280,5 @@ def test_invalid_draws_are_refused(arguments, field, values):
     ],
 )
 def test_invalid_frames_are_refused(clips, times, size, field, values):
-    with raises(InputError, field=field, values=values):
+    with raises(InputError, field=field, mentions=values):
         render(clips, times, size)

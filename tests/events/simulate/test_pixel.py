@@ -157,14 +157,14 @@ def test_pixels_differ_by_their_sensor():
     ],
 )
 def test_invalid_pixels(field, value, expected):
-    with raises(InputError, field=field, values=[expected, repr(value)]):
+    with raises(InputError, field=field, mentions=[expected, repr(value)]):
         Pixel(**{field: value})
 
 
 def test_scenes_of_another_size():
-    with raises(InputError, field="scene", values=["shape (2, 1, 6, 5)", "got (2, 1, 5, 6)"]):
+    with raises(InputError, field="scene", mentions=["shape (2, 1, 6, 5)", "got (2, 1, 5, 6)"]):
         simulate_events(texture(), Pixel(), SIZE[::-1], SECOND, [0, 1])
-    with raises(InputError, field="duration_us", values=["duration_us 0"]):
+    with raises(InputError, field="duration_us", mentions=["duration_us 0"]):
         simulate_events(texture(), Pixel(), SIZE, 0, [0, 1])
 
 

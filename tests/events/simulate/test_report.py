@@ -84,7 +84,7 @@ def test_a_disk_that_fills_leaves_everything_as_it_was(tmp_path, monkeypatch, un
 
     monkeypatch.setattr(os, "fsync", full)
     for name in ("old", "new"):
-        with raises(InputError, field="folder", path=tmp_path / name, values=["No space left"]):
+        with raises(InputError, field="folder", path=tmp_path / name, mentions=["No space left"]):
             r.write_comparison(*made, tmp_path / name)
     assert [(each.name, each.read_text()) for each in (tmp_path / "old").iterdir()] == [("comparison.json", "old")]
     assert not (tmp_path / "new").exists()

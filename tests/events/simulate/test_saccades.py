@@ -97,5 +97,5 @@ def test_scaled_looks_the_same_on_more_pixels():
     ],
 )
 def test_invalid_saccades(field, value, message):
-    with raises(InputError, field=field, values=[message]):
+    with raises(InputError, field=field, mentions=[message]):
         Saccades(**{"path": PATH, "knot_us": 1000, "duration_us": 1000, field: value})
