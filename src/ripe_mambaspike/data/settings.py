@@ -50,7 +50,7 @@ def read_data_settings(recipe: Path) -> DataSettings:
         text = read_regular(recipe, MAX_RECIPE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{recipe}: expected a recipe in YAML, got {error}", path=recipe) from error
-    values = parse_yaml(text, str(recipe))
+    values = parse_yaml(text, recipe)
     section = values.get("data", {}) if isinstance(values, dict) else values
     if isinstance(section, dict):
         section = {RENAMED_FIELDS.get(str(name), name): value for name, value in section.items()}
