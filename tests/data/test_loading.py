@@ -38,7 +38,7 @@ def test_clips_labels_and_names_belong_together(train, digits):
     assert train.name == "nmnist-600"
     assert train.classes == tuple("0123456789")
     assert train.sensor_size == (34, 34)
-    assert (train.cut, train.split) == ("thirds", "train")
+    assert (train.partition, train.split) == ("thirds", "train")
     assert len(train.labels) == len(train.names) == len(train) == 6
     for number, (recording, label) in enumerate(train):
         source = source_of(train, number, digits)
@@ -128,11 +128,11 @@ def test_several_cuts(tmp_path):
         save(tmp_path / "dog" / f"cifar10_dog_{number}.aedat", make_recording(number, size=(128, 128)))
     prepare(list_dataset("cifar10dvs", tmp_path, partial=True), tmp_path, tmp_path / ".ripe")
     assert load_dataset("cifar10dvs", tmp_path, "test").names == ["cifar10_dog_5"]
-    assert load_dataset("cifar10dvs", tmp_path, "test").cut == "first-100"
-    last = load_dataset("cifar10dvs", tmp_path, "test", cut="last-100")
+    assert load_dataset("cifar10dvs", tmp_path, "test").partition == "first-100"
+    last = load_dataset("cifar10dvs", tmp_path, "test", partition="last-100")
     assert last.names == ["cifar10_dog_905", "cifar10_dog_906"]
     assert last.labels.tolist() == [5, 5]
-    assert refusal(DataError, load_dataset, "cifar10dvs", tmp_path, "test", cut="middle-100").field == "cut"
+    assert refusal(DataError, load_dataset, "cifar10dvs", tmp_path, "test", partition="middle-100").field == "partition"
 
 
 def test_what_cannot_be_loaded(store, digits, tmp_path):
@@ -140,7 +140,7 @@ def test_what_cannot_be_loaded(store, digits, tmp_path):
     assert refusal(DataError, load_dataset, "nmnist-600", digits, "testing").field == "split"
     root = save_classes(tmp_path / "own")
     prepare(list_dataset("folder", root), root, root / ".ripe")
-    assert refusal(DataError, load_dataset, "folder", root, "train").field == "cut"
+    assert refusal(DataError, load_dataset, "folder", root, "train").field == "partition"
     root = save_classes(tmp_path / "parts" / "train", each=1).parent
     prepare(list_dataset("folder", root), root, root / ".ripe")
     assert len(load_dataset("folder", root, "train")) == 2

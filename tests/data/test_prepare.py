@@ -14,7 +14,7 @@ from trees import aedat3, contents, make_recording, refusal, save, save_classes,
 
 from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_split
+from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_partition
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.store import open_store, verify_store
@@ -49,7 +49,7 @@ def test_every_format_is_stored_as_it_is_read(tmp_path, suffix):
         for name in "xyp":
             np.testing.assert_array_equal(clip[name], recording[name])
         np.testing.assert_array_equal(clip["t"], recording["t"] - recording.first_us)
-    assert sorted(store.index.cuts["share-0.5"].parts) == ["r", "r", "t", "t"]
+    assert sorted(store.index.partitions["share-0.5"].parts) == ["r", "r", "t", "t"]
 
 
 def test_events_out_of_order_are_put_in_order(tmp_path):
@@ -266,7 +266,7 @@ def test_strict(tmp_path):
 
 
 def one_clip(path, clip):
-    return Listing("folder", ("a",), (SourceFile(path, (clip,)),), {"unsplit": make_split("unsplit", [clip], [""])})
+    return Listing("folder", ("a",), (SourceFile(path, (clip,)),), {"unsplit": make_partition("unsplit", [clip], [""])})
 
 
 def test_clips_that_the_store_cannot_hold(tmp_path):

@@ -90,7 +90,7 @@ def test_a_store_like_any_other(make, tmp_path, mnist, quick):
     assert store.index.simulated is True
     assert source_state(store, root) == "simulated"
     assert store.index.notes[0] == "every recording of this set is simulated"
-    assert not store.index.cuts["folders"].published
+    assert not store.index.partitions["folders"].published
     named = parts(root, "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 30, "val": 10, "test": 20}
     assert len({name for names in named.values() for name in names}) == 60
@@ -206,7 +206,7 @@ def test_cifar_is_split_as_the_original(tmp_path, quick):
     assert simulate_dataset("sim-cifar10", root, images=tree, **options).folder == store.folder
     assert store.sensor_size == (24, 24)
     assert store.classes == CIFAR
-    assert store.cuts == ("folders",)
+    assert store.partitions == ("folders",)
     named = parts(root, "sim-cifar10")
     assert set(named["test"]) == {f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)}
     assert {name.rsplit("_", 1)[0] for name in named["val"]} == {f"cifar10_{name}" for name in CIFAR}
@@ -216,9 +216,9 @@ def test_cifar_is_split_as_the_original(tmp_path, quick):
 def test_cifar_without_parts(tmp_path):
     tree = save_tree(tmp_path, [name.removeprefix("train/") for name in cifar_names(12, 0)])
     planned = plan_pictures("sim-cifar10", find_pictures(tree), ALL)
-    (cut,) = planned.listing.cuts.values()
-    assert (cut.name, cut.sizes()) == ("first-tenth", {"train": 90, "val": 10, "test": 20})
-    tested = [clip.name for clip, part in zip(planned.listing.clips, cut.parts, strict=True) if part == "test"]
+    (partition,) = planned.listing.partitions.values()
+    assert (partition.name, partition.sizes()) == ("first-tenth", {"train": 90, "val": 10, "test": 20})
+    tested = [clip.name for clip, part in zip(planned.listing.clips, partition.parts, strict=True) if part == "test"]
     assert tested == [f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)]
 
 
@@ -231,7 +231,7 @@ def test_caltech_is_split_as_the_original(tmp_path, quick):
     save_tree(tree, ["ant/image_0001.png"], (9, 33))
     root = tmp_path / "out"
     store = simulate_dataset("sim-caltech101", root, images=tree, calibration=quick, size=24)
-    assert store.cuts == ("first-90",)
+    assert store.partitions == ("first-90",)
     named = parts(root, "sim-caltech101")
     assert named["test"] == ["ant/image_0011", "cup/image_0019", "cup/image_0020"]
     assert (len(named["train"]), len(named["val"])) == (25, 3)
@@ -245,11 +245,11 @@ def test_the_lists_of_the_originals(shared):
         ("sim-nmnist", "mnist", NMNIST_LIST),
         ("sim-cifar10", "cifar10", CIFAR_LISTS["first-100"]),
     ):
-        (cut,) = plan_pictures(name, find_pictures(shared / folder), ALL).listing.cuts.values()
-        assert (cut.checksum, cut.published) == (wanted, False)
-        assert cut.name in SIMULATED[name].cuts
+        (partition,) = plan_pictures(name, find_pictures(shared / folder), ALL).listing.partitions.values()
+        assert (partition.checksum, partition.published) == (wanted, False)
+        assert partition.name in SIMULATED[name].partitions
     planned = plan_pictures("sim-caltech101", find_pictures(shared / "caltech101"), ALL)
-    sizes = planned.listing.cuts["first-90"].sizes()
+    sizes = planned.listing.partitions["first-90"].sizes()
     assert f"{sizes['train'] + sizes['val']}/{sizes['test']}" == SIMULATED["sim-caltech101"].sizes
     assert planned.listing.notes == ("every recording of this set is simulated",)
 

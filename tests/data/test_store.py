@@ -43,7 +43,7 @@ def test_a_store_says_what_it_holds(store, digits):
     assert store.name == "nmnist-600"
     assert len(store) == 12
     assert store.classes == tuple("0123456789")
-    assert store.cuts == ("thirds",)
+    assert store.partitions == ("thirds",)
     assert store.sensor_size == (34, 34)
     assert store.labels.tolist() == [number % 2 for number in range(1, 13)]
     members = {part: store.members("thirds", part).tolist() for part in ("train", "val", "test")}
@@ -163,9 +163,9 @@ def drop_the_last(index):
     """A clip less, everywhere."""
     for column in index["clips"].values():
         column.pop()
-    cut = index["cuts"]["thirds"]
-    cut["parts"] = cut["parts"][:-1]
-    cut["sizes"]["test"] -= 1
+    partition = index["cuts"]["thirds"]
+    partition["parts"] = partition["parts"][:-1]
+    partition["sizes"]["test"] -= 1
 
 
 @pytest.mark.parametrize(

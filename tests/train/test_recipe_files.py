@@ -46,8 +46,9 @@ def test_saving_and_loading(tmp_path):
 
 def test_the_data_of_a_run_that_an_earlier_version_saved(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text("name: old\ndata: {set: nmnist, steps: 7, grid: [34, 34], workers: 2}\noptimiser: {lr: 1}")
-    expected = DataSettings(dataset="nmnist", time_steps=7, grid=(34, 34), num_workers=2)
+    text = "name: old\ndata: {set: nmnist, cut: folders, steps: 7, grid: [34, 34], workers: 2}\noptimiser: {lr: 1}"
+    path.write_text(text)
+    expected = DataSettings(dataset="nmnist", partition="folders", time_steps=7, grid=(34, 34), num_workers=2)
     assert read_data_settings(path) == expected
     with raises(ConfigError, field="data.set", path=path):  # nothing else is read of it
         load_recipe(path)
@@ -201,7 +202,7 @@ def made_recipes(draw):
         "name": draw(st.from_regex(r"\w[\w.+-]{0,99}", fullmatch=True)),
         "data": {
             "root": draw(st.none() | texts),
-            "cut": draw(st.none() | texts),
+            "partition": draw(st.none() | texts),
             "time_steps": draw(st.integers(1, 4096)),
             "grid": [draw(st.integers(8, 4096)), draw(st.integers(8, 4096))],
             "extra": ["sim-nmnist=" + root for root in draw(st.lists(st.text(min_size=1, max_size=9), max_size=3))],
@@ -239,7 +240,7 @@ def test_any_recipe_reads_back_as_it_was(recipe, comments):
     "around", ["{}", "a{}", "{}b", "a{}b", " {} "], ids=["alone", "end", "start", "inside", "spaces"]
 )
 def test_line_breaks_in_a_value_read_back(code, around):
-    recipe = recipe_from({"data": {"cut": around.format(chr(code)), "root": chr(code)}}, "made")
+    recipe = recipe_from({"data": {"partition": around.format(chr(code)), "root": chr(code)}}, "made")
     text = to_yaml(recipe)
     assert recipe_from(parse_yaml(text, "again"), "again") == recipe
     assert len(text.splitlines()) == len(field_help()) + 7

@@ -19,7 +19,7 @@ from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_setting
 
 RESULT = {
     "format": "ripe-result", "version": 1, "name": "x", "protocol": "validation", "picked_on": "val", "epoch": 1,
-    "set": "x", "cut": None, "top1": 0.5, "top5": 1.0, "n": 10,
+    "set": "x", "partition": None, "top1": 0.5, "top5": 1.0, "n": 10,
 }  # fmt: skip
 READ = TrainingResult(**RESULT)
 
@@ -93,7 +93,7 @@ def test_a_finished_run_of_the_same_recipe(tmp_path):
     assert seeds.finished_result(run, asked) == READ
     elsewhere = with_settings(asked, ["run.device=cpu", "data.num_workers=3", "data.root=/elsewhere"])
     assert seeds.finished_result(run, elsewhere) == READ
-    for setting in ("run.seed=2", "schedule.epochs=99", "data.cut=other", "model.fields.neurons=lif"):
+    for setting in ("run.seed=2", "schedule.epochs=99", "data.partition=other", "model.fields.neurons=lif"):
         with raises(InputError, field=setting.split("=")[0], path=run.folder / "recipe.yaml"):
             seeds.finished_result(run, with_settings(asked, [setting]))
 
@@ -111,6 +111,12 @@ def test_a_damaged_result(tmp_path, change):
     field = next(iter(change)) if isinstance(change, dict) else None
     with raises(WeightsError, field=None if "NaN" in path.read_text() else field, path=path):
         read_result(tmp_path)
+
+
+def test_a_result_of_an_earlier_version(tmp_path):
+    earlier = {"cut" if name == "partition" else name: value for name, value in RESULT.items()}
+    (tmp_path / "result.json").write_text(json.dumps({**earlier, "cut": "people"}))
+    assert read_result(tmp_path).partition == "people"
 
 
 def script(text):

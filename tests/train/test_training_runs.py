@@ -152,7 +152,7 @@ def test_the_result(finished, tiny):
         "protocol": "validation",
         "picked_on": "val",
     }.items() <= (result.items())
-    assert {"set": "synthgesture", "cut": "people", "split": "test", "n": 11, "seed": 0}.items() <= result.items()
+    assert {"set": "synthgesture", "partition": "people", "split": "test", "n": 11, "seed": 0}.items() <= result.items()
     assert {"top1", "top5", "loss", "per_class", "confusion", "rates", "seconds", "epoch"} <= result.keys()
     confusion = np.array(result["confusion"])
     assert confusion.sum() == 11

@@ -27,7 +27,7 @@ class EvalCommand:
     """Folder of the dataset; by default as in the run's recipe, or data/NAME."""
     split: Literal["train", "val", "test"] = "test"
     """Which clips."""
-    cut: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    partition: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How the dataset is split, where there are several ways."""
     store: Annotated[str | None, tyro.conf.arg(metavar="KEY|current")] = None
     """The preparation of the dataset (see ripe data list); by default the one it was trained on."""
@@ -48,7 +48,7 @@ class EvalCommand:
             dataset=self.dataset,
             root=self.root,
             split=self.split,
-            cut=self.cut,
+            partition=self.partition,
             store=self.store,
             shuffle=self.shuffle,
             device=self.device,
@@ -76,7 +76,7 @@ def show_evaluation(document: dict[str, Any]) -> None:
     top5 = "" if document["top5"] is None else f", top-5 {100 * document['top5']:.2f} %"
     out.print(
         f"[bold]top-1 {100 * document['top1']:.2f} %[/]{top5} of {document['n']} "
-        f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
+        f"{document['set']} ({document['partition']}) {document['split']} clips, {document['form']} form"
         + (", time steps shuffled" if document["shuffled"] else "")
     )
     out.print(f"store {document['store']}")

@@ -26,7 +26,7 @@ ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "da
 DATA_FIELDS = {"time_steps": "data.time_steps", "in_size": "data.grid"}  # of a model's config, set by the data
 FROM_DATA = ("num_classes", *DATA_FIELDS, "form")  # fields of a model's config that a recipe cannot set
 NAME = re.compile(r"\w[\w.+-]{0,99}")
-TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.cut", "data.store", "model.name")
+TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.partition", "data.store", "model.name")
 RENAMED_FIELDS = {
     **{f"data.{earlier}": f"data.{name}" for earlier, name in RENAMED_DATA_FIELDS.items()},
     "optimiser": "optimizer",

@@ -108,10 +108,10 @@ def test_retimed():
 def test_events_and_bins_agree_and_variation_varies(pictures):
     varied = replace(TRUE, variation=Variation(0.2, 0.1, 0.5, 0.05, (2000.0, 3000.0, 1000.0)))
     events = simulate_pictures(pictures[:4], varied, range(4), size=SIZE)
-    bins = simulate_picture_bins(pictures[:4], varied, range(4), steps=6, size=SIZE)
+    bins = simulate_picture_bins(pictures[:4], varied, range(4), time_steps=6, size=SIZE)
     assert torch.equal(count_events(events, SIZE, 300_000, 6), bins)
-    plain = simulate_picture_bins(pictures[:4], varied, range(4), steps=6, size=SIZE, variation=0)
-    assert torch.equal(plain, simulate_picture_bins(pictures[:4], TRUE, range(4), steps=6, size=SIZE))
+    plain = simulate_picture_bins(pictures[:4], varied, range(4), time_steps=6, size=SIZE, variation=0)
+    assert torch.equal(plain, simulate_picture_bins(pictures[:4], TRUE, range(4), time_steps=6, size=SIZE))
     assert not torch.equal(plain, bins)
 
 

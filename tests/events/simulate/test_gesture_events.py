@@ -13,10 +13,17 @@ SIZE = (32, 32)
 STILL = Pixel(0.03, 0.03, mismatch=0.0, refractory_us=0.0, leak_hz=0.0, shot_hz=0.0, cutoff_hz=0.0)
 
 
-def bins(clips, pixel=STILL, steps=12):
+def bins(clips, pixel=STILL, time_steps=12):
     seeds = range(len(clips))
     return simulate_bins(
-        lambda times: render(clips, times, SIZE), pixel, SIZE, DURATION_US, seeds, steps=steps, step_us=5000, frames=128
+        lambda times: render(clips, times, SIZE),
+        pixel,
+        SIZE,
+        DURATION_US,
+        seeds,
+        time_steps=time_steps,
+        step_us=5000,
+        frames=128,
     )
 
 

@@ -105,7 +105,7 @@ def test_events_and_bins_agree_exactly():
     factors = torch.tensor([[1.0, 0.9], [1.3, 1.2]])
     common = {"seeds": [7, 8], "step_us": 900, "factors": factors}
     recordings = simulate_events(texture(), pixel, SIZE, SECOND, **common)
-    bins = simulate_bins(texture(), pixel, SIZE, SECOND, steps=7, **common)
+    bins = simulate_bins(texture(), pixel, SIZE, SECOND, time_steps=7, **common)
     for events, counts in zip(recordings, bins, strict=True):
         assert len(events) > 100
         assert torch.equal(bin_events(Recording(events, SIZE), 7, start_us=0, stop_us=SECOND), counts)
