@@ -23,8 +23,8 @@ SMALL = ("stage_channels=[8, 12, 16]", "embed_dims=[8, 16, 24]")
 
 
 STORE_DOCUMENT_KEYS = (
-    "set", "store", "key", "sha256", "current", "others", "clips", "events", "classes", "sensor_size", "crop", "cuts",
-    "notes", "warnings", "unreadable",
+    "set", "store", "key", "sha256", "current", "others", "clips", "events", "classes", "sensor_size", "crop",
+    "partitions", "notes", "warnings", "unreadable",
 )  # fmt: skip
 
 

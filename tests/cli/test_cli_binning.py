@@ -352,7 +352,7 @@ def test_another_sensor_is_refused_unless_it_is_asked_for(refused, ripe, network
     wanted = predict(load(network, sensor_size=(30, 31)), part).probabilities
     assert document["recordings"][0]["probabilities"] == pytest.approx(wanted, abs=1e-6)
     refused(["predict", network, named, "--crop", "1", "2", "34", "31"], "crop: ", "34×34")
-    refused(["predict", network, named, "--sensor-size", "0", "3"], "sensor_size")
+    refused(["predict", network, named, "--sensor-size", "0", "3"], "--sensor-size", "1 to 65536", "(0, 3)")
 
 
 def test_the_page_refuses_another_sensor(network, tmp_path):

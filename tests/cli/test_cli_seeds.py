@@ -22,7 +22,7 @@ if top1 < 0:
     sys.exit("ripe: seed %d has no data" % seed)
 (folder / "count").open("a").write("x")
 result = {"format": "ripe-result", "version": 1, "top1": top1, "n": int(n), "seed": seed, "picked_on": "val"}
-result |= {"name": "x", "protocol": "validation", "epoch": 1, "set": "x", "cut": None}
+result |= {"name": "x", "protocol": "validation", "epoch": 1, "set": "x", "partition": None}
 result["per_class"] = [{"name": str(label), "n": 1, "correct": 1} for label in range(10)]
 result["top5"] = None if top5 < 0 else top5
 (folder / "result.json").write_text(json.dumps(result))

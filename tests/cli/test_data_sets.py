@@ -53,9 +53,9 @@ def test_the_sets(ripe):
     assert [entry["name"] for entry in document] == list(datasets())
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
-        "name", "title", "sizes", "sensor", "cuts", "files", "download", "license", "home", "simulated",
+        "name", "title", "sizes", "sensor", "partitions", "files", "download", "license", "home", "simulated",
     ]  # fmt: skip
-    assert rows["cifar10dvs"]["cuts"] == ["first-100", "last-100", "random-100"]
+    assert rows["cifar10dvs"]["partitions"] == ["first-100", "last-100", "random-100"]
     assert rows["nmnist"]["license"] == "CC BY-SA 4.0"
     assert {name for name, row in rows.items() if row["download"]} == {"dvsgesture", "cifar10dvs", "nmnist"}
     assert rows["folder"]["home"] is None
@@ -70,14 +70,14 @@ def test_prepare_and_verify(ripe, tree, store_document_keys):
     assert (said.code, said.err) == (0, "")
     document = json.loads(said.out)
     assert list(document) == store_document_keys
-    cut = document["cuts"].pop("share-0.25")
-    assert list(cut) == ["train", "val", "test", "checksum", "published"]
-    assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (4, 2, 2, False)
+    partition = document["partitions"].pop("share-0.25")
+    assert list(partition) == ["train", "val", "test", "checksum", "published"]
+    assert (partition["train"], partition["val"], partition["test"], partition["published"]) == (4, 2, 2, False)
     events = sum(30 + number for number in range(8))
     assert document | {"store": "", "key": "", "sha256": ""} == {
         "set": "folder", "store": "", "key": "", "sha256": "", "current": True, "others": [], "clips": 8,
-        "events": events, "classes": 2, "sensor_size": [34, 34], "crop": None, "cuts": {}, "notes": [], "warnings": 0,
-        "unreadable": 0,
+        "events": events, "classes": 2, "sensor_size": [34, 34], "crop": None, "partitions": {}, "notes": [],
+        "warnings": 0, "unreadable": 0,
     }  # fmt: skip
     index = json.loads((tree / ".ripe" / "folder" / document["key"] / "index.json").read_text())
     assert document["sha256"] == index["sha256"]

@@ -56,8 +56,8 @@ def test_make_and_verify(make, ripe, tmp_path, store_document_keys):
     assert document["recipe"]["seed"] == 3
     assert document["recipe"]["variation"] == 0.5
     assert document["recipe"]["calibration"]["pixel"]["leak_hz"] == 5.0
-    cut = document["cuts"]["folders"]
-    assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (10, 10, 10, False)
+    partition = document["partitions"]["folders"]
+    assert (partition["train"], partition["val"], partition["test"], partition["published"]) == (10, 10, 10, False)
     verified = ripe("data", "verify", "sim-nmnist", "--root", tmp_path / "out", "--json")
     assert (verified.code, verified.err) == (0, "")
     verified = json.loads(verified.out)

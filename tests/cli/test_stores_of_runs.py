@@ -21,7 +21,7 @@ SETTINGS = (
     "model.fields={stage_channels: [4, 8, 8], embed_dims: [4, 8, 8]}",
 )  # fmt: skip
 COUNTS = {"train": 11, "val": 11, "test": 22}
-SAME = ("set", "cut", "split", "store", "top1", "top5", "n", "loss", "per_class", "confusion", "rates")
+SAME = ("set", "partition", "split", "store", "top1", "top5", "n", "loss", "per_class", "confusion", "rates")
 
 
 def home_of(root):

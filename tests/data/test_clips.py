@@ -59,8 +59,8 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     (home / "current").write_text(other)
     path = home / other / "index.json"
     said = {**json.loads(path.read_text()), **index}
-    for cut in said["cuts"].values():
-        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in PART_LETTERS.items()}
+    for partition in said["cuts"].values():
+        partition["sizes"] = {part: partition["parts"].count(letter) for part, letter in PART_LETTERS.items()}
     path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
     return folder
 
@@ -68,7 +68,7 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
 def test_the_parts(root):
     data = open_data(recipe(root))
     assert data.classes == CLASSES
-    assert data.cut == "people"
+    assert data.partition == "people"
     for part, count in (("train", 23), ("val", 11), ("test", 11)):
         clips, events = getattr(data, part), load_dataset("synthgesture", root, part)
         binned = BinnedDataset(events, 3, grid=(8, 12))
@@ -160,7 +160,7 @@ def test_folds(root):
         every = data.store.index.clips.name
         for part, members in parts.items():
             assert getattr(data, part).names == [every[member] for member in members]
-        assert data.cut == "people"
+        assert data.partition == "people"
         assert (data.describe()["folds"], data.describe()["fold"]) == (3, fold)
         seen += data.test.names
     assert sorted(seen) == sorted(every)
@@ -218,7 +218,7 @@ def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
     assert data.train.names == own + own
     key = current_key(copy / ".ripe" / "synthgesture")
     assert data.describe()["extra"] == [
-        {"dataset": "synthgesture", "root": str(copy), "cut": "people", "store": key, "clips": 23, "left_out": 22}
+        {"dataset": "synthgesture", "root": str(copy), "partition": "people", "store": key, "clips": 23, "left_out": 22}
     ]
 
 
@@ -236,7 +236,7 @@ def test_describe(root):
         "root": str(root),
         "store": load_dataset("synthgesture", root, "val").store.folder.name,
         "simulated": True,
-        "cut": "people",
+        "partition": "people",
         "sensor_size": [16, 16],
         "classes": 11,
         "train": 23,
@@ -255,8 +255,8 @@ def test_what_is_refused(root, other, tmp_path):
         (DataError, "data.root", recipe(gone)),
         (DataError, "data.root", recipe(gone, dataset="nmnist")),
         (ConfigError, None, recipe(root, dataset="nothing")),
-        (DataError, None, recipe(root, cut="rooms")),
-        (DataError, None, recipe(root, cut="rooms", folds=2)),
+        (DataError, None, recipe(root, partition="rooms")),
+        (DataError, None, recipe(root, partition="rooms", folds=2)),
         (ConfigError, "data.fold", recipe(root, fold=1)),
         (DataError, "data.first", recipe(none, first=(CLASSES[0], "clap"))),
         (ConfigError, "data.first", recipe(root, first=("clap",))),

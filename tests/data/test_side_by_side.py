@@ -42,9 +42,9 @@ def test_every_preparation_stays(tree):
     assert make(tree, test_share=0.2).key == current_key(home) == made[0].key
     assert [contents(store.folder) for store in made] == kept
     for store, share in zip(made, (0.2, 0.4, 0.6), strict=True):
-        (cut,) = store.cuts
+        (partition,) = store.partitions
         found = load_dataset("folder", tree, "test", store_key=store.key)
-        assert (found.store.key, found.cut) == (store.key, cut) == (store.key, f"share-{share}")
+        assert (found.store.key, found.partition) == (store.key, partition) == (store.key, f"share-{share}")
     assert load_dataset("folder", tree, "test").store.key == made[0].key
 
 
@@ -188,12 +188,12 @@ def test_files_that_cannot_be_read_are_left_out(damaged, monkeypatch, files, wor
     names = [store.clip(number).metadata["name"] for number in range(8)]
     assert names == [f"{name}/{number}.npz" for name in ("left", "right") for number in range(1, 5)]
     assert store.labels.tolist() == [0] * 4 + [1] * 4
-    (cut,) = store.index.cuts.values()
+    (partition,) = store.index.partitions.values()
     listed = list_dataset("folder", damaged, test_share=0.2)
-    parts = dict(zip([clip.name for clip in listed.clips], listed.cuts["share-0.2"].parts, strict=True))
+    parts = dict(zip([clip.name for clip in listed.clips], listed.partitions["share-0.2"].parts, strict=True))
     letters = {"train": "r", "val": "v", "test": "t"}
-    assert list(cut.parts) == [letters[parts[name]] for name in names]
-    assert sum(cut.sizes.values()) == 8
+    assert list(partition.parts) == [letters[parts[name]] for name in names]
+    assert sum(partition.sizes.values()) == 8
     assert source_state(store, damaged) == "unchanged"
     again = make(damaged, test_share=0.2, skip_unreadable=True)
     assert contents(again.folder) == contents(store.folder)

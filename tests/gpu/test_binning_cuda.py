@@ -46,7 +46,7 @@ def test_many_events_on_one_pixel():
     assert given.sum() == 10**6
 
 
-@pytest.mark.parametrize("steps", [0, -1, None, 2.5])
-def test_steps_are_checked_as_on_the_cpu(steps):
-    with raises(InputError, field="steps"):
-        bin_batch([recording_of(10, (34, 34), 0)], steps, device="cuda")
+@pytest.mark.parametrize("time_steps", [0, -1, None, 2.5])
+def test_steps_are_checked_as_on_the_cpu(time_steps):
+    with raises(InputError, field="time_steps"):
+        bin_batch([recording_of(10, (34, 34), 0)], time_steps, device="cuda")

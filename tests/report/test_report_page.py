@@ -90,7 +90,7 @@ def test_nothing_comes_from_outside(make_run, clips, reader):
 def test_hostile_names_stay_text(make_run, result_of, clips, reader):
     names = [HOSTILE, "b", "c"]
     result = result_of(names)
-    result |= {"name": HOSTILE, "commit": HOSTILE, "set": HOSTILE, "cut": HOSTILE, "split": HOSTILE}
+    result |= {"name": HOSTILE, "commit": HOSTILE, "set": HOSTILE, "partition": HOSTILE, "split": HOSTILE}
     result |= {"picked_on": HOSTILE}
     safe = HOSTILE.replace("\ud800", "")
     events = [(clip, 0, HOSTILE) for clip, _, _ in clips()]

@@ -130,8 +130,9 @@ def test_groups_can_be_chosen_and_heard():
     assert heard == ["energy", "comparisons"]
     assert {claim.group for claim in found} == {"energy", "comparisons"}
     assert found == run_claims(["energy", "comparisons"])
-    with raises(InputError, field="groups"):
+    with raises(InputError, field="groups") as caught:
         run_claims(["nonsense"])
+    assert all(part in str(caught.value) for part in ("'nonsense'", *GROUPS))
 
 
 PLACE = ClaimSource("group", "place")

@@ -24,7 +24,7 @@ class EvalCommand:
     """Folder of the dataset. Default: as in the run's recipe, or data/NAME."""
     split: Literal["train", "val", "test"] = "test"
     """Which clips."""
-    cut: Annotated[str | None, option("NAME")] = None
+    partition: Annotated[str | None, option("NAME")] = None
     """How the dataset is split, where there are several ways."""
     store: Annotated[str | None, option("KEY|current")] = None
     """The preparation of the dataset (see ripe data list). Default: the one it was trained on."""
@@ -41,7 +41,7 @@ class EvalCommand:
         from ripe_mambaspike.deploy.fuse.checkpoint import load_fused
 
         found = evaluate(
-            self.checkpoint, dataset=self.dataset, root=self.root, split=self.split, cut=self.cut, store=self.store,
+            self.checkpoint, dataset=self.dataset, root=self.root, split=self.split, partition=self.partition, store=self.store,
             shuffle=self.shuffle, device=self.device, model=load_fused(self.checkpoint) if self.fused else None,
         )  # fmt: skip
         if found.note:
@@ -55,7 +55,7 @@ def show_evaluation(document: dict[str, Any]) -> None:
     top5 = "" if document["top5"] is None else f", top-5 {100 * document['top5']:.2f} %"
     out.print(
         f"[bold]top-1 {100 * document['top1']:.2f} %[/]{top5} of {document['n']} "
-        f"{document['set']} ({document['cut']}) {document['split']} clips, {document['form']} form"
+        f"{document['set']} ({document['partition']}) {document['split']} clips, {document['form']} form"
         + (", time steps shuffled" if document["shuffled"] else "")
     )
     out.print(f"store {document['store']}")

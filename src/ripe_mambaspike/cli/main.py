@@ -49,6 +49,7 @@ COMMANDS = {
 RENAMED_OPTIONS = {  # earlier spelling → today's, by command
     "account": {"--resolution": "--in-size", "--steps": "--time-steps"},
     "bench": {"--steps": "--time-steps"},
+    "eval": {"--cut": "--partition"},
     "predict": {"--steps": "--time-steps"},
     "serve": {"--most-events": "--max-events", "--most-seconds": "--max-seconds"},
     "stream": {"--steps": "--time-steps", "--answers": "--max-predictions"},

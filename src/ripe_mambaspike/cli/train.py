@@ -159,7 +159,7 @@ class ProgressCallback:
     def on_train_begin(self, recipe: "Recipe", data: dict[str, Any], trainer: "Trainer") -> None:
         sizes = ", ".join(f"{part} {data[part]}" for part in ("train", "val", "test"))
         self.on_message(
-            f"{recipe.name}: {data['dataset']} ({data['cut']}, store {data['store']}), {sizes}; "
+            f"{recipe.name}: {data['dataset']} ({data['partition']}, store {data['store']}), {sizes}; "
             f"{trainer.model.parameter_count():,} parameters on {trainer.device}"
         )
         if recipe.run.protocol == "paper":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def bin_batch(
     recordings: Sequence[Recording],
-    steps: int,
+    time_steps: int,
     *,
     by: BinBy = "time",
     grid: int | tuple[int, int] | None = None,
@@ -29,25 +29,27 @@ def bin_batch(
         raise InputError.expected("recordings", "at least one", "none")
     if by not in ("time", "count"):
         raise InputError.expected("by", "'time' or 'count' for a batch", repr(by))
-    if not isinstance(steps, int | np.integer) or not 1 <= steps <= MAX_STEPS:
-        raise InputError.expected("steps", f"an int from 1 to {MAX_STEPS}", repr(steps))
+    if not isinstance(time_steps, int | np.integer) or not 1 <= time_steps <= MAX_STEPS:
+        raise InputError.expected("time_steps", f"an int from 1 to {MAX_STEPS}", repr(time_steps))
     sizes = sorted({recording.sensor_size for recording in recordings})
     if grid is None and len(sizes) > 1:
         raise InputError.expected("grid", f"a grid for recordings of sensors {sizes}", "none")
     height, width = as_grid(grid, sizes[0])
     where = torch.device("cpu" if device is None else device)
     if where.type == "cpu":
-        each = (bin_events(recording, steps, by=by, grid=(height, width), binary=binary) for recording in recordings)
+        each = (
+            bin_events(recording, time_steps, by=by, grid=(height, width), binary=binary) for recording in recordings
+        )
         return torch.stack(list(each))
     if by == "count":  # the order must be known before events are numbered
         recordings = [recording.ordered() for recording in recordings]
     if not all(map(len, recordings)):
         raise InputError.expected("events", "at least one in each recording", "none")
-    counts = _count(recordings, int(steps), by, (height, width), where)
+    counts = _count(recordings, int(time_steps), by, (height, width), where)
     return (counts > 0).to(counts.dtype) if binary else counts
 
 
-def _count(recordings: Sequence[Recording], steps: int, by: BinBy, grid: tuple[int, int], device: Any) -> "Tensor":
+def _count(recordings: Sequence[Recording], time_steps: int, by: BinBy, grid: tuple[int, int], device: Any) -> "Tensor":
     import torch
 
     batch, (height, width) = len(recordings), grid
@@ -65,17 +67,17 @@ def _count(recordings: Sequence[Recording], steps: int, by: BinBy, grid: tuple[i
     if by == "time":
         first = torch.full((batch,), torch.iinfo(torch.int64).max, device=device).scatter_reduce(0, index, time, "amin")
         last = torch.full((batch,), torch.iinfo(torch.int64).min, device=device).scatter_reduce(0, index, time, "amax")
-        step = (time - first[index]) * steps // (last - first + 1)[index]
+        step = (time - first[index]) * time_steps // (last - first + 1)[index]
     else:
         # Step k begins at event ⌊k n / T⌋; event i is in the last step that begins at or before it.
         begins = torch.cumsum(on_device[0], 0) - on_device[0]
         number = torch.arange(total, device=device) - begins[index]
-        step = ((number + 1) * steps - 1) // on_device[0][index]
-    cell = (((index * steps + step) * 2 + p) * height + _cell(y, rows, height)) * width + _cell(x, columns, width)
-    counts = torch.zeros(batch * steps * 2 * height * width, device=device)
+        step = ((number + 1) * time_steps - 1) // on_device[0][index]
+    cell = (((index * time_steps + step) * 2 + p) * height + _cell(y, rows, height)) * width + _cell(x, columns, width)
+    counts = torch.zeros(batch * time_steps * 2 * height * width, device=device)
     # Integers below 2²⁴ sum to the same float32 in any order.
     counts.scatter_add_(0, cell, torch.ones((), device=device).expand(total))
-    return counts.view(batch, steps, 2, height, width)
+    return counts.view(batch, time_steps, 2, height, width)
 
 
 def _upload(recordings: Sequence[Recording], total: int, device: Any) -> "Tensor":

@@ -27,7 +27,7 @@ MAX_STEPS = 1 << 20
 
 def bin_events(
     recording: Recording | Events,
-    steps: int | None = None,
+    time_steps: int | None = None,
     *,
     by: BinBy = "time",
     window_us: int | None = None,
@@ -47,7 +47,7 @@ def bin_events(
 
     recording = as_recording(recording, sensor_size).ordered()
     height, width = as_grid(grid, recording.sensor_size)
-    bounds = step_bounds(recording, steps, by, window_us, start_us, stop_us)
+    bounds = step_bounds(recording, time_steps, by, window_us, start_us, stop_us)
     cells = recording.sensor_size[::-1] if spread else (height, width)
     counts = torch.from_numpy(_count(recording, bounds, cells))
     if spread and cells != (height, width):
@@ -58,7 +58,7 @@ def bin_events(
 
 def step_bounds(
     recording: Recording,
-    steps: int | None,
+    time_steps: int | None,
     by: BinBy,
     window_us: int | None,
     start_us: int | None,
@@ -68,10 +68,10 @@ def step_bounds(
     count = len(recording)
     if by not in ("time", "count", "window"):
         raise InputError.expected("by", "'time', 'count' or 'window'", repr(by))
-    if steps is None and by != "window":
-        raise InputError.expected("steps", "an int of at least 1", steps)
-    if steps is not None and (not isinstance(steps, int | np.integer) or not 1 <= steps <= MAX_STEPS):
-        raise InputError.expected("steps", f"an int from 1 to {MAX_STEPS}", repr(steps))
+    if time_steps is None and by != "window":
+        raise InputError.expected("time_steps", "an int of at least 1", time_steps)
+    if time_steps is not None and (not isinstance(time_steps, int | np.integer) or not 1 <= time_steps <= MAX_STEPS):
+        raise InputError.expected("time_steps", f"an int from 1 to {MAX_STEPS}", repr(time_steps))
     if window_us is not None and (not isinstance(window_us, int | np.integer) or window_us < 1):
         raise InputError.expected("window_us", "an int of at least 1", repr(window_us))
     if (window_us is not None) != (by == "window"):
@@ -80,7 +80,7 @@ def step_bounds(
     if by == "count":
         if start_us is not None or stop_us is not None:
             raise InputError.expected("start_us", "no start_us and stop_us with by='count'", (start_us, stop_us))
-        return [index * count // int(steps or 1) for index in range(int(steps or 1) + 1)]
+        return [index * count // int(time_steps or 1) for index in range(int(time_steps or 1) + 1)]
     if not count and (start_us is None or (stop_us is None and by == "time")):
         raise InputError.expected("events", "at least one, or start_us and stop_us", "none")
     start = recording.first_us if start_us is None else int(start_us)
@@ -88,9 +88,9 @@ def step_bounds(
     if stop <= start:
         raise InputError.expected("stop_us", f"a time after start_us, {start}", stop)
     if window_us is not None:
-        edges = _window_edges(start, stop, int(window_us), steps, stop_us)
+        edges = _window_edges(start, stop, int(window_us), time_steps, stop_us)
     else:
-        parts = int(steps or 1)
+        parts = int(time_steps or 1)
         edges = [start + -(-index * (stop - start) // parts) for index in range(parts + 1)]
     times = recording.events["t"]
     bounds = np.searchsorted(times, edges).tolist()
@@ -116,13 +116,13 @@ def as_grid(grid: int | tuple[int, int] | None, sensor_size: tuple[int, int]) ->
     return int(sides[0]), int(sides[1])
 
 
-def _window_edges(start: int, stop: int, window: int, steps: int | None, stop_us: int | None) -> list[int]:
+def _window_edges(start: int, stop: int, window: int, time_steps: int | None, stop_us: int | None) -> list[int]:
     needed = -(-(stop - start) // window)
-    parts = needed if steps is None else int(steps)
+    parts = needed if time_steps is None else int(time_steps)
     if parts > MAX_STEPS:
         raise InputError.expected("window_us", f"at most {MAX_STEPS:,} steps", f"{window}, which makes {parts:,}")
     if stop_us is not None and parts < needed:
-        raise InputError.expected("steps", f"at least {needed} of {window} µs from {start} to {stop} µs", parts)
+        raise InputError.expected("time_steps", f"at least {needed} of {window} µs from {start} to {stop} µs", parts)
     return [start + index * window for index in range(parts + 1)]
 
 

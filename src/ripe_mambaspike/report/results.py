@@ -56,7 +56,7 @@ def headline(run: RunData, counted: dict[str, Any]) -> dict[str, Any]:
         "score": "no score" if interval is None else percent_text(share),
         "picked": words,
         "picked_doubt": doubt,
-        "dataset": " · ".join(str(result[key])[:60] for key in ("set", "cut") if result.get(key)),
+        "dataset": " · ".join(str(result[key])[:60] for key in ("set", "partition", "cut") if result.get(key)),
         "tested_on": plural(n, f"{split} clip") if n else f"an unknown number of {split} clips",
         "interval": interval,
         "warnings": [text for text in warnings if isinstance(text, str)][:MAX_WARNINGS]

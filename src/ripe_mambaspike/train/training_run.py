@@ -234,7 +234,7 @@ class TrainingRun:
     def _labels(self, epoch: int) -> Labels:
         data, store = self.recipe.data, self.data.store
         return Labels(
-            classes=self.data.classes, set=data.dataset, cut=self.data.cut, time_steps=data.time_steps,
+            classes=self.data.classes, set=data.dataset, partition=self.data.partition, time_steps=data.time_steps,
             grid=resolved_grid(data), by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
             store=store.key, sensor_size=store.whole_size, crop=store.crop, duration_us=self.data.duration_us,
         )  # fmt: skip
@@ -257,7 +257,7 @@ class TrainingRun:
             picked_on=picked,  # type: ignore[arg-type]
             epoch=self.best.epoch if self.best else recipe.schedule.epochs,
             set=recipe.data.dataset,
-            cut=self.data.cut,
+            partition=self.data.partition,
             store=self.data.store.key,
             **scores,
             seed=recipe.run.seed,

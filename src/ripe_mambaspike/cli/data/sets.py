@@ -34,11 +34,11 @@ class SetsCommand:
             print_json(datasets)
             return 0
         rows = [
-            (one["name"], one["sizes"], one["sensor"], ", ".join(one["cuts"]), one["files"], _origin(one))
+            (one["name"], one["sizes"], one["sensor"], ", ".join(one["partitions"]), one["files"], _origin(one))
             for one in datasets
         ]
-        title = "Datasets (train + validation / test); the first cut is the default"
-        print_table(console(), title, ("name", "clips", "sensor", "cuts", "files", "download"), rows, left=6)
+        title = "Datasets (train + validation / test); the first partition is the default"
+        print_table(console(), title, ("name", "clips", "sensor", "partitions", "files", "download"), rows, left=6)
         return 0
 
 
@@ -116,7 +116,7 @@ class PrepareCommand:
         _warn(made.index.troubles, made)
         unreadable = made.index.unreadable
         _warn([f"left out: {reason}" for reason in unreadable.values()], made)
-        if made.cuts == ("unsplit",):
+        if made.partitions == ("unsplit",):
             warning = "the store has no test split, so it cannot be trained on; --test-share makes one"
             print_message(f"warning: {warning}")
         show_store(made, self.json)
@@ -147,12 +147,14 @@ class ListCommand:
                 one["key"] + " (current)" * one["current"],
                 f"{one['clips']:,}",
                 "×".join(map(str, one["sensor_size"])),
-                escape(", ".join(f"{name} {n['train']}+{n['val']}/{n['test']}" for name, n in one["cuts"].items())),
+                escape(
+                    ", ".join(f"{name} {n['train']}+{n['val']}/{n['test']}" for name, n in one["partitions"].items())
+                ),
                 one["sha256"][:12],
             )
             for one in documents
         ]
-        columns = ("set", "key", "clips", "sensor", "cuts (train+val/test)", "content")
+        columns = ("set", "key", "clips", "sensor", "partitions (train+val/test)", "content")
         print_table(console(), f"Prepared in {escape(str(store_folder(self.root, self.store)))}", columns, rows, left=6)
         for one in damaged:
             print_message(f"warning: {one['why']}")
@@ -208,13 +210,13 @@ def show_store(store: "EventStore", json: bool, **more: Any) -> None:
     rows = [
         (
             name,
-            *(f"{cut[split]:,}" for split in ("train", "val", "test")),
-            cut["checksum"][:12],
-            "yes" if cut["published"] else "no",
+            *(f"{partition[split]:,}" for split in ("train", "val", "test")),
+            partition["checksum"][:12],
+            "yes" if partition["published"] else "no",
         )
-        for name, cut in document["cuts"].items()
+        for name, partition in document["partitions"].items()
     ]
-    print_table(console(), title, ("cut", "train", "val", "test", "names", "fixed list"), rows)
+    print_table(console(), title, ("partition", "train", "val", "test", "names", "fixed list"), rows)
     not_current = "" if document["current"] else ", not current"
     print(f"key {document['key']}, content {document['sha256'][:12]}{not_current}")
     if document["others"]:
