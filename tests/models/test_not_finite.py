@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load, save
 
 from ripe_mambaspike import from_pretrained, fuse
-from ripe_mambaspike.deploy.quantize.convert import save_stored, to_float16, to_int8
+from ripe_mambaspike.deploy.quantize.convert import to_float16, to_int8
 from ripe_mambaspike.errors import InputError, RipeError, WeightsError
 from ripe_mambaspike.inference.capture import capture
 from ripe_mambaspike.models.input_checks import nan_where_not_finite
+from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.synthetic import synthetic_clip
 from ripe_mambaspike.nn.forward_mode import HARD
 from ripe_mambaspike.ops.backend import kernels
@@ -68,7 +69,7 @@ def test_a_variance_below_zero(small, tmp_path):
 def test_stored_weights(small, tmp_path, kind, value):
     fused = fuse(small(), quiet=True)
     stored = to_float16(fused) if kind == "float16" else to_int8(fused, synthetic_clip(5, 16, 16, samples=8))[0]
-    save_stored(fused, stored, tmp_path)
+    save_pretrained(fused, tmp_path, stored=stored)
     from_pretrained(tmp_path)
     name = "hierarchy.blocks.0.merge.weight"
     if kind == "float16" and value in (0.0, -1.0, 3e38):
