@@ -117,10 +117,15 @@ def test_a_clip_is_its_picture_under_its_own_seed(make, tmp_path, mnist, quick):
         np.testing.assert_array_equal(recording[column], events[column])
 
 
+@pytest.mark.slow
 def test_the_same_bytes_with_any_number_of_workers(make, tmp_path):
     make("one", workers=1)
     make("two", workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_the_same_bytes_with_any_number_of_threads(make, tmp_path):
+    make("one", workers=1)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     make("threads", workers=1)
@@ -240,6 +245,7 @@ def test_caltech_is_split_as_the_original(tmp_path, quick):
     assert min(store.index.clips.events) > 50
 
 
+@pytest.mark.slow
 def test_the_lists_of_the_originals(shared):
     """From the whole sets of pictures follow the names and the parts of the real sets."""
     for name, folder, wanted in (
@@ -320,7 +326,7 @@ def test_seconds_that_cannot_be(name, seconds, wanted, tmp_path):
 
 
 def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
-    counts = {"train": 2, "val": 1, "test": 1, "size": 16, "calibration": quick}
+    counts = {"train": 2, "val": 1, "test": 1, "size": 16, "seconds": 0.4, "calibration": quick}
     simulate_dataset("synthgesture", tmp_path / "at once", **counts)
     monkeypatch.setattr(simulated, "MAX_FRAME_PIXELS", 0)
     simulate_dataset("synthgesture", tmp_path / "pieces", **counts)
