@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.folds import folds_of
 from ripe_mambaspike.data.store import EventStore
 from ripe_mambaspike.errors import ConfigError, DataError
@@ -23,6 +23,9 @@ def make_store(
     parts = "".join("-" if partition == "unsplit" else letters[at] for at in order)
     index = SimpleNamespace(
         set="fake",
+        sensor_size=(8, 8),
+        whole_size=None,
+        crop=None,
         classes=[str(label) for label in range(len(sizes))],
         partitions={partition: SimpleNamespace(parts=parts)},
         clips=SimpleNamespace(name=[clips[at][0] for at in order], label=[clips[at][1] for at in order]),
@@ -100,7 +103,10 @@ def test_clips_in_no_part_stay_out_and_an_unsplit_set_has_all():
 def test_refusals():
     store = make_store((4, 4))
     for folds in (1, 9):
-        assert refusal(ConfigError, folds_of, store, "partition", folds, 0).field == "data.folds"
+        with raises(ConfigError, "data.folds", mentions=("from 2 to the 8 clips", f"got {folds}")):
+            folds_of(store, "partition", folds, 0)
     for fold in (-1, 3):
-        assert refusal(ConfigError, folds_of, store, "partition", 3, fold).field == "data.fold"
-    assert refusal(DataError, folds_of, store, "other", 3, 0).field == "data.partition"
+        with raises(ConfigError, "data.fold", mentions=("from 0 to 2", f"got {fold}")):
+            folds_of(store, "partition", 3, fold)
+    with raises(DataError, "data.partition", store.folder, ("one of partition", "'other'")):
+        folds_of(store, "other", 3, 0)

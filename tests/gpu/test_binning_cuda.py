@@ -7,7 +7,7 @@ import torch
 from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, make_events
-from ripe_mambaspike.events.batches import bin_batch
+from ripe_mambaspike.events.binning import bin_batch
 
 pytestmark = [
     pytest.mark.gpu,

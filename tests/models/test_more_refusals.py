@@ -55,13 +55,13 @@ def test_a_folder_that_is_no_path(folder, model):
 
 
 def test_fuse_of_something_else():
-    with raises(ConfigError):
+    with raises(ConfigError, mentions=("NoneType",)):
         fuse(None)
 
 
 def test_fuse_of_mixed_precision(model):
     model.head.double()
-    with raises(ConfigError):
+    with raises(ConfigError, mentions=("float32", "float64")):
         fuse(model)
 
 
@@ -90,7 +90,7 @@ def test_one_sample_on_one_cell_cannot_be_normalised(model):
 
 def test_the_account_of_a_baseline_is_of_its_own_resolution():
     baseline = create_model("mamba-spike-nmnist", seed=0)
-    with raises(InputError, "x"):
+    with raises(InputError, "x", mentions=("34×34", "48×48")):
         account_clip(baseline, synthetic_clip(10, 48, 48), "a test")
     document = account_clip(baseline, synthetic_clip(4, 34, 34), "a test")
     assert document["parameters"]["deployed"] == 1_026_506

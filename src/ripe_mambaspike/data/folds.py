@@ -3,11 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, Clip, hash_rank, hold_out_validation
+from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, UNSPLIT, Clip, hash_rank, hold_out_validation
 from ripe_mambaspike.data.store import EventStore
 from ripe_mambaspike.errors import ConfigError, DataError
-
-UNSPLIT = "unsplit"  # the partition of a folder without train/ and test/
 
 
 def folds_of(store: EventStore, partition: str, folds: int, fold: int) -> dict[str, NDArray[np.int64]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import PARTS, UNSPLIT
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.store import EventStore, open_store
 from ripe_mambaspike.errors import DataError
@@ -45,7 +45,7 @@ def load_dataset(
         raise DataError.expected(
             "partition", f"one of {', '.join(opened.partitions)}", repr(chosen), path=opened.folder
         )
-    if chosen == "unsplit":
+    if chosen == UNSPLIT:
         hint = "give it train/ and test/ folders, or prepare it with --test-share"
         raise DataError.expected("partition", "a dataset with a split", "one without", path=opened.folder, hint=hint)
     members = opened.members(chosen, split)

@@ -55,7 +55,7 @@ def read_data_settings(recipe: Path) -> DataSettings:
         text = read_regular(recipe, MAX_RECIPE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{recipe}: expected a recipe in YAML, got {error}", path=recipe) from error
-    values = parse_yaml(text, str(recipe))
+    values = parse_yaml(text, recipe)
     section = values.get("data", {}) if isinstance(values, dict) else values
     return convert(section, DataSettings, origin=recipe, field="data", error=ConfigError, renamed=RENAMED_FIELDS)
 

@@ -4,8 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
-from trees import make_recording, refusal, save_trial
+from trees import make_recording, save_trial
 
+from raising import raises
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.dvsgesture import CLASSES, SENSOR, list_dvsgesture, trials
 from ripe_mambaspike.errors import DataError, ReadError, RipeError
@@ -137,29 +138,33 @@ def test_a_part_of_the_set_is_named_as_such(found, there, partition):
 
 
 def test_both_forms():
-    assert refusal(DataError, list_raw, RAW + array_files()).field == "files"
+    with raises(DataError, "files", ROOT, (".aedat", ".npy")):
+        list_raw(RAW + array_files())
 
 
 def test_labels_that_are_not_there():
     files = [path for path in RAW if path != "DvsGesture/user05_lab_labels.csv"]
-    error = refusal(DataError, list_raw, files)
-    assert (error.field, error.path) == ("labels", ROOT / "DvsGesture/user05_lab.aedat")
+    with raises(DataError, "labels", ROOT / "DvsGesture/user05_lab.aedat", ("DvsGesture/user05_lab_labels.csv",)):
+        list_raw(files)
 
 
 @pytest.mark.parametrize("label", [0, 12])
 def test_a_class_out_of_range(label):
-    error = refusal(DataError, list_raw, RAW, [*ROWS, LabelSpan(label, 0, 5)])
-    assert (error.field, error.path) == ("labels", ROOT / "DvsGesture/user01_fluorescent_labels.csv")
+    path = ROOT / "DvsGesture/user01_fluorescent_labels.csv"
+    with raises(DataError, "labels", path, ("1 to 11", f"got {label}")):
+        list_raw(RAW, [*ROWS, LabelSpan(label, 0, 5)])
 
 
 def test_a_class_out_of_range_among_arrays():
     path = "ibmGestureTrain/user01_led/11.npy"
-    assert refusal(DataError, list_dvsgesture, ROOT, [path]).field == "class"
+    with raises(DataError, "class", ROOT / path, ("0 to 10", "got 11")):
+        list_dvsgesture(ROOT, [path])
 
 
 def test_a_clip_twice():
     files = [*array_files(), "copy/user24_led/3.npy"]
-    assert refusal(DataError, list_dvsgesture, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT, ("'user24_led/3' 2 times",)):
+        list_dvsgesture(ROOT, files)
 
 
 def test_labels_are_read_from_the_file_beside(tmp_path):
@@ -173,20 +178,22 @@ def test_labels_are_read_from_the_file_beside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "field", "values"),
     [
-        ("class,startTime_usec,endTime_usec\n1,2\n", "line 2 is '1,2'; class,start,end in whole numbers is wanted"),
-        ("1,5,9\n1,a,9\n", "line 2 is '1,a,9'; class,start,end in whole numbers is wanted"),
-        ("1,9,5\n", "line 1 goes from 9 to 5 µs; a span is wanted"),
-        ("", "names no clip; a row of class, start and end for each is wanted"),
-        ("class,startTime_usec,endTime_usec\n", "names no clip; a row of class, start and end for each is wanted"),
+        ("class,startTime_usec,endTime_usec\n1,2\n", "line 2", ("'1,2'", "class,start,end")),
+        ("1,5,9\n1,a,9\n", "line 2", ("'1,a,9'", "class,start,end")),
+        ("1,9,5\n", "line 1", ("9", "5")),
+        ("", "labels", ("class, start and end",)),
+        ("class,startTime_usec,endTime_usec\n", "labels", ("class, start and end",)),
     ],
     ids=["short", "no number", "backwards", "empty", "header alone"],
 )
-def test_garbled_labels(tmp_path, text, said):
+def test_garbled_labels(tmp_path, text, field, values):
     (tmp_path / "user24_led.aedat").write_bytes(b"")
     path = tmp_path / "user24_led_labels.csv"
     path.write_text(text)
-    assert refusal(RipeError, list_dataset, "dvsgesture", tmp_path).field in ("labels", "line 1", "line 2")
+    with raises(RipeError, field, path, values):
+        list_dataset("dvsgesture", tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
-    assert refusal(ReadError, list_dataset, "dvsgesture", tmp_path).field == "labels"
+    with raises(ReadError, "labels", path):
+        list_dataset("dvsgesture", tmp_path)

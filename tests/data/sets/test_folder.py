@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.folder import list_folder
 from ripe_mambaspike.errors import DataError
@@ -116,16 +116,19 @@ def test_settings_are_kept():
     ],
 )
 def test_a_file_in_the_wrong_depth(files, path, wanted):
-    assert refusal(DataError, list_folder, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT / path, (f"expected {wanted},",)):
+        list_folder(ROOT, files)
 
 
 def test_an_empty_class(tmp_path):
     for folder in ("left", "right"):
         (tmp_path / folder).mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    assert refusal(DataError, list_dataset, "folder", tmp_path).field == "files"
+    with raises(DataError, "files", tmp_path / "right"):
+        list_dataset("folder", tmp_path)
     files, folders = ["train/a/1.bin", "test/a/2.bin"], ["train", "test", "train/a", "test/a", "test/b"]
-    assert refusal(DataError, list_folder, ROOT, files, folders).field == "files"
+    with raises(DataError, "files", ROOT / "test/b"):
+        list_folder(ROOT, files, folders)
     assert list_folder(ROOT, files, folders[:-1]).partitions["folders"].sizes()["test"] == 1
 
 
@@ -133,11 +136,13 @@ def test_an_empty_class(tmp_path):
 def test_a_share_that_is_none(tmp_path, share):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    assert refusal(DataError, list_dataset, "folder", tmp_path, test_share=share).field == "test_share"
+    with raises(DataError, "test_share", mentions=(share, "between 0 and 1")):
+        list_dataset("folder", tmp_path, test_share=share)
 
 
 def test_a_share_of_a_tree_that_has_parts():
-    assert refusal(DataError, list_folder, ROOT, SPLIT, test_share=0.2).field == "test_share"
+    with raises(DataError, "test_share", ROOT):
+        list_folder(ROOT, SPLIT, test_share=0.2)
 
 
 def test_a_single_recording_is_not_divided():

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.sets.ncaltech101 import PUBLISHED, list_ncaltech101
 from ripe_mambaspike.errors import DataError
 
@@ -65,7 +65,8 @@ def test_labels_and_notes():
 
 def test_a_recording_twice():
     files = [*files_of(ant=3), "copy/ant/image_0002.bin"]
-    assert refusal(DataError, list_ncaltech101, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT, ("'ant/image_0002' 2 times",)):
+        list_ncaltech101(ROOT, files)
 
 
 def test_the_whole_set(shared):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.nmnist import PUBLISHED, PUBLISHED_600, list_nmnist, list_nmnist_600
 from ripe_mambaspike.errors import DataError
@@ -85,7 +85,8 @@ def test_a_part_of_the_set_is_named_as_such():
 @pytest.mark.parametrize("make", [list_nmnist, list_nmnist_600])
 def test_a_recording_twice(make):
     files = ["Train/0/00002.bin", "copy/Train/0/00002.bin"]
-    assert refusal(DataError, make, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT, ("'Train/0/00002' 2 times",)):
+        make(ROOT, files)
 
 
 def test_the_shared_recordings(shared):

@@ -15,8 +15,7 @@ from ripe_mambaspike.data.listing import (
     Clip,
     Listing,
     hold_out_validation,
-    make_partition,
-    one_clip_each,
+    make_listing,
 )
 from ripe_mambaspike.data.pictures import Picture, Pictures
 from ripe_mambaspike.data.sets import cifar10dvs, nmnist
@@ -182,13 +181,11 @@ def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
 def _listing(
     name: str, classes: tuple[str, ...], partition_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
 ) -> Listing:
-    clips, parts = [clip for clip, _ in rows], [part for _, part in rows]
-    if missing := [part for part in PARTS if part not in parts]:
+    if missing := [part for part in PARTS if part not in {part for _, part in rows}]:
         raise DataError.expected("images", f"pictures for {missing[0]} clips of {name}", "too few")
-    sources = one_clip_each((clip.name, clip.name, clip.label) for clip in clips)
-    all_notes = ("every recording of this set is simulated", *notes)
-    return Listing(
-        name, classes, sources, {partition_name: make_partition(partition_name, clips, parts)}, notes=all_notes
+    named = ((clip.name, clip.name, clip.label, part) for clip, part in rows)
+    return make_listing(
+        name, classes, named, partition_name, notes=("every recording of this set is simulated", *notes)
     )
 
 
