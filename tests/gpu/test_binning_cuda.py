@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from tests.raising import raises
 
-from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, make_events
 from ripe_mambaspike.events.batches import bin_batch
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
 
 
 def recording_of(count, size, seed):
@@ -48,5 +43,6 @@ def test_many_events_on_one_pixel():
 
 @pytest.mark.parametrize("steps", [0, -1, None, 2.5])
 def test_steps_are_checked_as_on_the_cpu(steps):
-    with raises(InputError, field="steps"):
+    with raises(InputError, field="steps") as caught:
         bin_batch([recording_of(10, (34, 34), 0)], steps, device="cuda")
+    assert f"got {steps}" in str(caught.value)
