@@ -66,7 +66,7 @@ def test_outputs_that_are_not_wanted_are_empty_and_change_nothing(run):
     assert torch.equal(whole[0], alone[0])
 
 
-@BACKENDS
+@pytest.mark.parametrize("run", [NATIVE_FLOAT32, pytest.param(Run("triton"), id="triton-f32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["norm_fire", "attend", "mamba_inner"])
 def test_a_gradient_need_not_be_contiguous(name, run):
     """Nor have a stride: that of a plain sum is one number read everywhere."""

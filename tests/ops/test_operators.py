@@ -26,7 +26,8 @@ NAMES = ("norm_fire", "attend", "attend_fire", "enter_fire", "pooled_rates", "ma
          "step_moments", "patch_moments")  # fmt: skip
 
 
-QUICK_IN_TRITON = {"pooled_rates": (6, 7), "joined_tokens": (1, 2), "attend": (0, 2)}  # the first two of others
+# The quick ones of an operator's cases in Triton's interpreter; the first two where none are named.
+QUICK_IN_TRITON = {"pooled_rates": (6, 7), "joined_tokens": (1, 2), "attend": (0,), "attend_fire": (0,)}
 
 
 def listed(names, pick=cases, interpreted=False):
