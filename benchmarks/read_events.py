@@ -108,8 +108,8 @@ def measure(count: int, repeats: int, folder: Path) -> dict[str, Any]:
     sizes = {name: len(read(path)) for name, path in files.items()}
     binnings: dict[str, dict[str, Any]] = {
         "time, 16 steps, 128²": {"time_steps": 16},
-        "count, 10 steps, 128²": {"steps": 10, "by": "count"},
-        "time, 10 steps, to 48²": {"steps": 10, "grid": 48},
+        "count, 10 steps, 128²": {"time_steps": 10, "by": "count"},
+        "time, 10 steps, to 48²": {"time_steps": 10, "grid": 48},
         "windows of 100 ms": {"by": "window", "window_us": 100_000},
     }
     for name, options in binnings.items():

@@ -79,17 +79,17 @@ def on_device(device: str) -> dict[str, Any]:
 
     camera, shown = load_calibration(), pictures(4096).to(device)
     duration = camera.saccades.duration_us
-    bins = simulate_picture_bins(shown[:32], camera, range(32), steps=10, device=device)
+    bins = simulate_picture_bins(shown[:32], camera, range(32), time_steps=10, device=device)
     events = simulate_pictures(shown[:32], camera, range(32), device=device)
     if not torch.equal(bins.cpu(), count_events(events, (34, 34), duration, 10)):
         raise SystemExit("bins and events do not agree: no time is given")
-    simulate_picture_bins(shown, camera, range(4096), steps=10, device=device)
+    simulate_picture_bins(shown, camera, range(4096), time_steps=10, device=device)
     torch.cuda.synchronize()
     start = time.perf_counter()
     total = 0.0
     for first in range(0, SET_RECORDINGS, 4096):
         count = min(4096, SET_RECORDINGS - first)
-        made = simulate_picture_bins(shown[:count], camera, range(first, first + count), steps=10, device=device)
+        made = simulate_picture_bins(shown[:count], camera, range(first, first + count), time_steps=10, device=device)
         total += float(made.sum())
     seconds = time.perf_counter() - start
     return {

@@ -49,9 +49,9 @@ def _store(name: str) -> Target:
 def _use(store) -> None:  # type: ignore[no-untyped-def]
     """What training does with a store."""
     width, height = store.sensor_size
-    for cut in store.cuts:
+    for partition in store.partitions:
         for part in PARTS:
-            for number in store.members(cut, part)[:4]:
+            for number in store.members(partition, part)[:4]:
                 clip = store.clip(int(number))
                 if len(clip) and (clip["x"].max() >= width or clip["y"].max() >= height):
                     raise WrongAnswer(f"clip {number} has events outside the {width}×{height} sensor")

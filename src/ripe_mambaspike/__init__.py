@@ -2,7 +2,7 @@
 
     model = create_model("dvsgesture", num_classes=5)          # trains as a multi-branch network
     recording = read("gesture.aedat4")                         # the file of any camera
-    events = bin_events(recording, steps=16, grid=128)         # [T, 2, H, W]
+    events = bin_events(recording, time_steps=16, grid=128)         # [T, 2, H, W]
     logits = model(events[None])                               # [B, T, 2, H, W] → [B, T, num_classes]
     small = fuse(model)                                        # deploys as a fused network of 0.87 M parameters
     small.save_pretrained("gestures")                          # config.json and model.safetensors

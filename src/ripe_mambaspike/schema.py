@@ -34,29 +34,42 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_json(
-    path: Path, kind: type[T], *, error: type[RipeError] = DataError, max_bytes: int = MAX_JSON_BYTES, hint: str = ""
+    path: Path,
+    kind: type[T],
+    *,
+    error: type[RipeError] = DataError,
+    max_bytes: int = MAX_JSON_BYTES,
+    hint: str = "",
+    renamed: Mapping[str, str] | None = None,
 ) -> T:
     """Read a JSON file as `kind`; `error` for a file that is missing, too large, damaged or has a wrong field.
 
-    `hint` is added to the message: what the user can do about it.
+    hint: added to the message: what the user can do about it
+    renamed: see `convert`
     """
     try:
         data = read_regular(path, max_bytes)
     except OSError as cause:
         message = f"{path}: expected a readable JSON file, got {cause.strerror or cause}"
         raise error(_with_hint(message, hint), path=path) from cause
-    return decode_json(data, kind, origin=path, error=error, hint=hint)
+    return decode_json(data, kind, origin=path, error=error, hint=hint, renamed=renamed)
 
 
 def decode_json(
-    data: bytes | str, kind: type[T], *, origin: Origin = None, error: type[RipeError] = DataError, hint: str = ""
+    data: bytes | str,
+    kind: type[T],
+    *,
+    origin: Origin = None,
+    error: type[RipeError] = DataError,
+    hint: str = "",
+    renamed: Mapping[str, str] | None = None,
 ) -> T:
     """Decode JSON text as `kind`. NaN, infinities, and nesting deeper than Python's stack are refused."""
     try:
         values = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as cause:
         raise error(_with_hint(f"{_prefix(origin)}expected JSON, got {cause}", hint), path=origin) from cause
-    return convert(values, kind, origin=origin, error=error, hint=hint, finite=False)
+    return convert(values, kind, origin=origin, error=error, hint=hint, finite=False, renamed=renamed)
 
 
 def convert(
@@ -69,13 +82,17 @@ def convert(
     field: str = "",
     strict: bool = True,
     finite: bool = True,
+    renamed: Mapping[str, str] | None = None,
 ) -> T:
     """Convert plain values (of JSON, YAML) to `kind`; `error` with `field` and `path` for what does not fit.
 
     field: name of the value itself, put in front of the names of its fields
     strict: False also converts strings, as from a command line ("3" to 3)
     finite: refuse NaN and infinities
+    renamed: fields whose earlier name is accepted too, with their name of today
     """
+    if renamed and isinstance(values, dict):
+        values = {renamed.get(str(name), name): value for name, value in values.items()}
 
     def fail(at: str, message: str, cause: BaseException | None = None) -> RipeError:
         name = _join(field, at)
@@ -200,10 +217,9 @@ def _fields(kind: Any) -> dict[str, Any]:
         return {}
     hints = get_type_hints(kind, include_extras=True)
     if issubclass(kind, msgspec.Struct):
-        names = list(kind.__struct_encode_fields__)
-    else:
-        names = [one.name for one in dataclasses.fields(kind) if one.init]
-    return {name: hints.get(name, Any) for name in names}
+        stored = kind.__struct_encode_fields__  # their names in a file
+        return {name: hints[field] for name, field in zip(stored, kind.__struct_fields__, strict=True)}
+    return {one.name: hints.get(one.name, Any) for one in dataclasses.fields(kind) if one.init}
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:

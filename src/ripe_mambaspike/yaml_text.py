@@ -5,6 +5,7 @@ core schema. Aliases (which can expand without end) and keys that are given twic
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -75,15 +76,16 @@ for _tag, _pattern, _first in RESOLVERS:
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
 
 
-def parse_yaml(text: str, origin: str) -> Any:
-    """The values of a YAML document; a ConfigError names `origin` and the line."""
+def parse_yaml(text: str, origin: str | Path) -> Any:
+    """The values of a YAML document; a ConfigError names the line and `origin`, which is a file if it is a Path."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f"line {mark.line + 1}: " if mark else ""
         message = problem if problem and problem.startswith("expected ") else f"expected YAML, got {problem or error}"
-        raise ConfigError(f"{origin}: {line}{message}") from error
+        path = origin if isinstance(origin, Path) else None
+        raise ConfigError(f"{origin}: {line}{message}", path=path) from error
 
 
 def yaml_value(value: Any) -> str:

@@ -140,13 +140,13 @@ def test_what_the_dual_kernel_stores(document, model):
 
 
 def test_networks_without_a_dual_kernel_form():
-    with raises(ConfigError, field="model"):
+    with raises(ConfigError, "model", mentions=("'mamba-spike-nmnist'",)):
         accumulator_of(create_model("mamba-spike-nmnist"))
-    with raises(ConfigError, field="tdm"):
+    with raises(ConfigError, "tdm", mentions=("false",)):
         accumulator_of(create_model("nmnist", **{**SMALL, "tdm": False}))
 
 
 def test_clips_of_two_sizes_have_no_common_account(model, activities):
     other = measure_clip(accumulator_of(model), "small", synthetic_clip(4, 10, 10))
-    with raises(InputError, field="recordings"):
+    with raises(InputError, "recordings", mentions=("2 sizes",)):
         account_recordings(model, [*activities, other], "x")

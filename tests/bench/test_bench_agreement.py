@@ -82,6 +82,16 @@ def test_wrong_hard_logits_and_rates(monkeypatch, deployed, clip):
     assert "rates differ by" in failed(compare_inference(deployed, clip, "float32"))
 
 
+def test_spikes_of_all_layers_are_compared(deployed, clip):
+    spikes = {}
+    for choice in ("off", "auto"):
+        with backend.kernels(choice), torch.no_grad():
+            spikes[choice] = deployed.run(clip, observe=("spikes",)).observed
+    assert len(spikes["auto"]) == len(spikes["off"]) == 6
+    assert share_of_flips(spikes["auto"], spikes["off"]) < 5e-4
+    assert sum(int(one.sum()) for one in spikes["off"].values()) > 100
+
+
 def test_share_of_flips():
     expected = {"first": torch.tensor([True, False, False, True]), "second": torch.zeros(4, dtype=torch.bool)}
     given = {**expected, "second": torch.tensor([False, True, False, False])}

@@ -12,21 +12,10 @@ from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CUDA = torch.device("cuda")
-INFER = (
-    "bench",
-    "infer",
-    "--model",
-    "nmnist",
-    "--device",
-    "cpu",
-    "--time-steps",
-    "3",
-    "--side",
-    "16",
-    "--batches",
-    "2",
+SMALL = (
+    "bench infer --model nmnist --device cpu --time-steps 3 --side 16 --batches 2 --repeats 1 --baseline none "
+    "--precision float32"
 )
-SMALL = (*INFER, "--repeats", "1", "--baseline", "none", "--precision", "float32")
 
 
 def full(*_, **__):
@@ -34,10 +23,7 @@ def full(*_, **__):
 
 
 def test_what_a_network_says_goes_through():
-    with (
-        pytest.raises(MemoryNeededError),
-        explain_out_of_memory(torch.device("cpu"), "batch 9"),
-    ):
+    with pytest.raises(MemoryNeededError, match=r"7\.00 GiB"), explain_out_of_memory(torch.device("cpu"), "batch 9"):
         full()
 
 
@@ -78,9 +64,8 @@ def test_the_command_says_it_in_one_line(monkeypatch, capsys, error):
     monkeypatch.setattr("ripe_mambaspike.models.ripe.run_fused", failing)
     monkeypatch.setitem(machine.SIDES, "cpu", (64,))
     monkeypatch.setitem(machine.COPY_BYTES, "cpu", 1 << 16)
-    assert main(list(SMALL)) == 2
+    assert main(SMALL.split()) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 1
-    assert "batch 2" in printed.err
-    assert "memory" in printed.err
+    assert all(part in printed.err for part in ("batch 2", "16×16", "MiB", "memory", "reduce the batch"))

@@ -112,5 +112,6 @@ def test_no_kernels_no_row_of_times(monkeypatch):
 
 
 def test_an_unknown_operator():
-    with raises(ConfigError, field="--only"):
+    with raises(ConfigError, field="--only") as caught:
         bench_ops(options("norm_fyre"))
+    assert all(part in str(caught.value) for part in ("'norm_fyre'", *OPERATOR_NAMES))

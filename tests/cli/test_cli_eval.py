@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ripe_mambaspike.cli.evaluate import show_evaluation
+from ripe_mambaspike.cli.eval import show_evaluation
 from ripe_mambaspike.models.labels import read_labels, save_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
 
@@ -23,7 +23,7 @@ def asked(ripe, *words):
     return json.loads(said.out)
 
 
-SAME = ("set", "cut", "split", "top1", "top5", "n", "per_class", "confusion")
+SAME = ("set", "partition", "split", "top1", "top5", "n", "per_class", "confusion")
 
 
 def test_the_number_of_the_result(ripe, finished, result):
@@ -77,7 +77,7 @@ def test_logits_that_are_not_finite_have_no_number(refused, finished, gestures, 
 
 
 def test_a_cut_of_the_same_set(ripe, finished, result):
-    assert asked(ripe, finished, "--cut", "people")["confusion"] == result["confusion"]
+    assert asked(ripe, finished, "--partition", "people")["confusion"] == result["confusion"]
 
 
 def test_what_is_printed(ripe, finished, result):
@@ -110,7 +110,7 @@ def test_another_set(refused, finished, gestures, tmp_path):
     refused(["eval", finished, "--dataset", "nmnist", "--root", tmp_path], tmp_path, "nmnist")
     refused(["eval", finished, "--dataset", "nmnis"], "nmnis")
     refused(["eval", finished, "--root", tmp_path], tmp_path, "synthgesture")
-    refused(["eval", finished, "--cut", "sideways", "--root", gestures], "sideways")
+    refused(["eval", finished, "--partition", "sideways", "--root", gestures], "sideways")
     refused(["eval", finished, "--split", "all"], "--split", "all")
 
 
@@ -134,7 +134,15 @@ def test_a_network_without_labels(refused, saved, finished, tmp_path):
 
 
 def test_top5_of_few_classes_is_left_out(capsys):
-    document = {"top1": 0.75, "top5": None, "n": 8, "set": "mine", "cut": "only", "split": "test", "form": "training"}
+    document = {
+        "top1": 0.75,
+        "top5": None,
+        "n": 8,
+        "set": "mine",
+        "partition": "only",
+        "split": "test",
+        "form": "training",
+    }
     document["store"] = "0123456789abcdef"
     show_evaluation({**document, "shuffled": False, "per_class": [], "rates": []})
     said = capsys.readouterr().out

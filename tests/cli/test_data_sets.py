@@ -53,9 +53,9 @@ def test_the_sets(ripe):
     assert [entry["name"] for entry in document] == list(datasets())
     rows = {entry["name"]: entry for entry in document}
     assert list(rows["nmnist"]) == [
-        "name", "title", "sizes", "sensor", "cuts", "files", "download", "license", "home", "simulated",
+        "name", "title", "sizes", "sensor", "partitions", "files", "download", "license", "home", "simulated",
     ]  # fmt: skip
-    assert rows["cifar10dvs"]["cuts"] == ["first-100", "last-100", "random-100"]
+    assert rows["cifar10dvs"]["partitions"] == ["first-100", "last-100", "random-100"]
     assert rows["nmnist"]["license"] == "CC BY-SA 4.0"
     assert {name for name, row in rows.items() if row["download"]} == {"dvsgesture", "cifar10dvs", "nmnist"}
     assert rows["folder"]["home"] is None
@@ -70,14 +70,14 @@ def test_prepare_and_verify(ripe, tree, store_document_keys):
     assert (said.code, said.err) == (0, "")
     document = json.loads(said.out)
     assert list(document) == store_document_keys
-    cut = document["cuts"].pop("share-0.25")
-    assert list(cut) == ["train", "val", "test", "checksum", "published"]
-    assert (cut["train"], cut["val"], cut["test"], cut["published"]) == (4, 2, 2, False)
+    partition = document["partitions"].pop("share-0.25")
+    assert list(partition) == ["train", "val", "test", "checksum", "published"]
+    assert (partition["train"], partition["val"], partition["test"], partition["published"]) == (4, 2, 2, False)
     events = sum(30 + number for number in range(8))
     assert document | {"store": "", "key": "", "sha256": ""} == {
         "set": "folder", "store": "", "key": "", "sha256": "", "current": True, "others": [], "clips": 8,
-        "events": events, "classes": 2, "sensor_size": [34, 34], "crop": None, "cuts": {}, "notes": [], "warnings": 0,
-        "unreadable": 0,
+        "events": events, "classes": 2, "sensor_size": [34, 34], "crop": None, "partitions": {}, "notes": [],
+        "warnings": 0, "unreadable": 0,
     }  # fmt: skip
     index = json.loads((tree / ".ripe" / "folder" / document["key"] / "index.json").read_text())
     assert document["sha256"] == index["sha256"]
@@ -100,13 +100,14 @@ def test_for_people(ripe, tree):
     (tree / "left" / "0.npz").unlink()
     said = ripe("data", "verify", "folder", "--root", tree)
     assert said.code == 2
+    assert "0 files differ" in said.err
     assert "1 are missing" in said.err
 
 
 def test_a_recording_more_is_a_change(ripe, tree, refused):
     assert prepare(ripe, tree, "--test-share", "0.25").code == 0
     write(make_clip(9), tree / "left" / "new.npz")
-    refused(["data", "verify", "folder", "--root", tree], "left/new.npz")
+    refused(["data", "verify", "folder", "--root", tree], "1 new", "left/new.npz")
     (tree / "left" / "new.npz").unlink()
     (tree / "up").mkdir()
     refused(["data", "verify", "folder", "--root", tree], "up")
@@ -125,7 +126,7 @@ def test_notes_and_warnings_go_to_standard_error(ripe, tree):
     assert "--test-share" in lines[0]
     assert len(lines) == 13
     assert "--test-share" in lines[12]
-    assert lines[1].startswith("ripe: warning: left/0.npz: ")
+    assert lines[1].startswith("ripe: warning: left/0.npz: times run backwards")
     assert lines[11].startswith("ripe: warning: and 4 more, listed in ")
     said = prepare(ripe, tree, "--strict")
     assert (said.code, said.out) == (2, "")
@@ -154,19 +155,19 @@ def test_verify_notices_a_changed_byte(ripe, refused, tree):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("prepare", "folder", "--workers", "0"), ["--workers", "0", "1024"]),
+        (("prepare", "folder", "--workers", "0"), ["--workers", "0", "1 to 1024"]),
         (("prepare", "folder", "--workers", "-2"), ["--workers", "-2"]),
         (("prepare", "folder", "--workers", "2000"), ["--workers", "2000"]),
         (("prepare", "folder", "--workers", "two"), ["--workers", "two"]),
-        (("prepare", "folder", "--test-share", "2"), ["test_share", "2.0"]),
+        (("prepare", "folder", "--test-share", "2"), ["--test-share", "2.0"]),
         (("prepare", "folder", "--test-share", "0"), ["--test-share", "0.0"]),
         (("prepare", "folder", "--test-share", "nan"), ["--test-share", "nan"]),
         (("prepare", "folder", "--test-share", "half"), ["--test-share", "half"]),
-        (("prepare", "folder", "--sensor-size", "0", "0", "--workers", "1"), ["sensor_size", "(0, 0)"]),
+        (("prepare", "folder", "--sensor-size", "0", "0", "--workers", "1"), ["--sensor-size", "(0, 0)"]),
         (("prepare", "folder", "--time-unit", "h"), ["--time-unit", "h"]),
-        (("prepare", "folder", "--partial"), ["partial", "folder"]),
-        (("prepare", "nmnist", "--test-share", "0.5"), ["test_share", "nmnist"]),
-        (("prepare", "nmnist", "--lists", "lists"), ["lists", "nmnist"]),
+        (("prepare", "folder", "--partial"), ["--partial", "folder"]),
+        (("prepare", "nmnist", "--test-share", "0.5"), ["--test-share", "nmnist"]),
+        (("prepare", "nmnist", "--lists", "lists"), ["--lists", "nmnist"]),
         (("prepare", "nmnist"), ["nmnist"]),
         (("prepare", "dailydvs200"), ["train.txt"]),
         (("prepare", "mnist"), ["mnist", "dvsgesture"]),

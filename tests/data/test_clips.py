@@ -59,8 +59,8 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
     (home / "current").write_text(other)
     path = home / other / "index.json"
     said = {**json.loads(path.read_text()), **index}
-    for cut in said["cuts"].values():
-        cut["sizes"] = {part: cut["parts"].count(letter) for part, letter in PART_LETTERS.items()}
+    for partition in said["cuts"].values():
+        partition["sizes"] = {part: partition["parts"].count(letter) for part, letter in PART_LETTERS.items()}
     path.write_text(json.dumps({**said, "sha256": index_checksum(said)}))
     return folder
 
@@ -68,7 +68,7 @@ def changed(root: Path, folder: Path, **index: object) -> Path:
 def test_the_parts(root):
     data = open_data(recipe(root))
     assert data.classes == CLASSES
-    assert data.cut == "people"
+    assert data.partition == "people"
     for part, count in (("train", 23), ("val", 11), ("test", 11)):
         clips, events = getattr(data, part), load_dataset("synthgesture", root, part)
         binned = BinnedDataset(events, 3, grid=(8, 12))
@@ -160,7 +160,7 @@ def test_folds(root):
         every = data.store.index.clips.name
         for part, members in parts.items():
             assert getattr(data, part).names == [every[member] for member in members]
-        assert data.cut == "people"
+        assert data.partition == "people"
         assert (data.describe()["folds"], data.describe()["fold"]) == (3, fold)
         seen += data.test.names
     assert sorted(seen) == sorted(every)
@@ -175,7 +175,7 @@ def test_a_set_without_validation(root, tmp_path):
     assert len(data.train) == 34
     untested = parts.replace("t", "-")
     bare = changed(root, tmp_path / "untested", cuts={"people": {**index["cuts"]["people"], "parts": untested}})
-    with raises(DataError, field="test"):
+    with raises(DataError, "test", mentions="synthgesture (people)"):
         open_data(recipe(bare))
 
 
@@ -218,7 +218,7 @@ def test_what_is_held_out_is_not_learned_from_another_set(root, tmp_path):
     assert data.train.names == own + own
     key = current_key(copy / ".ripe" / "synthgesture")
     assert data.describe()["extra"] == [
-        {"dataset": "synthgesture", "root": str(copy), "cut": "people", "store": key, "clips": 23, "left_out": 22}
+        {"dataset": "synthgesture", "root": str(copy), "partition": "people", "store": key, "clips": 23, "left_out": 22}
     ]
 
 
@@ -236,7 +236,7 @@ def test_describe(root):
         "root": str(root),
         "store": load_dataset("synthgesture", root, "val").store.folder.name,
         "simulated": True,
-        "cut": "people",
+        "partition": "people",
         "sensor_size": [16, 16],
         "classes": 11,
         "train": 23,
@@ -251,26 +251,32 @@ def test_what_is_refused(root, other, tmp_path):
     gone = tmp_path / "gone"
     none = changed(root, tmp_path / "none", classes=[*CLASSES, "clap"])
     strange = changed(other, tmp_path / "strange", classes=[*CLASSES[:-1], "yawn"])
-    for kind, field, given in (
-        (DataError, "data.root", recipe(gone)),
-        (DataError, "data.root", recipe(gone, dataset="nmnist")),
-        (ConfigError, None, recipe(root, dataset="nothing")),
-        (DataError, None, recipe(root, cut="rooms")),
-        (DataError, None, recipe(root, cut="rooms", folds=2)),
-        (ConfigError, "data.fold", recipe(root, fold=1)),
-        (DataError, "data.first", recipe(none, first=(CLASSES[0], "clap"))),
-        (ConfigError, "data.first", recipe(root, first=("clap",))),
-        *((ConfigError, "data.extra", recipe(root, extra=(text,))) for text in ("synthgesture", "=x", "synthgesture=")),
-        (DataError, "data.root", recipe(root, extra=(f"synthgesture={gone}",))),
-        (ConfigError, "data.extra", recipe(root, extra=(f"synthgesture={root}",))),
-        (DataError, "data.extra", recipe(root, extra=(f"synthgesture={strange}",))),
+    make = f"`ripe sim make synthgesture --out {gone}`"
+    for kind, field, given, mentions in (
+        (DataError, "data.root", recipe(gone), (gone, make)),
+        (DataError, "data.root", recipe(gone, dataset="nmnist"), (gone, f"`ripe data prepare nmnist --root {gone}`")),
+        (ConfigError, "dataset", recipe(root, dataset="nothing"), ("'nothing'", "synthgesture")),
+        (DataError, "partition", recipe(root, partition="rooms"), ("people", "'rooms'")),
+        (DataError, "data.partition", recipe(root, partition="rooms", folds=2), ("people", "'rooms'")),
+        (ConfigError, "data.fold", recipe(root, fold=1), ("data.folds", "got 1")),
+        (DataError, "data.first", recipe(none, first=(CLASSES[0], "clap")), ("'clap'",)),
+        (ConfigError, "data.first", recipe(root, first=("clap",)), ("'clap'", *CLASSES)),
+        *(
+            (ConfigError, "data.extra", recipe(root, extra=(text,)), ("DATASET=ROOT", repr(text)))
+            for text in ("synthgesture", "=x", "synthgesture=")
+        ),
+        (DataError, "data.root", recipe(root, extra=(f"synthgesture={gone}",)), (make,)),
+        (ConfigError, "data.extra", recipe(root, extra=(f"synthgesture={root}",)), (root,)),
+        (
+            DataError,
+            "data.extra",
+            recipe(root, extra=(f"synthgesture={strange}",)),
+            (strange, "11", "'other_gestures'"),
+        ),
     ):
-        with raises(kind, field=field) as caught:
+        with raises(kind, field, mentions=mentions) as caught:
             assert open_data(given).train
         assert "\n" not in str(caught.value)
-    with raises(DataError) as caught:
-        open_data(recipe(gone, dataset="nmnist"))
-    assert f"ripe data prepare nmnist --root {gone}" in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])

@@ -5,18 +5,17 @@ import os
 import random
 
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.listing import (
     Clip,
-    Listing,
     SourceFile,
     check_listing,
     checksum_of,
     hash_rank,
     hold_out_validation,
-    make_split,
-    one_clip_each,
+    make_listing,
+    make_partition,
 )
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.registry import dataset_info, datasets
@@ -24,7 +23,7 @@ from ripe_mambaspike.errors import ConfigError, DataError
 
 CLIPS = [Clip(f"clip{number}", number % 3) for number in range(60)]
 
-SETS = [name for name, info in datasets().items() if not info.simulated]
+SETS = ["dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "nmnist-600", "dailydvs200", "folder"]
 
 
 def test_the_checksum_is_of_sorted_lines():
@@ -34,19 +33,19 @@ def test_the_checksum_is_of_sorted_lines():
     assert checksum_of([("test", "a"), ("val", "a"), ("train", "b")]) != checksum_of(lines)
 
 
-def test_a_cut_counts_its_parts_and_leaves_out_the_rest():
+def test_a_partition_counts_the_clips_of_its_splits():
     parts = ["train", "val", "", "test"] * 15
-    cut = make_split("some", CLIPS, parts)
-    assert cut.sizes() == {"train": 15, "val": 15, "test": 15}
-    assert cut.parts == tuple(parts)
+    partition = make_partition("some", CLIPS, parts)
+    assert partition.sizes() == {"train": 15, "val": 15, "test": 15}
+    assert partition.parts == tuple(parts)
     left = [(part, clip.name) for clip, part in zip(CLIPS, parts, strict=True) if part]
-    assert cut.checksum == checksum_of(left)
-    assert not cut.published
-    assert make_split("some", CLIPS, parts, cut.checksum).published
-    assert not make_split("some", CLIPS, parts, "0" * 64).published
+    assert partition.checksum == checksum_of(left)
+    assert not partition.published
+    assert make_partition("some", CLIPS, parts, partition.checksum).published
+    assert not make_partition("some", CLIPS, parts, "0" * 64).published
 
 
-def test_the_lot_is_fixed():
+def test_the_hash_rank_is_fixed():
     assert hash_rank("salt", "name") == hashlib.sha256(b"salt/name").hexdigest()
     assert hash_rank("salt", "\udcff") == hashlib.sha256(b"salt/\xff").hexdigest()  # a name that is no text
 
@@ -73,25 +72,31 @@ def test_a_class_keeps_a_training_clip_and_gives_one_of_several(count, share, ta
 def test_the_order_of_the_clips_does_not_matter():
     shuffled = random.Random(0).sample(CLIPS, len(CLIPS))
     checksums = {
-        make_split("some", clips, hold_out_validation("salt", clips, ["train"] * len(clips))).checksum
+        make_partition("some", clips, hold_out_validation("salt", clips, ["train"] * len(clips))).checksum
         for clips in (CLIPS, shuffled)
     }
     assert len(checksums) == 1
 
 
 def test_a_listing_is_checked():
-    sources = one_clip_each([("x/a.bin", "a", 0), ("y/a.bin", "a", 1), ("y/b.bin", "b", 1)])
-    assert sources[0] == SourceFile("x/a.bin", (Clip("a", 0),))
-    assert refusal(DataError, check_listing, Listing("some", ("0", "1"), sources, {}), "root").field == "files"
-    assert refusal(DataError, check_listing, Listing("some", (), (), {}), "root").field == "files"
-    whole = Listing("some", ("0", "1"), sources[1:], {})
+    rows = [("x/a.bin", "a", 0, "train"), ("y/a.bin", "a", 1, "test"), ("y/b.bin", "b", 1, "train")]
+    twice = make_listing("some", ("0", "1"), rows, "only")
+    assert twice.sources[0] == SourceFile("x/a.bin", (Clip("a", 0),))
+    with raises(DataError, "files", "root", ("'a' 2 times",)):
+        check_listing(twice, "root")
+    with raises(DataError, "files", "root", ("some",)):
+        check_listing(make_listing("some", (), (), "only"), "root")
+    whole = make_listing("some", ("0", "1"), rows[1:], "only")
     assert check_listing(whole, "root") is whole
     assert [clip.name for clip in whole.clips] == ["a", "b"]
+    assert whole.partitions["only"].parts == ("test", "train")
 
 
 def test_an_unknown_set(tmp_path):
     for call in (dataset_info, lambda name: list_dataset(name, tmp_path)):
-        assert refusal(ConfigError, call, "mnist").field == "dataset"
+        with raises(ConfigError, "dataset", mentions=("'mnist'", *datasets())):
+            call("mnist")
+    assert {*SETS, "synthgesture", "sim-nmnist", "sim-cifar10", "sim-caltech101"} == set(datasets())
 
 
 @pytest.mark.parametrize(
@@ -107,24 +112,28 @@ def test_an_unknown_set(tmp_path):
 )
 def test_an_option_of_another_set(tmp_path, name, options):
     (option,) = options
-    assert refusal(ConfigError, list_dataset, name, tmp_path, **options).field == option
+    with raises(ConfigError, option, mentions=(name,)):
+        list_dataset(name, tmp_path, **options)
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_root_that_is_none(tmp_path, name):
     missing = tmp_path / "missing"
-    assert refusal(DataError, list_dataset, name, missing).field == "root"
+    with raises(DataError, "root", missing, ("nothing",)):
+        list_dataset(name, missing)
     missing.write_text("a file")
-    assert refusal(DataError, list_dataset, name, missing).field == "root"
-    long = tmp_path / ("x" * 5000)
-    assert refusal(DataError, list_dataset, name, long).field == "root"
+    with raises(DataError, "root", missing, ("a file",)):
+        list_dataset(name, missing)
+    with raises(DataError, "root", tmp_path / ("x" * 5000), ("File name too long",)):
+        list_dataset(name, tmp_path / ("x" * 5000))
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "dailydvs200"])
 def test_a_root_without_a_recording(tmp_path, name):
     if name != "folder":
         (tmp_path / "notes.md").write_text("none of it")
-    assert refusal(DataError, list_dataset, name, tmp_path, partial=name == "cifar10dvs").field == "files"
+    with raises(DataError, "files", tmp_path, (name,)):
+        list_dataset(name, tmp_path, partial=name == "cifar10dvs")
 
 
 def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
@@ -138,13 +147,15 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    assert refusal(DataError, list_dataset, "folder", tmp_path).field == "root"
+    with raises(DataError, "root", tmp_path / "closed", ("Permission denied",)):
+        list_dataset("folder", tmp_path)
 
 
 def test_a_link_that_leads_back(tmp_path):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "up").symlink_to(tmp_path)
-    assert refusal(DataError, list_dataset, "folder", tmp_path).field == "root"
+    with raises(DataError, "root", tmp_path / "left" / "up", ("every folder once",)):
+        list_dataset("folder", tmp_path)
 
 
 def test_hidden_files_and_the_store_are_passed_over(tmp_path):

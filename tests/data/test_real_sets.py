@@ -16,8 +16,8 @@ def test_the_600_of_nmnist(shared, tmp_path):
     store = prepare(list_dataset("nmnist-600", root), root, tmp_path)
     assert len(store) == 600
     assert verify_store(store) == sum(store.index.clips.events) == 2_440_263
-    assert store.index.cuts["thirds"].sizes == {"train": 359, "val": 41, "test": 200}
-    assert store.index.cuts["thirds"].published
+    assert store.index.partitions["thirds"].sizes == {"train": 359, "val": 41, "test": 200}
+    assert store.index.partitions["thirds"].published
     assert (store.index.notes, store.index.troubles) == ([], [])
     assert store.sensor_size == (34, 34)
     assert compare_source(store, root) == "unchanged"
@@ -43,7 +43,7 @@ def test_gestures_in_folders(shared, tmp_path):
     root = tmp_path / "root"
     store = prepare(list_dataset("folder", root, test_share=0.5), root, root / ".ripe")
     assert store.classes == tuple(sorted(names))
-    assert store.index.cuts["share-0.5"].sizes == {"train": 5, "val": 0, "test": 5}
+    assert store.index.partitions["share-0.5"].sizes == {"train": 5, "val": 0, "test": 5}
     assert store.sensor_size == (128, 128)
     assert len(names) == 5
     for split in ("train", "test"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from shown import CIFAR, camera, cifar_names, digits, packed, save_mnist, save_tree
-from trees import contents, refusal
+from trees import contents
 
 from raising import raises
 from ripe_mambaspike import load_dataset
@@ -90,7 +90,7 @@ def test_a_store_like_any_other(make, tmp_path, mnist, quick):
     assert store.index.simulated is True
     assert source_state(store, root) == "simulated"
     assert store.index.notes[0] == "every recording of this set is simulated"
-    assert not store.index.cuts["folders"].published
+    assert not store.index.partitions["folders"].published
     named = parts(root, "sim-nmnist")
     assert {part: len(names) for part, names in named.items()} == {"train": 30, "val": 10, "test": 20}
     assert len({name for names in named.values() for name in names}) == 60
@@ -117,10 +117,15 @@ def test_a_clip_is_its_picture_under_its_own_seed(make, tmp_path, mnist, quick):
         np.testing.assert_array_equal(recording[column], events[column])
 
 
+@pytest.mark.slow
 def test_the_same_bytes_with_any_number_of_workers(make, tmp_path):
     make("one", workers=1)
     make("two", workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_the_same_bytes_with_any_number_of_threads(make, tmp_path):
+    make("one", workers=1)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     make("threads", workers=1)
@@ -168,9 +173,9 @@ def test_killed(make, tmp_path, mnist, quick, at, noted):
     done = subprocess.run([sys.executable, tmp_path / "driver.py", str(at), *words], capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done
     home = tmp_path / "killed" / ".ripe" / "sim-nmnist"
-    error = refusal(DataError, load_dataset, "sim-nmnist", tmp_path / "killed", "val")
-    assert error.field == "store"
-    assert "`ripe sim make sim-nmnist`" in str(error)
+    home = tmp_path / "killed" / ".ripe" / "sim-nmnist"
+    with raises(DataError, "store", home, "`ripe sim make sim-nmnist`"):
+        load_dataset("sim-nmnist", tmp_path / "killed", "val")
     kept = {path.stem: path.with_suffix(".npy").stat().st_ino for path in home.glob("*.part/shard-*.json")}
     assert len(kept) == (noted or 0)
     store = make("killed")
@@ -191,7 +196,8 @@ def test_a_full_disk(make, tmp_path, monkeypatch, step):
         return real(path)
 
     monkeypatch.setattr(building, "atomic_write", write_some)
-    assert refusal(DataError, make).field == "store"
+    with raises(DataError, "store", mentions="run the same command again"):
+        make()
     assert not (tmp_path / "out" / ".ripe" / "sim-nmnist" / "current").exists()
     monkeypatch.setattr(building, "atomic_write", real)
     verify_store(make())
@@ -206,7 +212,7 @@ def test_cifar_is_split_as_the_original(tmp_path, quick):
     assert simulate_dataset("sim-cifar10", root, images=tree, **options).folder == store.folder
     assert store.sensor_size == (24, 24)
     assert store.classes == CIFAR
-    assert store.cuts == ("folders",)
+    assert store.partitions == ("folders",)
     named = parts(root, "sim-cifar10")
     assert set(named["test"]) == {f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)}
     assert {name.rsplit("_", 1)[0] for name in named["val"]} == {f"cifar10_{name}" for name in CIFAR}
@@ -216,9 +222,9 @@ def test_cifar_is_split_as_the_original(tmp_path, quick):
 def test_cifar_without_parts(tmp_path):
     tree = save_tree(tmp_path, [name.removeprefix("train/") for name in cifar_names(12, 0)])
     planned = plan_pictures("sim-cifar10", find_pictures(tree), ALL)
-    (cut,) = planned.listing.cuts.values()
-    assert (cut.name, cut.sizes()) == ("first-tenth", {"train": 90, "val": 10, "test": 20})
-    tested = [clip.name for clip, part in zip(planned.listing.clips, cut.parts, strict=True) if part == "test"]
+    (partition,) = planned.listing.partitions.values()
+    assert (partition.name, partition.sizes()) == ("first-tenth", {"train": 90, "val": 10, "test": 20})
+    tested = [clip.name for clip, part in zip(planned.listing.clips, partition.parts, strict=True) if part == "test"]
     assert tested == [f"cifar10_{name}_{number}" for name in CIFAR for number in (0, 1)]
 
 
@@ -231,7 +237,7 @@ def test_caltech_is_split_as_the_original(tmp_path, quick):
     save_tree(tree, ["ant/image_0001.png"], (9, 33))
     root = tmp_path / "out"
     store = simulate_dataset("sim-caltech101", root, images=tree, calibration=quick, size=24)
-    assert store.cuts == ("first-90",)
+    assert store.partitions == ("first-90",)
     named = parts(root, "sim-caltech101")
     assert named["test"] == ["ant/image_0011", "cup/image_0019", "cup/image_0020"]
     assert (len(named["train"]), len(named["val"])) == (25, 3)
@@ -239,17 +245,18 @@ def test_caltech_is_split_as_the_original(tmp_path, quick):
     assert min(store.index.clips.events) > 50
 
 
+@pytest.mark.slow
 def test_the_lists_of_the_originals(shared):
     """From the whole sets of pictures follow the names and the parts of the real sets."""
     for name, folder, wanted in (
         ("sim-nmnist", "mnist", NMNIST_LIST),
         ("sim-cifar10", "cifar10", CIFAR_LISTS["first-100"]),
     ):
-        (cut,) = plan_pictures(name, find_pictures(shared / folder), ALL).listing.cuts.values()
-        assert (cut.checksum, cut.published) == (wanted, False)
-        assert cut.name in SIMULATED[name].cuts
+        (partition,) = plan_pictures(name, find_pictures(shared / folder), ALL).listing.partitions.values()
+        assert (partition.checksum, partition.published) == (wanted, False)
+        assert partition.name in SIMULATED[name].partitions
     planned = plan_pictures("sim-caltech101", find_pictures(shared / "caltech101"), ALL)
-    sizes = planned.listing.cuts["first-90"].sizes()
+    sizes = planned.listing.partitions["first-90"].sizes()
     assert f"{sizes['train'] + sizes['val']}/{sizes['test']}" == SIMULATED["sim-caltech101"].sizes
     assert planned.listing.notes == ("every recording of this set is simulated",)
 
@@ -305,16 +312,21 @@ def parts_of(root):
 
 
 @pytest.mark.parametrize(
-    ("name", "seconds"), [("synthgesture", 0.05), ("synthgesture", float("nan")), ("sim-nmnist", 1.0)]
+    ("name", "seconds", "wanted"),
+    [
+        ("synthgesture", 0.05, "0.1 to 10.0"),
+        ("synthgesture", float("nan"), "0.1 to 10.0"),
+        ("sim-nmnist", 1.0, "none for sim-nmnist"),
+    ],
 )
-def test_seconds_that_cannot_be(name, seconds, tmp_path):
+def test_seconds_that_cannot_be(name, seconds, wanted, tmp_path):
     images = None if name == "synthgesture" else tmp_path
-    with raises(ConfigError, field="seconds"):
+    with raises(ConfigError, "seconds", mentions=(wanted, seconds)):
         simulate_dataset(name, tmp_path / "out", images=images, seconds=seconds)
 
 
 def test_frames_that_do_not_fit_in_memory_are_rendered_piece_by_piece(tmp_path, quick, monkeypatch):
-    counts = {"train": 2, "val": 1, "test": 1, "size": 16, "calibration": quick}
+    counts = {"train": 2, "val": 1, "test": 1, "size": 16, "seconds": 0.4, "calibration": quick}
     simulate_dataset("synthgesture", tmp_path / "at once", **counts)
     monkeypatch.setattr(simulated, "MAX_FRAME_PIXELS", 0)
     simulate_dataset("synthgesture", tmp_path / "pieces", **counts)
@@ -376,60 +388,63 @@ def test_a_recipe_that_was_changed(make, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "field"),
+    ("options", "kind", "field", "mentions"),
     [
-        ({"name": "nmnist"}, ConfigError, "dataset"),
-        ({"images": None}, ConfigError, "images"),
-        ({"name": "synthgesture"}, ConfigError, "images"),
-        ({"train": 0}, ConfigError, "train"),
-        ({"val": -1}, ConfigError, "val"),
-        ({"test": 21}, ConfigError, "test"),
-        ({"size": 4}, ConfigError, "size"),
-        ({"variation": -1}, ConfigError, "variation"),
-        ({"variation": float("nan")}, ConfigError, "variation"),
-        ({"seed": -1}, ConfigError, "seed"),
-        ({"images": "nowhere"}, DataError, "images"),
-        ({"calibration": "nowhere"}, InputError, None),
-        ({"name": "sim-cifar10"}, DataError, "images"),
-        ({"name": "sim-caltech101"}, DataError, "images"),
+        ({"name": "nmnist"}, ConfigError, "dataset", ("'nmnist'", "synthgesture", "sim-nmnist", "sim-caltech101")),
+        ({"images": None}, ConfigError, "images", ("MNIST's IDX files for sim-nmnist",)),
+        ({"name": "synthgesture"}, ConfigError, "images", ("synthgesture",)),
+        ({"train": 0}, ConfigError, "train", ("1 to 30", "got 0")),
+        ({"val": -1}, ConfigError, "val", ("1 to 10", "got -1")),
+        ({"test": 21}, ConfigError, "test", ("1 to 20", "got 21")),
+        ({"size": 4}, ConfigError, "size", ("8 to 1024", "got 4")),
+        ({"variation": -1}, ConfigError, "variation", ("0 to 10", "got -1")),
+        ({"variation": float("nan")}, ConfigError, "variation", ("0 to 10", "nan")),
+        ({"seed": -1}, ConfigError, "seed", ("from 0 to", "got -1")),
+        ({"images": "nowhere"}, DataError, "images", ("nowhere", "nothing")),
+        ({"calibration": "nowhere"}, InputError, None, ("nowhere",)),
+        ({"name": "sim-cifar10"}, DataError, "images", ("CIFAR-10's ten classes", "airplane")),
+        ({"name": "sim-caltech101"}, DataError, "images", ("class/picture", "train and test folders")),
     ],
 )
-def test_refused(make, tmp_path, options, kind, field):
-    assert refusal(kind, make, **options).field == field
+def test_refused(make, tmp_path, options, kind, field, mentions):
+    with raises(kind, field, mentions=mentions):
+        make(**options)
     assert not (tmp_path / "out").exists()
 
 
 def test_odd_pictures_are_found_before_anything_is_written(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", [f"a/image_{number}.png" for number in range(1, 12)])
     save_tree(tree, ["a/image_9.png"], (3, 3))
-    call = {"images": tree, "calibration": quick}
-    assert refusal(DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call).field == "picture"
-    (tree / "a" / "image_9.png").write_bytes(b"none")
-    assert refusal(DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call).field == "picture"
+
+    def refused(images, field, path, mentions):
+        with raises(DataError, field, path, mentions):
+            simulate_dataset("sim-caltech101", tmp_path / "out", images=images, calibration=quick)
+        assert not (tmp_path / "out").exists()
+
+    odd = tree / "a" / "image_9.png"
+    refused(tree, "picture", odd, ("3×3", "from 8 to 4096"))
+    odd.write_bytes(b"none")
+    refused(tree, "picture", odd, "JPEG or PNG")
     save_tree(tree, ["a/image_9.png", "a/image_09.png"])
-    assert refusal(DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call).field == "images"
-    only = save_tree(tmp_path / "one", ["a/1.png"])
-    call["images"] = only
-    assert refusal(DataError, simulate_dataset, "sim-caltech101", tmp_path / "out", **call).field == "images"
-    assert not (tmp_path / "out").exists()
+    refused(tree, "images", tree, "'a/image_0009' twice")
+    refused(save_tree(tmp_path / "one", ["a/1.png"]), "images", None, "val clips")
 
 
 def test_digits_that_are_none(tmp_path, quick):
     tree = save_tree(tmp_path / "tree", ["train/a/1.png", "test/a/1.png"])
-    call = {"images": tree, "calibration": quick}
-    assert refusal(DataError, simulate_dataset, "sim-nmnist", tmp_path / "o", **call).field == "images"
-    call["images"] = save_tree(tmp_path / "flat", ["0/1.png", "1/1.png"])
-    assert refusal(DataError, simulate_dataset, "sim-nmnist", tmp_path / "o", **call).field == "images"
+    flat = save_tree(tmp_path / "flat", ["0/1.png", "1/1.png"])
+    for images, mentions in ((tree, ("'a'", "0 to 9")), (flat, ("train and test",))):
+        with raises(DataError, "images", images, mentions):
+            simulate_dataset("sim-nmnist", tmp_path / "o", images=images, calibration=quick)
 
 
 def test_a_clip_without_events(tmp_path, mnist):
     quiet = camera(tmp_path / "quiet.json", leak_hz=0, shot_hz=0, threshold_on=1e3, threshold_off=1e3)
-    assert (
-        refusal(DataError, simulate_dataset, "sim-nmnist", tmp_path / "out", images=mnist, calibration=quiet).field
-        == "Train/0/00001"
-    )
+    with raises(DataError, "Train/0/00001", mentions="no events"):
+        simulate_dataset("sim-nmnist", tmp_path / "out", images=mnist, calibration=quiet)
 
 
 def test_it_is_not_prepared(tmp_path):
     for name in SIMULATED:
-        assert refusal(ConfigError, list_dataset, name, tmp_path).field == "dataset"
+        with raises(ConfigError, "dataset", mentions=f"`ripe sim make {name}`"):
+            list_dataset(name, tmp_path)

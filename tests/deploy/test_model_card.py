@@ -33,11 +33,11 @@ from ripe_mambaspike.train.recipes import load_recipe, save_recipe
 NASTY = ("hand_clapping", "a|b", "<script>alert(1)</script>", "[x](http://e.com)\n# Title")
 LABELS = Labels(NASTY, "synthgesture", "people", 4, (16, 20), "time", False, 3, "validation")
 RESULT = RunResult(
-    recipe="my *recipe*", set="synthgesture", cut="people", picked_on="val", epoch=3, top1=0.875, clips=40
+    recipe="my *recipe*", set="synthgesture", partition="people", picked_on="val", epoch=3, top1=0.875, clips=40
 )
 DOCUMENT = {
     "format": "ripe-result", "version": 1, "name": "mine", "protocol": "validation", "picked_on": "val", "epoch": 3,
-    "set": "synthgesture", "cut": "people", "top1": 0.875, "n": 40, "folds": None, "fold": None,
+    "set": "synthgesture", "partition": "people", "top1": 0.875, "n": 40, "folds": None, "fold": None,
 }  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def test_a_result_of_another_network_is_not_claimed(run):
         (json.dumps({**DOCUMENT, "picked_on": "luck"}), "picked_on"),
         (json.dumps({**DOCUMENT, "top1": "NaN"}), "top1"),
     ],
-    ids=["cut", "list", "lacking", "percent", "none", "luck", "nan"],
+    ids=["partition", "list", "lacking", "percent", "none", "luck", "nan"],
 )
 def test_a_damaged_result_is_refused(run, text, field):
     (run / "result.json").write_text(text)

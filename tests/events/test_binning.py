@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import EVENT, Recording, bin_events, make_events
-from ripe_mambaspike.events.batches import _count, bin_batch
+from ripe_mambaspike.events.binning import bin_batch, count_on_device
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 GRIDS = [(180, 240), (90, 120), (128, 128), (7, 5), (1, 1), (181, 239), (400, 300), (180, 120)]
@@ -36,18 +36,18 @@ def centre_cell(pixel, pixels, cells):
     return next(cell for cell in range(cells) if Fraction(cell, cells) <= center < Fraction(cell + 1, cells))
 
 
-def slow_steps(recording, steps, start=None, stop=None):
+def slow_steps(recording, time_steps, start=None, stop=None):
     """The step of each event: [start + k·span/T, start + (k + 1)·span/T)."""
     times = recording["t"].tolist()
     start = min(times) if start is None else start
     span = (max(times) + 1 if stop is None else stop) - start
-    edges = [start + Fraction(k * span, steps) for k in range(steps + 1)]
-    return [next(k for k in range(steps) if edges[k] <= time < edges[k + 1]) for time in times]
+    edges = [start + Fraction(k * span, time_steps) for k in range(time_steps + 1)]
+    return [next(k for k in range(time_steps) if edges[k] <= time < edges[k + 1]) for time in times]
 
 
-def slow_counts(recording, step_of, steps, grid):
+def slow_counts(recording, step_of, time_steps, grid):
     width, height = recording.sensor_size
-    counts = np.zeros((steps, 2, *grid), np.float32)
+    counts = np.zeros((time_steps, 2, *grid), np.float32)
     columns = [centre_cell(x, width, grid[1]) for x in range(width)]
     rows = [centre_cell(y, height, grid[0]) for y in range(height)]
     for (x, y, _, p), step in zip(recording.events.tolist(), step_of, strict=True):
@@ -55,13 +55,13 @@ def slow_counts(recording, step_of, steps, grid):
     return torch.from_numpy(counts)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 10, 16])
+@pytest.mark.parametrize("time_steps", [1, 2, 3, 7, 10, 16])
 @pytest.mark.parametrize("span", [1, 5, 100, 9973])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_by_time_at_every_edge(steps, span, ordered):
+def test_by_time_at_every_edge(time_steps, span, ordered):
     recording = recording_of(300, (34, 34), span=span, start=1_605_537_493_718_345, ordered=ordered)
-    expected = slow_counts(recording, slow_steps(recording, steps), steps, (34, 34))
-    assert torch.equal(bin_events(recording, steps), expected)
+    expected = slow_counts(recording, slow_steps(recording, time_steps), time_steps, (34, 34))
+    assert torch.equal(bin_events(recording, time_steps), expected)
 
 
 def test_an_event_on_the_edge_belongs_to_the_later_step():
@@ -123,18 +123,18 @@ def test_spread_divides_an_event_by_area(grid):
     assert given.double().sum().item() == pytest.approx(60, rel=1e-6)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 7, 500, 600])
+@pytest.mark.parametrize("time_steps", [1, 3, 7, 500, 600])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_by_count(steps, ordered):
+def test_by_count(time_steps, ordered):
     """The events by time, those of one time in the order of the file, in parts that differ by one at most."""
     recording = recording_of(500, (34, 34), ordered=ordered)
     order = sorted(range(500), key=lambda index: recording["t"][index])
-    counts = bin_events(recording, steps, by="count")
+    counts = bin_events(recording, time_steps, by="count")
     sizes = counts.sum((1, 2, 3)).int().tolist()
     assert sum(sizes) == 500
     assert max(sizes) - min(sizes) <= 1
     step_of = dict(zip(order, (step for step, size in enumerate(sizes) for _ in range(size)), strict=True))
-    expected = slow_counts(recording, [step_of[index] for index in range(500)], steps, (34, 34))
+    expected = slow_counts(recording, [step_of[index] for index in range(500)], time_steps, (34, 34))
     assert torch.equal(counts, expected)
 
 
@@ -173,24 +173,24 @@ def anything(draw):
 @QUICK
 @given(
     recording=anything(),
-    steps=st.integers(1, 40),
+    time_steps=st.integers(1, 40),
     grid=st.tuples(st.integers(1, 50), st.integers(1, 50)),
     by=st.sampled_from(["time", "count"]),
 )
 @example(recording_of(1, (1, 1)), 40, (50, 50), "time")
-def test_every_event_is_counted_once(recording, steps, grid, by):
-    counts = bin_events(recording, steps, by=by, grid=grid)
-    assert counts.shape == (steps, 2, *grid)
+def test_every_event_is_counted_once(recording, time_steps, grid, by):
+    counts = bin_events(recording, time_steps, by=by, grid=grid)
+    assert counts.shape == (time_steps, 2, *grid)
     assert counts.dtype == torch.float32
     on = int(recording["p"].sum())
     assert counts.sum((0, 2, 3)).tolist() == [len(recording) - on, on]
     assert torch.equal(counts, counts.round())
     if by == "time":
-        assert torch.equal(counts, slow_counts(recording, slow_steps(recording, steps), steps, grid))
-    spread = bin_events(recording, steps, by=by, grid=grid, spread=True)
+        assert torch.equal(counts, slow_counts(recording, slow_steps(recording, time_steps), time_steps, grid))
+    spread = bin_events(recording, time_steps, by=by, grid=grid, spread=True)
     torch.testing.assert_close(spread.sum((0, 2, 3)), counts.sum((0, 2, 3)), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(spread.sum((1, 2, 3)), counts.sum((1, 2, 3)), rtol=1e-6, atol=1e-6)
-    assert torch.equal(bin_events(recording, steps, by=by, grid=grid, binary=True), (counts > 0).float())
+    assert torch.equal(bin_events(recording, time_steps, by=by, grid=grid, binary=True), (counts > 0).float())
 
 
 @QUICK
@@ -221,7 +221,7 @@ def test_what_a_device_does_is_the_same(by, grid):
     for name in "xytp":
         other[name] = recordings[1][name]
     recordings.append(Recording(other, (240, 180)))
-    given = _count(recordings, 7, by, grid, torch.device("cpu"))
+    given = count_on_device(recordings, 7, by, grid, torch.device("cpu"))
     assert torch.equal(given, torch.stack([bin_events(one, 7, by=by, grid=grid) for one in recordings]))
 
 
@@ -229,7 +229,7 @@ def test_a_batch_of_several_sensors_wants_a_grid():
     recordings = [recording_of(size=(34, 34)), recording_of(size=(240, 180))]
     batch = bin_batch(recordings, 5, grid=(20, 30))
     assert torch.equal(batch, torch.stack([bin_events(one, 5, grid=(20, 30)) for one in recordings]))
-    with raises(InputError, field="grid"):
+    with raises(InputError, field="grid", mentions=[(34, 34), (240, 180)]):
         bin_batch(recordings, 5)
 
 
@@ -245,49 +245,49 @@ def test_no_events_in_a_span_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
+    ("options", "field", "values"),
     [
-        ({}, "steps"),
-        ({"steps": 0}, "steps"),
-        ({"steps": -3}, "steps"),
-        ({"steps": 2.5}, "steps"),
-        ({"steps": 2**30}, "steps"),
-        ({"steps": 4, "by": "luck"}, "by"),
-        ({"steps": 4, "window_us": 5}, "window_us"),
-        ({"steps": 4, "by": "window"}, "window_us"),
-        ({"by": "window", "window_us": 0}, "window_us"),
-        ({"by": "window", "window_us": 10, "steps": 3}, "stop_us"),
-        ({"by": "window", "window_us": 10, "steps": 3, "stop_us": 10_000}, "steps"),
-        ({"steps": 4, "by": "count", "start_us": 0}, "start_us"),
-        ({"steps": 4, "start_us": 5000}, "start_us"),
-        ({"steps": 4, "stop_us": 5000}, "stop_us"),
-        ({"steps": 4, "start_us": 50, "stop_us": 50}, "stop_us"),
-        ({"steps": 4, "grid": 0}, "grid"),
-        ({"steps": 4, "grid": (3,)}, "grid"),
-        ({"steps": 4, "grid": 2.5}, "grid"),
-        ({"steps": 4, "grid": (3, 70000)}, "grid"),
+        ({}, "time_steps", ["got None"]),
+        ({"time_steps": 0}, "time_steps", ["from 1 to 1048576", "got 0"]),
+        ({"time_steps": -3}, "time_steps", ["got -3"]),
+        ({"time_steps": 2.5}, "time_steps", ["got 2.5"]),
+        ({"time_steps": 2**30}, "time_steps", [2**30]),
+        ({"time_steps": 4, "by": "luck"}, "by", ["'time', 'count' or 'window'", "'luck'"]),
+        ({"time_steps": 4, "window_us": 5}, "window_us", ["by='time'", "got 5"]),
+        ({"time_steps": 4, "by": "window"}, "window_us", ["by='window'", "got None"]),
+        ({"by": "window", "window_us": 0}, "window_us", ["at least 1", "got 0"]),
+        ({"by": "window", "window_us": 10, "time_steps": 3}, "stop_us", ["0 before and 4"]),
+        ({"by": "window", "window_us": 10, "time_steps": 3, "stop_us": 10_000}, "time_steps", ["of 10 µs", "got 3"]),
+        ({"time_steps": 4, "by": "count", "start_us": 0}, "start_us", ["by='count'", "(0, None)"]),
+        ({"time_steps": 4, "start_us": 5000}, "start_us", ["from 5000 to", "and 0 after"]),
+        ({"time_steps": 4, "stop_us": 5000}, "stop_us", ["to 5000 µs", "got 0 before and"]),
+        ({"time_steps": 4, "start_us": 50, "stop_us": 50}, "stop_us", ["after start_us, 50", "got 50"]),
+        ({"time_steps": 4, "grid": 0}, "grid", ["from 1 to 65536", "got 0"]),
+        ({"time_steps": 4, "grid": (3,)}, "grid", ["(3,)"]),
+        ({"time_steps": 4, "grid": 2.5}, "grid", ["2.5"]),
+        ({"time_steps": 4, "grid": (3, 70000)}, "grid", ["(3, 70000)"]),
     ],
 )
-def test_what_cannot_be_binned(options, field):
-    with raises(InputError, field=field):
+def test_invalid_options(options, field, values):
+    with raises(InputError, field=field, mentions=values):
         bin_events(recording_of(span=10_000), **options)
 
 
 @pytest.mark.parametrize(
-    ("run", "field"),
+    ("run", "field", "values"),
     [
-        (lambda: bin_events(Recording(make_events([], [], [], []), (4, 3)), 5), "events"),
-        (lambda: bin_events(recording_of().events, 5), "sensor_size"),
-        (lambda: bin_events(np.zeros((5, 4)), 5, sensor_size=(4, 3)), "events"),
-        (lambda: bin_events(make_events([4], [0], [0], [0]), 5, sensor_size=(4, 3)), "events"),
-        (lambda: bin_events(make_events([0], [3], [0], [0]), 5, sensor_size=(4, 3)), "events"),
-        (lambda: bin_events(np.array([(0, 0, 0, 2)], EVENT), 5, sensor_size=(4, 3)), "p"),
-        (lambda: bin_batch([], 5), "recordings"),
-        (lambda: bin_batch([recording_of()], 5, by="window"), "by"),
-        (lambda: bin_batch([recording_of()], 0), "steps"),
-        (lambda: bin_events(recording_of(span=2**40), by="window", window_us=1), "window_us"),
+        (lambda: bin_events(Recording(make_events([], [], [], []), (4, 3)), 5), "events", ["got none"]),
+        (lambda: bin_events(recording_of().events, 5), "sensor_size", ["got None"]),
+        (lambda: bin_events(np.zeros((5, 4)), 5, sensor_size=(4, 3)), "events", ["fields x, y, t, p", "(5, 4)"]),
+        (lambda: bin_events(make_events([4], [0], [0], [0]), 5, sensor_size=(4, 3)), "events", ["4×3", "(4, 0)"]),
+        (lambda: bin_events(make_events([0], [3], [0], [0]), 5, sensor_size=(4, 3)), "events", ["4×3", "(0, 3)"]),
+        (lambda: bin_events(np.array([(0, 0, 0, 2)], EVENT), 5, sensor_size=(4, 3)), "p", ["2 to 2"]),
+        (lambda: bin_batch([], 5), "recordings", ["at least one"]),
+        (lambda: bin_batch([recording_of()], 5, by="window"), "by", ["'time' or 'count'", "'window'"]),
+        (lambda: bin_batch([recording_of()], 0), "time_steps", ["got 0"]),
+        (lambda: bin_events(recording_of(span=2**40), by="window", window_us=1), "window_us", ["1,048,576"]),
     ],
 )
-def test_what_cannot_be_binned_either(run, field):
-    with raises(InputError, field=field):
+def test_invalid_recordings_and_batches(run, field, values):
+    with raises(InputError, field=field, mentions=values):
         run()

@@ -23,8 +23,8 @@ def make(times, seed=0, sensor=SENSOR):
     return make_events(*columns, times, rng.integers(0, 2, count))
 
 
-def closed_bins(events, cuts, span, steps, grid, until):
-    binner = IncrementalBinner(SENSOR, RegularBins(span, steps), grid)
+def closed_bins(events, cuts, span, time_steps, grid, until):
+    binner = IncrementalBinner(SENSOR, RegularBins(span, time_steps), grid)
     bounds = [0, *sorted(cuts), len(events)]
     bins = [one for a, b in itertools.pairwise(bounds) for one in binner.push(events[a:b])]
     return binner, bins + list(binner.advance(until))
@@ -35,21 +35,21 @@ def closed_bins(events, cuts, span, steps, grid, until):
     times=st.lists(st.integers(0, 400), min_size=1, max_size=60),
     cuts=st.lists(st.integers(0, 60), max_size=12),
     span=st.integers(7, 150),
-    steps=st.integers(1, 7),
+    time_steps=st.integers(1, 7),
     grid=st.sampled_from([None, 4, (9, 13), (5, 8)]),
 )
-def test_any_packets_make_the_bins_of_the_whole_recording(times, cuts, span, steps, grid):
+def test_any_packets_make_the_bins_of_the_whole_recording(times, cuts, span, time_steps, grid):
     events = make(np.sort(times))
     cuts = [min(cut, len(events)) for cut in cuts]
     first, last = int(events["t"][0]), int(events["t"][-1])
     spans = (last - first) // span + 1
-    binner, bins = closed_bins(events, cuts, span, steps, grid, first + spans * span)
+    binner, bins = closed_bins(events, cuts, span, time_steps, grid, first + spans * span)
     assert binner.late == 0
-    assert len(bins) == spans * steps
+    assert len(bins) == spans * time_steps
     for index in range(spans):
-        start, mine = first + index * span, bins[index * steps : (index + 1) * steps]
+        start, mine = first + index * span, bins[index * time_steps : (index + 1) * time_steps]
         inside = Recording(events, SENSOR).crop(start, start + span)
-        whole = bin_events(inside, steps, grid=grid, start_us=start, stop_us=start + span)
+        whole = bin_events(inside, time_steps, grid=grid, start_us=start, stop_us=start + span)
         np.testing.assert_array_equal(np.stack([one.counts for one in mine]), whole.numpy())
         assert [one.events for one in mine] == whole.sum((1, 2, 3)).tolist()
 
@@ -103,19 +103,19 @@ def test_many_events_are_counted_in_pieces():
 
 
 @pytest.mark.parametrize(
-    ("events", "field"),
+    ("events", "values"),
     [
-        (make_events([13], [0], [0], [0]), "events"),
-        (np.zeros(3), "events"),
+        (make_events([13], [0], [0], [0]), ["13×9 sensor", "(13, 0)"]),
+        (np.zeros(3), ["one-dimensional array with the fields x, y, t, p"]),
     ],
     ids=["outside", "plain numbers"],
 )
-def test_what_is_no_event_of_this_sensor_is_refused(events, field):
+def test_what_is_no_event_of_this_sensor_is_refused(events, values):
     binner = IncrementalBinner(SENSOR, RegularBins(10, 1))
-    with raises(InputError, field=field):
+    with raises(InputError, field="events", mentions=values):
         list(binner.push(events))
 
 
 def test_bins_shorter_than_a_microsecond_are_refused():
-    with raises(InputError, field="steps"):
+    with raises(InputError, field="time_steps", mentions=["5 µs", "got 6"]):
         RegularBins(5, 6)

@@ -7,7 +7,7 @@ from tests.raising import raises
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import Recording, make_events
-from ripe_mambaspike.events.batches import bin_batch
+from ripe_mambaspike.events.binning import bin_batch
 
 
 def recording_of(count, size, seed):
@@ -41,8 +41,8 @@ def test_many_events_on_one_pixel():
     assert given.sum() == 10**6
 
 
-@pytest.mark.parametrize("steps", [0, -1, None, 2.5])
-def test_steps_are_checked_as_on_the_cpu(steps):
-    with raises(InputError, field="steps") as caught:
-        bin_batch([recording_of(10, (34, 34), 0)], steps, device="cuda")
-    assert f"got {steps}" in str(caught.value)
+@pytest.mark.parametrize("time_steps", [0, -1, None, 2.5])
+def test_steps_are_checked_as_on_the_cpu(time_steps):
+    with raises(InputError, field="time_steps") as caught:
+        bin_batch([recording_of(10, (34, 34), 0)], time_steps, device="cuda")
+    assert f"got {time_steps}" in str(caught.value)

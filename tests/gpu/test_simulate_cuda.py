@@ -11,11 +11,11 @@ def test_saccades():
     camera = load_calibration()
     coarse = torch.rand(16, 1, 5, 5, generator=torch.Generator().manual_seed(0)).sub(0.6).clamp(min=0)
     pictures = torch.nn.functional.interpolate(coarse, size=28, mode="bilinear")[:, 0] * 2.5
-    there = simulate_picture_bins(pictures, camera, range(16), steps=10, device="cuda")
+    there = simulate_picture_bins(pictures, camera, range(16), time_steps=10, device="cuda")
     assert there.is_cuda
     events = simulate_pictures(pictures, camera, range(16), device="cuda")
     assert torch.equal(count_events(events, (34, 34), camera.saccades.duration_us, 10), there.cpu())
-    here = simulate_picture_bins(pictures, camera, range(16), steps=10)
+    here = simulate_picture_bins(pictures, camera, range(16), time_steps=10)
     # Rounding moves an event across a threshold or a bin's edge now and then.
     assert (here - there.cpu()).abs().sum() < 0.01 * here.sum()
 

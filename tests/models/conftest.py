@@ -1,5 +1,7 @@
 """Small networks of every kind, and events for them."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ SMALL = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small():
     """A narrow RIPE-MambaSpike, any field of it overridden."""
 
@@ -25,7 +27,18 @@ def small():
     return make
 
 
+@pytest.fixture(scope="session")
+def saved_once(small, tmp_path_factory):
+    return small().save_pretrained(tmp_path_factory.mktemp("saved") / "network")
+
+
 @pytest.fixture
+def saved(saved_once, tmp_path):
+    """The folder of a saved network, which a test may change."""
+    return shutil.copytree(saved_once, tmp_path / "saved")
+
+
+@pytest.fixture(scope="session")
 def tiny_baseline():
     def make(**overrides):
         fields = {
@@ -41,7 +54,7 @@ def tiny_baseline():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def events():
     def make(height=18, width=None, steps=5, samples=2, dtype=torch.float32, seed=0):
         return synthetic_clip(steps, height, width or height, samples, seed).to(dtype)
@@ -49,7 +62,7 @@ def events():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def louder():
     """Random statistics, affine and filters, and norms so loud that every layer fires; returns the network."""
 

@@ -31,7 +31,14 @@ def kinds(model):
     return found
 
 
-@pytest.fixture(params=[("training", 0), ("training", 2), ("deployed", 1)], ids=str)
+def slow(*cases):
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+FAST = [("training", 0), ("deployed", 1), ("deployed", 2)]
+
+
+@pytest.fixture(params=[*FAST, *slow(("training", 1), ("training", 2), ("deployed", 0))], ids=str)
 def model(request, small, louder):
     form, index = request.param
     return louder(small(form=form, **FIELDS[index])).double().eval()

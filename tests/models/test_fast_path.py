@@ -4,6 +4,8 @@ What the kernels themselves do in float32 is tested operator by operator; here i
 statistics from patch moments, biases left out, projections merged, spikes as bytes.
 """
 
+import itertools
+
 import pytest
 import torch
 
@@ -48,12 +50,22 @@ def evaluated(model, x, mode, choice):
     return out, gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
-# Every variant in training with the relaxed pass, which reaches all gradients; the other modes with three of them.
-MODES = [(fields, True, RELAXED) for fields in FIELDS]
-MODES += [(fields, False, RELAXED) for fields in FIELDS[:3]] + [(FIELDS[0], mode, HARD) for mode in (True, False)]
+def is_fast(fields, training, mode):
+    """Every variant in training with the relaxed pass, which reaches all gradients; the other modes with a few."""
+    return (training and mode is RELAXED) or fields in (FIELDS[:3] if mode is RELAXED else FIELDS[:1])
 
 
-@pytest.mark.parametrize(("fields", "training", "mode"), MODES, ids=str)
+CASES = [
+    pytest.param(*case, marks=[] if is_fast(*case) else pytest.mark.slow)
+    for case in itertools.product(FIELDS, (True, False), (HARD, RELAXED))
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "training", "mode"),
+    CASES,
+    ids=lambda one: {HARD: "hard", RELAXED: "relaxed"}.get(one) if isinstance(one, ForwardMode) else str(one),
+)
 def test_outputs_gradients_and_statistics_in_float64(small, louder, events, fields, training, mode):
     x = events(19, 15, samples=2, dtype=torch.float64)
     results = []

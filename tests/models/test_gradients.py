@@ -94,10 +94,11 @@ def test_the_directions_of_every_part(problem, training):
 
 
 @TRAINING
-def test_single_numbers_of_every_part(problem, training):
+@pytest.mark.parametrize("count", [4, pytest.param(9, marks=pytest.mark.slow)])
+def test_single_numbers_of_every_part(problem, training, count):
     case = problem(training)
     gradients = case.gradients()
-    for name in names_of_every_part(case, 4):
+    for name in names_of_every_part(case, count):
         direction = torch.zeros_like(case.parameters[name])
         index = int(gradients[name].abs().argmax())
         direction.view(-1)[index] = 1

@@ -1,11 +1,11 @@
 """Folders of networks made to hang the reader or to fill the memory."""
 
-import json
 import os
 import time
 
 import pytest
 import torch
+from tests.models.saved_folder import rewrite_config
 
 from ripe_mambaspike import create_model, from_pretrained
 from ripe_mambaspike.errors import ConfigError, RipeError, WeightsError
@@ -15,15 +15,10 @@ from ripe_mambaspike.models.registry import build
 SECONDS = 30  # far more than a refusal takes; a hang has no end
 
 
-@pytest.fixture
-def folder(small, tmp_path):
-    return small().save_pretrained(tmp_path / "net")
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "labels.json"])
 @pytest.mark.parametrize("kind", ["fifo", "device", "sparse", "folder", "socket-like"])
-def test_files_that_are_none(folder, name, kind):
-    path = folder / name
+def test_files_that_are_none(saved, name, kind):
+    path = saved / name
     path.unlink(missing_ok=True)
     if kind == "fifo":
         os.mkfifo(path)
@@ -32,24 +27,24 @@ def test_files_that_are_none(folder, name, kind):
     elif kind == "folder":
         path.mkdir()
     elif kind == "socket-like":
-        path.symlink_to(folder / "nowhere")
+        path.symlink_to(saved / "nowhere")
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)
     began = time.monotonic()
     with pytest.raises(WeightsError) as caught:
-        from_pretrained(folder)
+        from_pretrained(saved)
     assert time.monotonic() - began < SECONDS
     assert str(path) in str(caught.value)
 
 
-def test_a_file_longer_than_the_network(folder):
-    path = folder / "model.safetensors"
+def test_a_file_longer_than_the_network(saved):
+    path = saved / "model.safetensors"
     size = path.stat().st_size
     with path.open("ab") as file:
         file.truncate(4 * size + (1 << 20))
     with pytest.raises(WeightsError) as caught:
-        from_pretrained(folder)
+        from_pretrained(saved)
     assert caught.value.path == path
 
 
@@ -71,26 +66,21 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("field", "value"), HOSTILE, ids=lambda one: str(one)[:30])
-def test_configs_beyond_reason(folder, field, value):
-    path = folder / "config.json"
-    document = json.loads(path.read_text())
-    document["config"][field] = value
-    path.write_text(json.dumps(document))
+def test_configs_beyond_reason(saved, field, value):
+    rewrite_config(saved, lambda document: document["config"].update({field: value}))
     began = time.monotonic()
     with pytest.raises(RipeError) as caught:
-        from_pretrained(folder)
+        from_pretrained(saved)
     assert time.monotonic() - began < SECONDS
     assert field in str(caught.value)
     assert len(str(caught.value)) <= 1000
 
 
 @pytest.mark.parametrize("name", [["x"], 7, "x" * 100_000])
-def test_names_beyond_reason(folder, name):
-    path = folder / "config.json"
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "name": name}))
+def test_names_beyond_reason(saved, name):
+    rewrite_config(saved, lambda document: document.update(name=name))
     with pytest.raises(WeightsError) as caught:
-        from_pretrained(folder)
+        from_pretrained(saved)
     assert caught.value.field == "name"
 
 

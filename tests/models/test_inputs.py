@@ -30,22 +30,22 @@ def test_refused_in_one_sentence(small, x, said):
 
 
 def test_more_tokens_than_positions(small, events):
-    with raises(InputError, "num_tokens"):
+    with raises(InputError, "num_tokens", mentions=(9, 10)):
         small(num_tokens=10)(events(18))
 
 
 def test_the_baseline_is_made_for_one_resolution(tiny_baseline, events):
-    with raises(InputError, "x"):
+    with raises(InputError, "x", mentions=("13×18", "18×13")):
         tiny_baseline()(events(18, 13))
     assert tiny_baseline(pool_size=2)(events(18, 13)).shape == (2, 1, 3)
-    with raises(InputError, "x"):
+    with raises(InputError, "x", mentions=("at most 7", "got 8")):
         tiny_baseline()(events(13, 18, steps=8))
 
 
 def test_streaming_beyond_the_last_step_is_refused(small, events):
     model = small().eval()
     state = model.front_end(events(steps=4)).state
-    with raises(InputError, "x"):
+    with raises(InputError, "x", mentions=("at most 5", "2 after 4")):
         model.front_end(events(steps=2), state=state, first_step=4)
 
 

@@ -17,11 +17,11 @@ LABELS = replace(OLD, store="0123456789abcdef", sensor_size=(128, 96), crop=(2, 
 def document():
     return {
         "format": "ripe-labels",
-        "version": 3,
+        "version": 4,
         "classes": ["clap", "wave", "énorme"],
         "data": {
             "set": "synthgesture",
-            "cut": None,
+            "partition": None,
             "store": "0123456789abcdef",
             "sensor_size": [128, 96],
             "crop": [2, 0, 120, 96],
@@ -45,6 +45,10 @@ def test_what_is_written_is_the_contract_and_reads_back(tmp_path):
 
 def test_files_of_earlier_versions(tmp_path):
     made = document()
+    made["version"] = 3
+    made["data"]["cut"] = made["data"].pop("partition")
+    (tmp_path / "labels.json").write_text(json.dumps(made))
+    assert read_labels(tmp_path) == LABELS
     made["version"] = 2
     made["data"]["steps"] = made["data"].pop("time_steps")
     (tmp_path / "labels.json").write_text(json.dumps(made))
@@ -75,7 +79,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path):
 
 
 def test_what_could_not_be_read_is_not_written(tmp_path):
-    with raises(WeightsError, field="classes"):
+    with raises(WeightsError, "classes", mentions=("clap",)):
         save_labels(replace(LABELS, classes=("clap", "clap")), tmp_path)
     with raises(WeightsError, path=tmp_path / "nowhere" / "labels.json"):
         save_labels(LABELS, tmp_path / "nowhere")
@@ -83,8 +87,8 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
 
 
 WRONG = {
-    "format": ("format", "other", "format"),
-    "version": ("version", 4, "version"),
+    "format": ("format", "other", "format", "ripe-labels"),
+    "version": ("version", 5, "version", "5"),
     "sensor": ("data.sensor_size", [0, 3], "data.sensor_size[0]"),
     "sensor of 2**40": ("data.sensor_size", [2**40, 3], "data.sensor_size[0]"),
     "crop beyond the sensor": ("data.crop", [10, 0, 120, 96], "data.crop"),
@@ -95,19 +99,19 @@ WRONG = {
     "no classes": ("classes", [], "classes"),
     "classes by number": ("classes", [1, 2], "classes[0]"),
     "a name of nothing": ("classes", ["a", ""], "classes[1]"),
-    "twice": ("classes", ["a", "b", "a"], "classes"),
+    "twice": ("classes", ["a", "b", "a"], "classes", "'a' twice"),
     "data": ("data", [1], "data"),
-    "epoch": ("epoch", -1, "epoch"),
+    "epoch": ("epoch", -1, "epoch", "-1"),
     "epoch text": ("epoch", "7", "epoch"),
-    "protocol": ("protocol", "test", "protocol"),
+    "protocol": ("protocol", "test", "protocol", "test", "paper"),
     "unknown": ("colour", 3, "colour"),
     "set": ("data.set", 3, "data.set"),
-    "cut": ("data.cut", 3, "data.cut"),
-    "steps": ("data.time_steps", 0, "data.time_steps"),
+    "partition": ("data.partition", 3, "data.partition"),
+    "steps": ("data.time_steps", 0, "data.time_steps", "0"),
     "steps true": ("data.time_steps", True, "data.time_steps"),
     "grid": ("data.grid", [34], "data.grid"),
     "grid zero": ("data.grid", [34, 0], "data.grid[1]"),
-    "by": ("data.by", "window", "data.by"),
+    "by": ("data.by", "window", "data.by", "window"),
     "binary": ("data.binary", 1, "data.binary"),
     "unknown in data": ("data.colour", 1, "data.colour"),
 }
@@ -115,25 +119,23 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_member_is_named(tmp_path, case):
-    field, value, named = WRONG[case]
+    field, value, named, *values = WRONG[case]
     made = document()
-    place = made
-    *above, last = field.split(".")
-    for part in above:
-        place = place[part]
-    place[last] = value
+    part = made["data"] if "." in field else made
+    part[field.split(".")[-1]] = value
     (tmp_path / "labels.json").write_text(json.dumps(made))
-    with raises(WeightsError, field=named, path=tmp_path / "labels.json"):
+    with raises(WeightsError, named, tmp_path / "labels.json", values) as caught:
         read_labels(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["classes", "data", "epoch", "protocol", "data.set", "data.grid", "data.binary"])
 def test_a_missing_member_is_named(tmp_path, field):
     made = document()
-    place = made["data"] if "." in field else made
-    del place[field.split(".")[-1]]
+    part = made["data"] if "." in field else made
+    del part[field.split(".")[-1]]
     (tmp_path / "labels.json").write_text(json.dumps(made))
-    with raises(WeightsError, field=field):
+    with raises(WeightsError, field, tmp_path / "labels.json"):
         read_labels(tmp_path)
 
 

@@ -9,7 +9,7 @@ from ripe_mambaspike import create_model, from_pretrained, fuse
 from ripe_mambaspike.account.document import account_clip
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 SMALL = {"stage_channels": (8, 12, 16), "embed_dims": (8, 16, 24), "time_steps": 4, "in_size": 18}
 
@@ -55,13 +55,13 @@ def test_a_folder_that_is_no_path(folder, model):
 
 
 def test_fuse_of_something_else():
-    with raises(ConfigError):
+    with raises(ConfigError, mentions=("NoneType",)):
         fuse(None)
 
 
 def test_fuse_of_mixed_precision(model):
     model.head.double()
-    with raises(ConfigError):
+    with raises(ConfigError, mentions=("float32", "float64")):
         fuse(model)
 
 
@@ -90,7 +90,7 @@ def test_one_sample_on_one_cell_cannot_be_normalised(model):
 
 def test_the_account_of_a_baseline_is_of_its_own_resolution():
     baseline = create_model("mamba-spike-nmnist", seed=0)
-    with raises(InputError, "x"):
+    with raises(InputError, "x", mentions=("34×34", "48×48")):
         account_clip(baseline, synthetic_clip(10, 48, 48), "a test")
     document = account_clip(baseline, synthetic_clip(4, 34, 34), "a test")
     assert document["parameters"]["deployed"] == 1_026_506
@@ -99,7 +99,7 @@ def test_the_account_of_a_baseline_is_of_its_own_resolution():
 
 def test_evaluation_puts_every_module_back(model):
     def fail_inside():
-        with evaluation(model):
+        with eval_mode(model):
             assert not any(module.training for module in model.modules())
             raise RuntimeError("halfway")
 

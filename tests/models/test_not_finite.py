@@ -1,12 +1,11 @@
 """NaN and Inf in weights, statistics and inputs never end in an answer."""
 
-import hashlib
 import itertools
-import json
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load, save
+from tests.models.saved_folder import rewrite_tensors
 
 from ripe_mambaspike import from_pretrained, fuse
 from ripe_mambaspike.deploy.quantize.convert import save_stored, to_float16, to_int8
@@ -20,18 +19,6 @@ from ripe_mambaspike.ops.backend import kernels
 BAD = [torch.nan, torch.inf, -torch.inf]
 
 
-def rewrite(folder, change):
-    """Change the tensors of a saved network; its checksum is right again."""
-    path, config = folder / "model.safetensors", folder / "config.json"
-    tensors = load(path.read_bytes())
-    change(tensors)
-    data = save(tensors, {"format": "pt"})
-    path.write_bytes(data)
-    document = json.loads(config.read_text())
-    document["weights"]["sha256"] = hashlib.sha256(data).hexdigest()
-    config.write_text(json.dumps(document))
-
-
 @pytest.mark.parametrize("value", BAD)
 @pytest.mark.parametrize(
     "name", ["head.weight", "entry.running_mean", "stages.1.first_conv.branches.2.norm.running_var", "tokens.activity"]
@@ -39,7 +26,7 @@ def rewrite(folder, change):
 def test_weights_are_neither_loaded_nor_written(small, tmp_path, name, value):
     model = small()
     model.save_pretrained(tmp_path / "ours")
-    rewrite(tmp_path / "ours", lambda tensors: tensors[name].view(-1)[-1:].fill_(value))
+    rewrite_tensors(tmp_path / "ours", lambda tensors: tensors[name].view(-1)[-1:].fill_(value))
     with pytest.raises(WeightsError) as caught:
         from_pretrained(tmp_path / "ours")
     assert caught.value.field == name
@@ -53,7 +40,7 @@ def test_weights_are_neither_loaded_nor_written(small, tmp_path, name, value):
 def test_a_variance_below_zero(small, tmp_path):
     model = small()
     model.save_pretrained(tmp_path)
-    rewrite(tmp_path, lambda tensors: tensors["entry.running_var"].sub_(3))
+    rewrite_tensors(tmp_path, lambda tensors: tensors["entry.running_var"].sub_(3))
     with pytest.raises(WeightsError) as caught:
         from_pretrained(tmp_path)
     assert caught.value.field == "entry.running_var"
@@ -63,18 +50,25 @@ def test_a_variance_below_zero(small, tmp_path):
     assert caught.value.field == "entry.running_var"
 
 
-@pytest.mark.parametrize("value", [BAD[0], 0.0, -1.0, 3e38])
+@pytest.fixture(scope="module")
+def stored_networks(small, tmp_path_factory):
+    """The folder of a network stored in int8, and of one in float16."""
+    fused, folder = fuse(small(), quiet=True), tmp_path_factory.mktemp("stored")
+    save_stored(fused, to_int8(fused, synthetic_clip(5, 16, 16, samples=8))[0], folder / "int8")
+    save_stored(fused, to_float16(fused), folder / "float16")
+    return folder
+
+
+@pytest.mark.parametrize("value", [*BAD, 0.0, -1.0, 3e38])
 @pytest.mark.parametrize("kind", ["int8", "float16"])
-def test_stored_weights(small, tmp_path, kind, value):
-    fused = fuse(small(), quiet=True)
-    stored = to_float16(fused) if kind == "float16" else to_int8(fused, synthetic_clip(5, 16, 16, samples=8))[0]
-    save_stored(fused, stored, tmp_path)
+def test_stored_weights(stored_networks, tmp_path, kind, value):
+    shutil.copytree(stored_networks / kind, tmp_path, dirs_exist_ok=True)
     from_pretrained(tmp_path)
     name = "hierarchy.blocks.0.merge.weight"
     if kind == "float16" and value in (0.0, -1.0, 3e38):
         name, value = "head.bias", torch.nan  # what is kept in float32 is looked at too
     wanted = name + ".scale" * (kind == "int8")
-    rewrite(tmp_path, lambda tensors: tensors[wanted].view(-1)[:1].fill_(value))
+    rewrite_tensors(tmp_path, lambda tensors: tensors[wanted].view(-1)[:1].fill_(value))
     with pytest.raises(WeightsError):
         from_pretrained(tmp_path)
 

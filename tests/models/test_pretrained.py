@@ -108,7 +108,7 @@ def test_shared_memory_does_not_end_in_the_file(small, tmp_path):
 
 def test_a_file_in_the_folders_place_is_refused(small, tmp_path):
     (tmp_path / "taken").write_text("hello")
-    with raises(WeightsError, "folder"):
+    with raises(WeightsError, "folder", tmp_path / "taken"):
         small().save_pretrained(tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "hello"
 
@@ -122,7 +122,7 @@ def test_a_failing_write_leaves_the_old_save(small, tmp_path, monkeypatch, broke
     old = small(seed=1)
     old.save_pretrained(tmp_path)
     monkeypatch.setattr(*broken, fail)
-    with raises(WeightsError, "folder"):
+    with raises(WeightsError, "folder", tmp_path, ("no space",)):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
     assert names(tmp_path) == FILES
@@ -139,7 +139,7 @@ def test_a_config_that_cannot_be_written_leaves_the_old_save(small, tmp_path, mo
         return fail() if "config.json" in how["prefix"] else made(**how)
 
     monkeypatch.setattr(tempfile, "mkstemp", no_room_for_config)
-    with raises(WeightsError, "folder"):
+    with raises(WeightsError, "folder", tmp_path, ("no space",)):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
     assert names(tmp_path) == FILES
@@ -148,7 +148,7 @@ def test_a_config_that_cannot_be_written_leaves_the_old_save(small, tmp_path, mo
 
 def test_a_failing_first_write_leaves_nothing_half_written(small, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail)
-    with raises(WeightsError, "folder"):
+    with raises(WeightsError, "folder", tmp_path / "new", ("no space",)):
         small().save_pretrained(tmp_path / "new")
     assert not (tmp_path / "new").exists() or names(tmp_path / "new") == []
 
@@ -164,7 +164,7 @@ def test_a_save_that_fails_between_its_files_leaves_the_old_one(small, tmp_path,
         return move(path, place)
 
     monkeypatch.setattr(Path, "replace", only_weights)
-    with raises(WeightsError, "folder"):
+    with raises(WeightsError, "folder", tmp_path, ("no space",)):
         small(seed=2).save_pretrained(tmp_path)
     monkeypatch.undo()
     assert names(tmp_path) == FILES
@@ -181,7 +181,7 @@ def test_after_a_kill_between_the_files_the_old_network_is_loaded(small, tmp_pat
     (new / "model.safetensors").rename(tmp_path / "model.safetensors")
     same_bits(from_pretrained(tmp_path), old)
     kept.write_bytes(b"damaged")
-    with raises(WeightsError, "weights.sha256"):
+    with raises(WeightsError, "weights.sha256", tmp_path / "model.safetensors"):
         from_pretrained(tmp_path)
     later = small(seed=3)
     later.save_pretrained(tmp_path)

@@ -1,43 +1,22 @@
 """Folders that cannot be loaded: one sentence that names the file, and nothing is unpickled."""
 
-import hashlib
-import json
 import pickle
 import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from tests.models.saved_folder import replace_weights, rewrite_config, rewrite_tensors
 from tests.raising import raises
 
 from ripe_mambaspike import dual_kernel, from_pretrained, fuse
-from ripe_mambaspike.errors import ConfigError, RipeError, WeightsError
+from ripe_mambaspike.errors import ConfigError, WeightsError
 from ripe_mambaspike.models.pretrained import load_weights
 
 
-@pytest.fixture
-def saved(small, tmp_path):
-    return small().save_pretrained(tmp_path / "saved")
-
-
-def refused(folder, path=None, field=None, kind=RipeError, **options):
-    with raises(kind, field, path) as caught:
+def refused(folder, path=None, field=None, *values, kind=WeightsError, **options):
+    with raises(kind, field, path, values) as caught:
         from_pretrained(folder, **options)
     assert "\n" not in str(caught.value)
-
-
-def rewrite(folder, change):
-    """Change the config's document in place."""
-    path = folder / "config.json"
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
-
-
-def put_weights(folder, data):
-    """Other bytes in the weights' place, with the checksum that belongs to them."""
-    (folder / "model.safetensors").write_bytes(data)
-    rewrite(folder, lambda document: document["weights"].update(sha256=hashlib.sha256(data).hexdigest()))
 
 
 def test_a_missing_folder(tmp_path):
@@ -70,7 +49,7 @@ def test_truncated_weights(saved, keep):
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 100, -1])
 def test_truncated_weights_whose_checksum_fits(saved, keep):
-    put_weights(saved, (saved / "model.safetensors").read_bytes()[:keep])
+    replace_weights(saved, (saved / "model.safetensors").read_bytes()[:keep])
     refused(saved, saved / "model.safetensors")
 
 
@@ -89,7 +68,7 @@ def test_the_weights_of_another_network(saved, small, tmp_path):
     refused(saved, saved / "model.safetensors", "weights.sha256")
 
 
-@pytest.mark.parametrize("text", ["", "{", "not json", "\x00\x01", '{"format": '])
+@pytest.mark.parametrize("text", ["", "{", "not json", "\x00\x01", '{"format": ', '{"version": NaN}'])
 def test_a_config_that_is_not_json(saved, text):
     (saved / "config.json").write_text(text)
     refused(saved, saved / "config.json")
@@ -101,34 +80,36 @@ def test_a_config_that_is_not_text(saved):
 
 
 @pytest.mark.parametrize(
-    ("field", "change"),
+    ("field", "values", "change"),
     [
-        ("format", lambda d: d.clear()),
-        ("format", lambda d: d.update(format="timm")),
-        ("version", lambda d: d.update(version=3)),
-        ("version", lambda d: d.update(version="1")),
-        ("architecture", lambda d: d.update(architecture="resnet")),
-        ("architecture", lambda d: d.update(architecture=["resnet"])),
-        ("config", lambda d: d.update(config=None)),
-        ("config", lambda d: d.update(config=[1])),
-        ("weights", lambda d: d.pop("weights")),
-        ("time_stepz", lambda d: d["config"].update(time_stepz=3)),
-        ("time_steps", lambda d: d["config"].update(time_steps="five")),
-        ("time_steps", lambda d: d["config"].update(time_steps=0)),
-        ("form", lambda d: d["config"].update(form="odd")),
-        ("config.tdm", lambda d: d["config"].pop("tdm")),
-        ("neurons", lambda d: d["config"].update(neurons=["lif", "lif", "other"])),
-        ("neurons", lambda d: d["config"].update(neurons=[["lif"], "lif", "lif"])),
-        ("attention", lambda d: d["config"].update(attention=["ds-mpa"])),
-        ("stage_channels", lambda d: d["config"].update(stage_channels=[8, 12])),
-        ("weights.sha256", lambda d: d["weights"].pop("sha256")),
-        ("dtype", lambda d: d.update(dtype="float64")),
-        ("parameters", lambda d: d.update(parameters=3)),
+        ("format", (), lambda d: d.clear()),
+        ("format", ("ripe-mambaspike",), lambda d: d.update(format="timm")),
+        ("version", ("3",), lambda d: d.update(version=3)),
+        ("version", (), lambda d: d.update(version="1")),
+        ("architecture", ("resnet", "mamba-spike"), lambda d: d.update(architecture="resnet")),
+        ("architecture", (), lambda d: d.update(architecture=["resnet"])),
+        ("config", (), lambda d: d.update(config=None)),
+        ("config", (), lambda d: d.update(config=[1])),
+        ("weights", (), lambda d: d.pop("weights")),
+        ("time_stepz", ("time_stepz", "'time_steps'"), lambda d: d["config"].update(time_stepz=3)),
+        ("time_steps", ("five",), lambda d: d["config"].update(time_steps="five")),
+        ("time_steps", ("0",), lambda d: d["config"].update(time_steps=0)),
+        ("form", ("odd", "deployed"), lambda d: d["config"].update(form="odd")),
+        ("config.tdm", (), lambda d: d["config"].pop("tdm")),
+        ("neurons", ("other",), lambda d: d["config"].update(neurons=["lif", "lif", "other"])),
+        ("neurons", (), lambda d: d["config"].update(neurons=[["lif"], "lif", "lif"])),
+        ("attention", (), lambda d: d["config"].update(attention=["ds-mpa"])),
+        ("stage_channels", ("(8, 12)",), lambda d: d["config"].update(stage_channels=[8, 12])),
+        ("weights.sha256", (), lambda d: d["weights"].pop("sha256")),
+        ("dtype", ("float64", "float32"), lambda d: d.update(dtype="float64")),
+        ("dtype", ("bfloat16", "float32"), lambda d: d.update(dtype="bfloat16")),
+        ("parameters", ("3",), lambda d: d.update(parameters=3)),
+        ("parameters", (), lambda d: d.update(parameters=None)),
     ],
 )
-def test_a_config_that_says_something_else(saved, field, change):
-    rewrite(saved, change)
-    refused(saved, saved / "config.json", field)
+def test_a_config_that_says_something_else(saved, field, values, change):
+    rewrite_config(saved, change)
+    refused(saved, saved / "config.json", field, *values, kind=(WeightsError, ConfigError))
 
 
 def test_a_list_is_not_a_config(saved):
@@ -138,46 +119,41 @@ def test_a_list_is_not_a_config(saved):
 
 @pytest.mark.parametrize("field", [{"time_steps": 4}, {"num_classes": 6}, {"tdm": False}, {"form": "deployed"}])
 def test_a_config_for_another_network(saved, field):
-    rewrite(saved, lambda document: document["config"].update(field))
+    rewrite_config(saved, lambda document: document["config"].update(field))
     refused(saved, saved / "model.safetensors")
 
 
-def tensors_of(saved, change):
-    tensors = load_file(saved / "model.safetensors")
-    change(tensors)
-    put_weights(saved, save(tensors))
-
-
 @pytest.mark.parametrize(
-    ("field", "change"),
+    ("field", "values", "change"),
     [
-        ("extra", lambda t: t.update(extra=torch.zeros(1))),
-        ("head.bias", lambda t: t.pop("head.bias")),
-        (None, lambda t: t.clear()),
-        ("head.bias", lambda t: t.update({"head.bias": torch.zeros(8)})),
-        ("head.bias", lambda t: t.update({"head.bias": torch.zeros(7, 1)})),
-        ("weights", lambda t: t.update({"head.bias": torch.zeros(7).double()})),
-        ("weights", lambda t: t.update({k: v.long() for k, v in t.items()})),
+        ("extra", (), lambda t: t.update(extra=torch.zeros(1))),
+        ("head.bias", (), lambda t: t.pop("head.bias")),
+        (None, (), lambda t: t.clear()),
+        ("head.bias", ("(8,)", "(7,)"), lambda t: t.update({"head.bias": torch.zeros(8)})),
+        ("head.bias", ("(7, 1)", "(7,)"), lambda t: t.update({"head.bias": torch.zeros(7, 1)})),
+        ("weights", ("float64", "float32"), lambda t: t.update({"head.bias": torch.zeros(7).double()})),
+        ("weights", ("int64",), lambda t: t.update({k: v.long() for k, v in t.items()})),
     ],
     ids=["extra", "missing", "empty", "shape", "dimensions", "dtype", "integers"],
 )
-def test_tensors_that_do_not_fit(saved, field, change):
-    tensors_of(saved, change)
-    refused(saved, saved / "model.safetensors", field)
+def test_tensors_that_do_not_fit(saved, field, values, change):
+    rewrite_tensors(saved, change)
+    refused(saved, saved / "model.safetensors", field, *values)
 
 
 def test_a_fused_file_for_a_training_network(small, louder, tmp_path):
     model = louder(small())
     deployed, dual = fuse(model, quiet=True), dual_kernel(model, quiet=True)
-    refused(deployed.save_pretrained(tmp_path), tmp_path, "form", form="training")
-    refused(dual.save_pretrained(tmp_path), tmp_path, "form", form="deployed")
-    refused(tmp_path, None, "form", form="fused", kind=ConfigError)
+    refused(deployed.save_pretrained(tmp_path), tmp_path, "form", "deployed", "training", form="training")
+    refused(dual.save_pretrained(tmp_path), tmp_path, "form", "dual-kernel", "deployed", form="deployed")
+    refused(tmp_path, None, "form", "fused", form="fused", kind=ConfigError)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     pairs = ((model, deployed, "deployed"), (model, dual, "dual-kernel"), (deployed, model, "training"))
     for network, other, kind in pairs:
         with raises(WeightsError, path="file.safetensors") as caught:
             load_weights(network, other.state_dict(), "file.safetensors")
         assert f"a {kind} file" in str(caught.value)
+        assert network.config.form in str(caught.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -190,5 +166,5 @@ def test_a_pickle_is_never_loaded(saved, tmp_path):
     state = {"head.bias": torch.zeros(7), "trap": Trap()}
     torch.save(state, tmp_path / "torch.pt")
     for data in (pickle.dumps(state), (tmp_path / "torch.pt").read_bytes()):
-        put_weights(saved, data)
+        replace_weights(saved, data)
         refused(saved, saved / "model.safetensors")

@@ -1,14 +1,14 @@
 """Weights kept in int8 and float16: restored exactly, loaded as they were checked, refused when they do not fit."""
 
-import hashlib
 import json
+import shutil
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from safetensors.torch import save as pack
+from tests.models.saved_folder import rewrite_config, rewrite_tensors
 from tests.raising import raises
 
 from ripe_mambaspike import create_model, from_pretrained, fuse
@@ -39,6 +39,17 @@ def stored(network):
     parameters = [(name, tensor) for name, tensor in network.named_parameters() if tensor.ndim > 1]
     halves = ("scale", "shift", "A_log")
     return {n: Stored(t.detach().half(), None) if n.endswith(halves) else rounded(t) for n, t in parameters}
+
+
+@pytest.fixture(scope="module")
+def saved_stored(network, stored, tmp_path_factory):
+    return save_pretrained(network, tmp_path_factory.mktemp("stored"), stored=stored)
+
+
+@pytest.fixture
+def folder(saved_stored, tmp_path):
+    """The network's folder with stored weights, which a test may change."""
+    return shutil.copytree(saved_stored, tmp_path / "stored")
 
 
 def test_every_pair_of_value_and_scale_is_one_float32_product():
@@ -113,21 +124,10 @@ def test_a_failing_write_leaves_the_old_folder_whole(network, stored, tmp_path, 
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", no_room)
-    with raises(WeightsError, "folder"):
+    with raises(WeightsError, "folder", tmp_path, ("no space",)):
         save_pretrained(network, tmp_path, beside={"labels.json": b"new"})
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def change(folder, edit, precision="int8"):
-    """Change the tensors of a folder and its checksum with them."""
-    tensors = load_file(folder / "model.safetensors")
-    edit(tensors)
-    packed = pack(tensors, {"format": "pt"})
-    (folder / "model.safetensors").write_bytes(packed)
-    document = json.loads((folder / "config.json").read_text())
-    document["weights"] |= {"sha256": hashlib.sha256(packed).hexdigest(), "precision": precision}
-    (folder / "config.json").write_text(json.dumps(document))
 
 
 def without_scale(tensors):
@@ -175,53 +175,66 @@ def without_a_matrix(tensors):
     del tensors["head.weight"], tensors["head.weight.scale"]
 
 
-EDITS = {  # and the field that the error names
-    without_scale: "head.weight",
-    with_flat_scale: "head.weight.scale",
-    with_half_scale: "head.weight.scale",
-    with_negative_scale: "head.weight.scale",
-    with_lost_scale: "head.weight.scale",
-    with_infinite_half: "entry.shift",
-    with_int16: "head.weight",
-    with_int8_vector: "head.bias",
-    with_a_stranger: "stranger",
-    with_a_short_matrix: "head.weight",
-    without_a_matrix: "head.weight",
+EDITS = {  # and the field and the values that the error names
+    without_scale: ("head.weight", "int8", "head.weight.scale"),
+    with_flat_scale: ("head.weight.scale", "float32 (7,)", "float32 (7, 1)"),
+    with_half_scale: ("head.weight.scale", "float16"),
+    with_negative_scale: ("head.weight.scale", "positive"),
+    with_lost_scale: ("head.weight.scale", "positive"),
+    with_infinite_half: ("entry.shift", "finite"),
+    with_int16: ("head.weight", "int16", "int8, float16 or float32"),
+    with_int8_vector: ("head.bias", "int8"),
+    with_a_stranger: ("stranger",),
+    with_a_short_matrix: ("head.weight", "(6, 24)", "(7, 24)"),
+    without_a_matrix: ("head.weight",),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_files_that_do_not_fit_are_refused(network, stored, tmp_path, edit):
-    save_pretrained(network, tmp_path, stored=stored)
-    change(tmp_path, edit)
-    with raises(WeightsError, EDITS[edit], tmp_path / "model.safetensors"):
-        from_pretrained(tmp_path)
+def test_files_that_do_not_fit_are_refused(folder, edit):
+    rewrite_tensors(folder, edit)
+    field, *values = EDITS[edit]
+    with raises(WeightsError, field, folder / "model.safetensors", values) as caught:
+        from_pretrained(folder)
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("precision", ["int4", 8, "float16"])
-def test_a_config_that_says_something_else_is_refused(network, stored, tmp_path, precision):
-    save_pretrained(network, tmp_path, stored=stored)
-    change(tmp_path, lambda tensors: None, precision)
-    with raises(WeightsError, "weights.precision"):
-        from_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("precision", "file", "values"),
+    [
+        ("int4", "model.safetensors", ("int4", "float16, int8")),
+        (8, "config.json", ()),
+        ("float16", "model.safetensors", ("float16", "int8")),
+    ],
+    ids=["unknown", "number", "another"],
+)
+def test_a_config_with_another_precision_is_refused(folder, precision, file, values):
+    rewrite_config(folder, lambda document: document["weights"].update(precision=precision))
+    with raises(WeightsError, "weights.precision", folder / file, values):
+        from_pretrained(folder)
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.999], ids=["empty", "nearly"])
-def test_a_file_cut_short_is_refused(network, stored, tmp_path, keep):
-    save_pretrained(network, tmp_path, stored=stored)
-    data = (tmp_path / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").write_bytes(data[: int(keep * len(data))])
-    with raises(WeightsError, "weights.sha256"):
-        from_pretrained(tmp_path)
+def test_a_config_without_the_precision_is_refused(folder):
+    rewrite_config(folder, lambda document: document["weights"].update(precision=None))
+    with raises(WeightsError, path=folder / "model.safetensors"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.999], ids=["empty", "half", "nearly"])
+def test_a_file_cut_short_is_refused(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
+    with raises(WeightsError, "weights.sha256", path):
+        from_pretrained(folder)
 
 
 def test_weights_of_another_network_are_not_written(network, small, stored, tmp_path):
     other = small(num_classes=9, form="deployed")
-    with raises(WeightsError, "head.weight"):
+    with raises(WeightsError, "head.weight", mentions=((7, 24), (9, 24))):
         save_pretrained(other, tmp_path / "new", stored=stored)
     with raises(WeightsError, "nobody"):
         check_stored(network, {"nobody": stored["head.weight"]})
-    with raises(WeightsError, "head.weight"):
+    with raises(WeightsError, "head.weight", mentions=("float16", "scales")):
         to_file(network, {"head.weight": Stored(network.head.weight.detach().half(), stored["head.weight"].scale)})
     assert not (tmp_path / "new").exists()
 

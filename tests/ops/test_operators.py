@@ -16,6 +16,8 @@ from tests.ops.operator_cases import (
     step_moments_inputs,
 )
 from tests.ops.operator_sizes import cases, larger_cases, threaded_cases
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.ops.operator import OPERATORS
@@ -162,3 +164,16 @@ def test_registration(name, index):
             if one is not None:
                 one.requires_grad_()
         torch.library.opcheck(getattr(torch.ops.ripe, name).default, tuple(i), test_utils=tests)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_calling_an_operator_equals_the_registered_one_and_gives_shapes_to_fake_tensors(name):
+    i = cast(cases(name)[0](), torch.float32)
+    operator, registered = OPERATORS[name], getattr(torch.ops.ripe, name)
+    with kernels("plain"), torch.no_grad():
+        found, expected = tree_leaves(operator(*i)), tree_leaves(registered(*i))
+        with FakeTensorMode() as mode:
+            fake = tree_leaves(operator(*tree_map_only(torch.Tensor, mode.from_tensor, tuple(i))))
+    for one, other, shaped in zip(found, expected, fake, strict=True):
+        assert not any(one.stride()) or torch.equal(one, other)  # a proxy stores nothing
+        assert (shaped.shape, shaped.dtype) == (other.shape, other.dtype)

@@ -108,7 +108,7 @@ def make_result(names=NAMES, protocol="validation", picked_on="val"):
     total, right = sum(s["n"] for s in scores), sum(s["correct"] for s in scores)
     return {
         "format": "ripe-result", "version": 1, "name": "small run", "protocol": protocol, "picked_on": picked_on,
-        "epoch": 2, "set": "synthgesture", "cut": "standard", "split": "test", "top1": right / total, "top5": 1.0,
+        "epoch": 2, "set": "synthgesture", "partition": "standard", "split": "test", "top1": right / total, "top5": 1.0,
         "n": total, "loss": 0.41, "per_class": scores, "confusion": confusion, "rates": [0.1] * 6, "seed": 7,
         "parameters": {"training": 123456, "deployed": 65432}, "seconds": 5025.0, "commit": "0123456789abcdef" * 2,
     }  # fmt: skip

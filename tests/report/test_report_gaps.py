@@ -103,7 +103,7 @@ def test_a_log_of_nothing_but_nan(make_run, reader, log_rows):
 @pytest.mark.parametrize(
     "text",
     ["", "epoch,loss\n", "epoch,loss\n1,2.5\n2", "\0\0", 'epoch,"loss\n1,2', "epoch,epoch\n1,2\n", ",,,\n1,2,3\n"],
-    ids=["empty", "header", "cut", "zeros", "quote", "twice", "nameless"],
+    ids=["empty", "header", "partition", "zeros", "quote", "twice", "nameless"],
 )
 def test_a_damaged_log(make_run, reader, text):
     folder = make_run()
@@ -114,7 +114,7 @@ def test_a_damaged_log(make_run, reader, text):
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[1]", "null", '{"top1": NaN}', "[" * 100_000],
-    ids=["empty", "cut", "list", "null", "nan", "deep"],
+    ids=["empty", "partition", "list", "null", "nan", "deep"],
 )
 def test_a_damaged_result(make_run, reader, text):
     folder = make_run()

@@ -11,8 +11,8 @@ from raising import raises
 from ripe_mambaspike.data.clips import EvalBatches
 from ripe_mambaspike.data.training_data import open_data
 from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.models.accuracy import Evaluation, evaluate_batches
 from ripe_mambaspike.models.base import Output
-from ripe_mambaspike.models.evaluate import Evaluation, evaluate_batches
 from ripe_mambaspike.models.pretrained import from_pretrained
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ripe_mambaspike.models.evaluate import ClassAccuracy, TrainingResult
+from ripe_mambaspike.models.accuracy import ClassAccuracy, TrainingResult
 from ripe_mambaspike.train.statistics import PooledAccuracy, group_statistics, pool_results, welch_test
 
 PAPER = {
@@ -68,8 +68,9 @@ def test_one_group_that_does_not_vary():
 
 def result(top1, top5, n, num_classes=10):
     return TrainingResult(
-        format="ripe-result", version=1, name="x", protocol="validation", picked_on="val", epoch=1, set="x", cut=None,
-        top1=top1, top5=top5, n=n, per_class=[ClassAccuracy(str(label), 1, 1) for label in range(num_classes)],
+        format="ripe-result", version=1, name="x", protocol="validation", picked_on="val", epoch=1, set="x",
+        partition=None, top1=top1, top5=top5, n=n,
+        per_class=[ClassAccuracy(str(label), 1, 1) for label in range(num_classes)],
     )  # fmt: skip
 
 

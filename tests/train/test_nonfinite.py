@@ -50,15 +50,21 @@ def poison(monkeypatch):
     return arm
 
 
-def test_an_input_that_is_not_finite(tiny, go, poison, finished, outcome, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("value", "minutes", "saved"),
+    [(math.nan, 0, 4), pytest.param(math.inf, 10, 3, marks=pytest.mark.slow)],
+    ids=["NaN, checkpoints of steps", "Inf, checkpoints of epochs"],
+)
+def test_an_input_that_is_not_finite(tiny, go, poison, finished, outcome, monkeypatch, tmp_path, value, minutes, saved):
     """Stops in the second epoch; without the bad clip it resumes there and ends with the same bits."""
-    poison(5, value=math.nan)
+    poison(5, value=value)
     with raises(NotFiniteError, field="the input") as caught:
-        go(tiny("run.checkpoint_minutes=0"), tmp_path / "run")
+        go(tiny(f"run.checkpoint_minutes={minutes}"), tmp_path / "run")
     assert "epoch 2, batch 2" in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run" / "result.json").exists()
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
-    assert last.document.state.global_step == 4
+    assert last.document.state.global_step == saved
     assert [name for name, value in last.tensors.items() if not torch.isfinite(value).all()] == []
     monkeypatch.undo()
     go(tiny(), tmp_path / "run", resume=True)
@@ -77,8 +83,9 @@ def test_a_weight_that_is_not_finite(tiny, go, watching, tmp_path):
             with torch.no_grad():
                 trainer.model.get_parameter(KERNEL)[0, 0, 0, 0] = math.nan
 
-    with raises(NotFiniteError, field=f"the weight {KERNEL}"):
+    with raises(NotFiniteError, field=f"the weight {KERNEL}") as caught:
         go(tiny(), tmp_path / "run", watching(on_step=spoil))
+    assert "epoch 2, batch 2" in str(caught.value)
     last = last_checkpoint(tmp_path / "run" / "checkpoints")
     assert torch.isfinite(last.tensors[f"model.{KERNEL}"]).all()
 
@@ -89,7 +96,7 @@ def test_the_command_says_it_in_one_sentence(tiny_words, poison, capsys, tmp_pat
     out, err = capsys.readouterr()
     assert code == 2
     assert out == ""
-    assert "epoch 1, batch 2" in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("ripe: the input: expected finite numbers in epoch 1, batch 2")
     assert sum(line.startswith("ripe:") for line in err.splitlines()) == 1
     assert "Traceback" not in err
 

@@ -107,7 +107,10 @@ EVERY_STEP = {
         (("training_run:write_result", 1, "before"), (4, 2)),
     ],
 }
-EPOCHS_ALONE = [((STEP, 1, "after"), None), ((STEP, 3, "after"), (2, 1)), ((LOGGED, 1, "after"), (4, 2))]
+EPOCHS_ALONE = {
+    "plain": [((STEP, 2, "after"), None), ((STEP, 5, "after"), (3, 1))],
+    "rich": [((STEP, 1, "after"), None), ((STEP, 3, "after"), (2, 1)), ((LOGGED, 1, "after"), (4, 2))],
+}
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +163,10 @@ def test_killed_with_a_checkpoint_after_every_step(command, whole, tiny_words, o
 
 
 @pytest.mark.slow
-def test_killed_with_a_checkpoint_after_every_epoch(command, whole, tiny_words, outcome, tmp_path):
-    killed_along(command, tiny_words(*RICH), EPOCHS_ALONE, tmp_path / "run")
-    assert outcome(tmp_path / "run") == whole["rich"]
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_killed_with_a_checkpoint_after_every_epoch(command, whole, tiny_words, outcome, tmp_path, name):
+    killed_along(command, tiny_words(*RECIPES[name]), EPOCHS_ALONE[name], tmp_path / "run")
+    assert outcome(tmp_path / "run") == whole[name]
 
 
 def test_killed_between_the_last_checkpoint_and_the_log(command, whole, tiny_words, outcome, tmp_path):

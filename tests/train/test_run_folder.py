@@ -168,10 +168,11 @@ def test_a_stopped_run_has_a_network(tiny, go, gestures, caplog, capsys, tmp_pat
     assert not (folder / "result.json").exists()
 
 
-def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path):
+@pytest.mark.parametrize("stops", [(1, 3), pytest.param((1, 1, 2, 1), marks=pytest.mark.slow)])
+def test_a_stopped_run_goes_on_to_the_same_end(tiny, go, outcome, tmp_path, stops):
     recipe = tiny(*LAST_EPOCH, "run.ema_decay=0.5")
     go(recipe, tmp_path / "whole")
-    for steps in (1, 3):
+    for steps in stops:
         with pytest.raises(TrainingStopped):
             go(recipe, tmp_path / "run", resume=True, stop_requested=stop_after(steps))
         assert (tmp_path / "run" / "last").is_dir()
@@ -334,7 +335,7 @@ def test_a_damaged_file_is_one_sentence(finished, tiny_words, capsys, tmp_path, 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("top1", 2.0), ("set", None)],
+    [("top1", 2.0), ("n", 0), ("epoch", "1"), ("picked_on", "luck"), ("set", None), ("per_class", {})],
 )
 def test_a_result_with_a_wrong_entry(finished, tiny, go, tmp_path, field, value):
     folder = shutil.copytree(finished, tmp_path / "run")
@@ -344,7 +345,9 @@ def test_a_result_with_a_wrong_entry(finished, tiny, go, tmp_path, field, value)
         go(tiny(), folder, resume=True)
 
 
-@pytest.mark.parametrize("damage", [a_pipe, binary])
+@pytest.mark.parametrize(
+    "damage", [a_pipe, binary, *(pytest.param(one, marks=pytest.mark.slow) for one in (sparse, emptied, deep, a_list))]
+)
 def test_a_damaged_log_is_written_anew(finished, tiny, go, outcome, tmp_path, damage):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()

@@ -116,14 +116,14 @@ def test_moves_an_epoch(clips, batch, grad_accum_steps, processes, moves):
 
 def test_what_is_refused():
     recipe = plan(epochs=4, warmup_steps=6)
-    with raises(InputError, field="epoch"):
-        learning_rate(recipe, 4, 4)
-    with raises(InputError, field="epoch"):
-        sharpness(recipe, -1)
-    for move in (3, 9):
-        with raises(InputError, field="global_step"):
-            learning_rate(recipe, 1, 4, move)
-    with raises(InputError, field="clips"):
-        steps_per_epoch(0, recipe)
-    with raises(InputError, field="processes"):
-        steps_per_epoch(3, recipe, 0)
+    for call, field, quoted in (
+        (lambda: learning_rate(recipe, 4, 4), "epoch", "0 to 3, got 4"),
+        (lambda: sharpness(recipe, -1), "epoch", "0 to 3, got -1"),
+        (lambda: learning_rate(recipe, 1, 4, 3), "global_step", "5 to 8 in epoch 1, got 3"),
+        (lambda: learning_rate(recipe, 1, 4, 9), "global_step", "5 to 8 in epoch 1, got 9"),
+        (lambda: steps_per_epoch(0, recipe), "clips", "got 0"),
+        (lambda: steps_per_epoch(3, recipe, 0), "processes", "got 0"),
+    ):
+        with raises(InputError, field=field) as caught:
+            call()
+        assert quoted in str(caught.value)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,14 +12,14 @@ import pytest
 
 from raising import raises
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.models.evaluate import TrainingResult, read_result
+from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train import jobs, seeds
 from ripe_mambaspike.train.jobs import SeedRun
 from ripe_mambaspike.train.recipes import load_recipe, save_recipe, with_settings
 
 RESULT = {
     "format": "ripe-result", "version": 1, "name": "x", "protocol": "validation", "picked_on": "val", "epoch": 1,
-    "set": "x", "cut": None, "top1": 0.5, "top5": 1.0, "n": 10,
+    "set": "x", "partition": None, "top1": 0.5, "top5": 1.0, "n": 10,
 }  # fmt: skip
 READ = TrainingResult(**RESULT)
 
@@ -41,13 +42,15 @@ def test_seeds(text, wanted):
     ["", "-", "a", "-1", "4-0", "0-4-8", "0,", ",1", "0,1-3", "1.5", "0 1", "0..4", "²", "0,0", "0-5000", "9" * 20],
 )
 def test_other_words_are_no_seeds(text):
-    with raises(ConfigError, field="--seeds"):
+    with raises(ConfigError, field="--seeds") as caught:
         seeds.parse_seeds(text)
+    assert repr(text) in str(caught.value)
 
 
 def test_a_range_without_end_costs_nothing():
-    with raises(ConfigError, field="--seeds"):
+    with raises(ConfigError, field="--seeds") as caught:
         seeds.parse_seeds("0-99999999999")
+    assert "1000" in str(caught.value)
 
 
 def test_runs_and_their_folders(tmp_path):
@@ -56,8 +59,9 @@ def test_runs_and_their_folders(tmp_path):
     assert [run.name for run in runs] == ["seed-0-fold-0", "seed-0-fold-1", "seed-7-fold-0", "seed-7-fold-1"]
     assert [(run.seed, run.fold) for run in runs] == [(0, 0), (0, 1), (7, 0), (7, 1)]
     for folds in (1, 0, -3):
-        with raises(ConfigError, field="--folds"):
+        with raises(ConfigError, field="--folds") as caught:
             seeds.plan_runs([0], folds, tmp_path)
+        assert f"got {folds}" in str(caught.value)
 
 
 def test_the_command_and_its_settings(tmp_path):
@@ -89,7 +93,7 @@ def test_a_finished_run_of_the_same_recipe(tmp_path):
     assert seeds.finished_result(run, asked) == READ
     elsewhere = with_settings(asked, ["run.device=cpu", "data.num_workers=3", "data.root=/elsewhere"])
     assert seeds.finished_result(run, elsewhere) == READ
-    for setting in ("run.seed=2", "schedule.epochs=99", "data.cut=other", "model.fields.neurons=lif"):
+    for setting in ("run.seed=2", "schedule.epochs=99", "data.partition=other", "model.fields.neurons=lif"):
         with raises(InputError, field=setting.split("=")[0], path=run.folder / "recipe.yaml"):
             seeds.finished_result(run, with_settings(asked, [setting]))
 
@@ -107,6 +111,12 @@ def test_a_damaged_result(tmp_path, change):
     field = next(iter(change)) if isinstance(change, dict) else None
     with raises(WeightsError, field=None if "NaN" in path.read_text() else field, path=path):
         read_result(tmp_path)
+
+
+def test_a_result_of_an_earlier_version(tmp_path):
+    earlier = {"cut" if name == "partition" else name: value for name, value in RESULT.items()}
+    (tmp_path / "result.json").write_text(json.dumps({**earlier, "cut": "people"}))
+    assert read_result(tmp_path).partition == "people"
 
 
 def script(text):
@@ -209,15 +219,23 @@ def test_slurm_words():
         "slurm_partition": "gpu",
         "slurm_qos": "long",
     }
-    for words in ([], ["a=3"], ["gpu", "fast"], ["gpu", "x="]):
-        with raises(ConfigError, field="--slurm"):
+    for words, named in (([], "partition"), (["a=3"], "partition"), (["gpu", "fast"], "fast"), (["gpu", "x="], "x=")):
+        with raises(ConfigError, field="--slurm") as caught:
             jobs.slurm_parameters(words)
+        assert named in str(caught.value)
 
 
 def test_without_submitit(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with raises(InputError, field="--slurm"):
+    with raises(InputError, field="--slurm") as caught:
         jobs.slurm_executor(tmp_path, {})
+    assert "ripe-mambaspike[train]" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_submitit_is_imported_only_for_slurm():
+    code = "import sys; import ripe_mambaspike.train.seeds, ripe_mambaspike.cli.seeds; print('submitit' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 class TestSubmitit:
@@ -239,12 +257,14 @@ class TestSubmitit:
         assert len(told) == 2
 
     def test_what_it_does_not_know(self, tmp_path, monkeypatch):
-        with raises(InputError, field="--slurm"):
+        with raises(InputError, field="--slurm") as caught:
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu", "slurm_colour": 3})
+        assert "colour" in str(caught.value)
         monkeypatch.setattr(jobs, "CLUSTER", "slurm")
         monkeypatch.setenv("PATH", str(tmp_path))
-        with raises(InputError, field="--slurm"):
+        with raises(InputError, field="--slurm") as caught:
             jobs.slurm_executor(tmp_path, {"slurm_partition": "gpu"})
+        assert "srun" in str(caught.value)
 
     def test_a_job_that_is_stopped_asks_for_itself(self):
         task = jobs.SlurmTask(["x"], "log")

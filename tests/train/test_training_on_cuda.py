@@ -82,7 +82,7 @@ def test_learning_begins_as_on_a_cpu(tiny, go, tmp_path, read_log):
 def test_the_saved_network_gives_the_reported_number(recorded, tiny):
     from ripe_mambaspike.data.clips import EvalBatches
     from ripe_mambaspike.data.training_data import open_data
-    from ripe_mambaspike.models.evaluate import evaluate_batches
+    from ripe_mambaspike.models.accuracy import evaluate_batches
     from ripe_mambaspike.models.pretrained import from_pretrained
 
     device = torch.device("cuda")

@@ -172,8 +172,9 @@ def test_one_that_fails_ends_the_other(runs):
 
 
 def test_a_run_goes_on_with_as_many_processes(runs, tiny):
-    with raises(ConfigError, field="processes"):
+    with raises(ConfigError, field="processes", path=runs[0] / "failed") as caught:
         train(tiny("schedule.batch_size=2"), runs[0] / "failed", resume=True)
+    assert "expected 2, as the run began, got 1" in str(caught.value)
 
 
 def test_what_torchrun_says(monkeypatch):
@@ -192,8 +193,10 @@ def test_what_torchrun_says(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "1")
     assert processes_from_environment() == Processes(2, 3)
     monkeypatch.setenv("RANK", "3")
-    with raises(ConfigError, field="RANK"):
+    with raises(ConfigError, field="RANK") as caught:
         processes_from_environment()
+    assert "below WORLD_SIZE (3), got 3" in str(caught.value)
     monkeypatch.setenv("WORLD_SIZE", "many")
-    with raises(ConfigError, field="WORLD_SIZE"):
+    with raises(ConfigError, field="WORLD_SIZE") as caught:
         processes_from_environment()
+    assert "'many'" in str(caught.value)

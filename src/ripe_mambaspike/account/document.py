@@ -12,7 +12,7 @@ from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.mamba_spike import MambaSpike
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 
 def account_clip(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def account_clip(model: Model, x: Tensor, measured_on: str) -> dict[str, Any]:
     assert isinstance(model, RipeMambaSpike | MambaSpike)
     if isinstance(model, MambaSpike):
         model.check(x)
-    with torch.no_grad(), evaluation(model):
+    with torch.no_grad(), eval_mode(model):
         energy = energy_report(model, x, measured_on)
     return document_of(model, x.shape[1], (x.shape[3], x.shape[4]), energy)
 

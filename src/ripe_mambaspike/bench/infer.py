@@ -26,7 +26,7 @@ from ripe_mambaspike.bench.network import (
 from ripe_mambaspike.bench.options import InferOptions
 from ripe_mambaspike.models.base import Model
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 
 
 def bench_infer(options: InferOptions, progress: Progress = quiet) -> dict[str, Any]:

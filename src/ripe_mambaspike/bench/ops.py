@@ -15,7 +15,7 @@ from ripe_mambaspike.bench.network import Progress, autocast, check_sizes, preci
 from ripe_mambaspike.bench.operators import Call, Case, cases
 from ripe_mambaspike.bench.options import OperatorOptions
 from ripe_mambaspike.errors import ConfigError
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 from ripe_mambaspike.ops.backend import backend, implementation, kernels
 from ripe_mambaspike.ops.operator import OPERATORS
 

@@ -28,7 +28,7 @@ from ripe_mambaspike.bench.options import ScanOptions
 from ripe_mambaspike.errors import ConfigError
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 
 MAX_LENGTH = 1 << 20  # tokens
 WIDTH = 32  # of the scan alone: that of the first level, which has the longest sequence

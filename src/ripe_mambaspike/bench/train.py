@@ -26,7 +26,7 @@ from ripe_mambaspike.bench.options import TrainOptions
 from ripe_mambaspike.errors import MemoryNeededError
 from ripe_mambaspike.models.memory import is_memory_error
 from ripe_mambaspike.models.ripe import RipeMambaSpike
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 from ripe_mambaspike.ops.backend import kernels
 from ripe_mambaspike.train.capture import capture_step
 from ripe_mambaspike.train.objective import LossWeights

@@ -145,9 +145,9 @@ def make_current(target: Path) -> EventStore:
     return open_store(home.parent, home.name)
 
 
-def describe_splits(listing: Listing) -> dict[str, list[Any]]:
+def describe_partitions(listing: Listing) -> dict[str, list[Any]]:
     """The splits of a listing, for the key."""
-    return {name: [cut.checksum, cut.published] for name, cut in listing.cuts.items()}
+    return {name: [partition.checksum, partition.published] for name, partition in listing.partitions.items()}
 
 
 def write_shard(task: ShardTask, packed: Sequence[NDArray[np.void]], clips: list[dict[str, Any]], **more: Any) -> None:
@@ -199,12 +199,12 @@ def describe_listing(listing: Listing) -> dict[str, Any]:
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in listing.options.items()},
         "cuts": {
             name: {
-                "parts": "".join(PART_LETTERS.get(part, "-") for part in cut.parts),
-                "checksum": cut.checksum,
-                "published": cut.published,
-                "sizes": cut.sizes(),
+                "parts": "".join(PART_LETTERS.get(part, "-") for part in partition.parts),
+                "checksum": partition.checksum,
+                "published": partition.published,
+                "sizes": partition.sizes(),
             }
-            for name, cut in listing.cuts.items()
+            for name, partition in listing.partitions.items()
         },
     }
 

@@ -71,11 +71,11 @@ def calibrate_camera(
 def read_recorded_pictures(real: Path, images: Path) -> tuple[RecordedPictures, RecordedPictures]:
     """The recordings to fit, and those to report on."""
     listing = list_dataset("nmnist-600", real)
-    cut = next(iter(listing.cuts.values()))
+    partition = next(iter(listing.partitions.values()))
     found = find_pictures(images)
     known = {picture.number: picture for picture in found.listed if picture.part == "train"}
     chosen: dict[bool, list[tuple[Path, Picture]]] = {True: [], False: []}
-    for source, part in zip(listing.sources, cut.parts, strict=True):
+    for source, part in zip(listing.sources, partition.parts, strict=True):
         clip = source.clips[0]
         picture = known.get(int(clip.name.rsplit("/", 1)[1]) - 1)
         if picture is None or picture.label != clip.label:

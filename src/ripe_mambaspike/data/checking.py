@@ -29,8 +29,8 @@ def source_state(store: EventStore, root: Path) -> str:
     added = sorted({source.path for source in listing.sources} - set(store.index.sources))
     if added:
         return f"changed: {len(added)} new recordings, the first is {added[0]}"
-    splits = {name: cut.checksum for name, cut in listing.cuts.items()}
-    if splits != {name: cut.checksum for name, cut in store.index.cuts.items()}:
+    splits = {name: partition.checksum for name, partition in listing.partitions.items()}
+    if splits != {name: partition.checksum for name, partition in store.index.partitions.items()}:
         return "changed: the split would differ now"
     return "unchanged"
 
@@ -39,8 +39,8 @@ def _recipe_state(store: EventStore) -> str:
     index = store.index
     recipe = index.recipe or {}
     clips = list(zip(index.clips.name, index.clips.label, strict=True))
-    cuts = {name: [cut.checksum, cut.published] for name, cut in index.cuts.items()}
-    if recipe_key(recipe, index.classes, clips, cuts) != store.folder.name:
+    partitions = {name: [partition.checksum, partition.published] for name, partition in index.partitions.items()}
+    if recipe_key(recipe, index.classes, clips, partitions) != store.folder.name:
         return "changed: the recipe does not match the store's key"
     if (version := recipe["version"]) != VERSION:
         return f"changed: made by version {version} of the simulator, the current one is {VERSION}"

@@ -40,7 +40,7 @@ def list_datasets() -> list[dict[str, Any]]:
                 "title": info.title,
                 "sizes": info.sizes,
                 "sensor": info.sensor,
-                "cuts": list(info.cuts),
+                "partitions": list(info.partitions),
                 "files": info.files,
                 "download": bool(mirror and mirror.archives),
                 "license": mirror.license if mirror else None,
@@ -148,9 +148,9 @@ def describe_store(store: EventStore) -> dict[str, Any]:
         "classes": len(store.classes),
         "sensor_size": list(store.sensor_size),
         "crop": None if store.crop is None else list(store.crop),
-        "cuts": {
-            name: {**cut.sizes, "checksum": cut.checksum, "published": cut.published}
-            for name, cut in index.cuts.items()
+        "partitions": {
+            name: {**partition.sizes, "checksum": partition.checksum, "published": partition.published}
+            for name, partition in index.partitions.items()
         },
         "notes": list(index.notes),
         "warnings": len(index.troubles),

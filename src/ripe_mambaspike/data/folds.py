@@ -3,23 +3,23 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, Clip, hash_rank, hold_out_validation
+from ripe_mambaspike.data.listing import NONE, PARTS, TEST, TRAIN, UNSPLIT, Clip, hash_rank, hold_out_validation
 from ripe_mambaspike.data.store import EventStore
 from ripe_mambaspike.errors import ConfigError, DataError
 
-UNSPLIT = "unsplit"  # the cut of a folder that has no parts
 
-
-def folds_of(store: EventStore, cut: str, folds: int, fold: int) -> dict[str, NDArray[np.int64]]:
-    """The clips of each split when `fold` is tested, from all clips that the cut uses.
+def folds_of(store: EventStore, partition: str, folds: int, fold: int) -> dict[str, NDArray[np.int64]]:
+    """The clips of each split when `fold` is tested, from all clips that the partition uses.
 
     The clips of each class are assigned to folds in the order of the hash of their names; the next class continues
     where the last one stopped, so that fold sizes differ as little as possible. A tenth of each class's other clips is
     for validation, at least one if there are several. A dataset without a split uses all its clips.
     """
-    if cut not in store.cuts:
-        raise DataError.expected("data.cut", f"one of {', '.join(store.cuts)}", repr(cut), path=store.folder)
-    used = [store.members(cut, part) for part in PARTS] if cut != UNSPLIT else [np.arange(len(store))]
+    if partition not in store.partitions:
+        raise DataError.expected(
+            "data.partition", f"one of {', '.join(store.partitions)}", repr(partition), path=store.folder
+        )
+    used = [store.members(partition, part) for part in PARTS] if partition != UNSPLIT else [np.arange(len(store))]
     members = np.sort(np.concatenate(used))
     if not 2 <= folds <= len(members):
         raise ConfigError.expected("data.folds", f"0, or from 2 to the {len(members)} clips", folds)

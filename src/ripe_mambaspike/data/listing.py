@@ -4,12 +4,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import DataError
 
 TRAIN, VALIDATION, TEST, NONE = "train", "val", "test", ""
 PARTS = (TRAIN, VALIDATION, TEST)
+UNSPLIT = "unsplit"  # the partition of a dataset without splits
 VALIDATION_SHARE = 0.1  # of a class's training clips, kept for validation
 
 
@@ -32,7 +34,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class ClipSplit:
+class Partition:
     """One way to split a dataset. `parts` has the split of every clip of the listing, in order; '' if it is unused."""
 
     name: str
@@ -52,7 +54,7 @@ class Listing:
     name: str
     classes: tuple[str, ...]
     sources: tuple[SourceFile, ...]
-    cuts: Mapping[str, ClipSplit]  # the first is the default
+    partitions: Mapping[str, Partition]  # the first is the default
     sensor_size: tuple[int, int] | None = None  # None: as the recordings say
     time_unit: str | None = None
     notes: tuple[str, ...] = ()
@@ -65,10 +67,38 @@ class Listing:
         return tuple(clip for source in self.sources for clip in source.clips)
 
 
-def make_split(name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | None = None) -> ClipSplit:
-    """`published` is the checksum of the literature's list, if there is one."""
+def make_partition(
+    name: str, clips: Sequence[Clip], parts: Sequence[str], published: str | bool | None = None
+) -> Partition:
+    """`published` is the checksum of the literature's list, or whether this is that list."""
     checksum = checksum_of((part, clip.name) for clip, part in zip(clips, parts, strict=True) if part)
-    return ClipSplit(name, tuple(parts), checksum, checksum == published)
+    return Partition(name, tuple(parts), checksum, published is True or checksum == published)
+
+
+def make_listing(
+    name: str,
+    classes: tuple[str, ...],
+    rows: Iterable[tuple[str, str, int, str]],
+    partition: str,
+    *,
+    hold_out: bool = False,
+    published: str | bool | None = None,
+    **options: Any,
+) -> Listing:
+    """A dataset of one clip per file, with one partition.
+
+    rows: (path, the clip's name, label, split) of each file; the name does not include the folders around the dataset
+    hold_out: whether validation clips are taken from the training split
+    published: as in `make_partition`
+    options: further fields of the `Listing`
+    """
+    rows = list(rows)
+    clips = [Clip(clip, label) for _, clip, label, _ in rows]
+    sources = tuple(SourceFile(row[0], (clip,)) for row, clip in zip(rows, clips, strict=True))
+    splits = [split for _, _, _, split in rows]
+    if hold_out:
+        splits = hold_out_validation(name, clips, splits)
+    return Listing(name, classes, sources, {partition: make_partition(partition, clips, splits, published)}, **options)
 
 
 def checksum_of(lines: Iterable[tuple[str, str]]) -> str:
@@ -103,11 +133,6 @@ def hold_out_validation(
     return carved
 
 
-def one_clip_each(files: Iterable[tuple[str, str, int]]) -> tuple[SourceFile, ...]:
-    """One clip per file, from (path, name, label). The name does not include the folders around the dataset."""
-    return tuple(SourceFile(path, (Clip(name, label),)) for path, name, label in files)
-
-
 def without_files(listing: Listing, paths: Collection[str]) -> Listing:
     """The listing without some of its files; its splits no longer count as published. No class may become empty."""
     if not paths:
@@ -118,14 +143,14 @@ def without_files(listing: Listing, paths: Collection[str]) -> Listing:
         name = listing.classes[lost[0]]
         raise DataError.expected(name, "a class with a recording that can be read", "none")
     kept = [source.path not in paths for source in listing.sources for _ in source.clips]
-    cuts = {
-        name: make_split(name, clips, [part for part, stays in zip(cut.parts, kept, strict=True) if stays])
-        for name, cut in listing.cuts.items()
+    partitions = {
+        name: make_partition(name, clips, [part for part, stays in zip(partition.parts, kept, strict=True) if stays])
+        for name, partition in listing.partitions.items()
     }
-    return replace(listing, sources=sources, cuts=cuts)
+    return replace(listing, sources=sources, partitions=partitions)
 
 
-def check_listing(listing: Listing, root: str) -> Listing:
+def check_listing(listing: Listing, root: str | Path) -> Listing:
     """The listing, after checking that it is not empty and names are unique."""
     if not listing.sources:
         raise DataError.expected("files", f"recordings of {listing.name}", "none", path=root)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.listing import PARTS
+from ripe_mambaspike.data.listing import PARTS, UNSPLIT
 from ripe_mambaspike.data.sets.registry import STORE, dataset_info
 from ripe_mambaspike.data.store import EventStore, open_store
 from ripe_mambaspike.errors import DataError
@@ -23,15 +23,15 @@ def load_dataset(
     root: str | Path | None,
     split: str,
     *,
-    cut: str | None = None,
+    partition: str | None = None,
     store: str | Path | None = None,
     store_key: str | None = None,
 ) -> "EventDataset":
     """The clips of one split, `train`, `val` or `test`, of a prepared dataset.
 
-    `cut` selects one of several ways of splitting; `store` is the folder of the stores, by default in the root (with
-    `store`, the root may be None). `store_key` selects one of several preparations by its key (`ripe data list`); the
-    default is the current one.
+    partition: one of several ways of splitting; by default the dataset's first
+    store: the folder of the stores, by default in the root; with it, the root may be None
+    store_key: one of several preparations, by its key (`ripe data list`); by default the current one
     """
     dataset_info(name)
     if split not in PARTS:
@@ -40,12 +40,14 @@ def load_dataset(
         raise DataError.expected("root", "a root or a store", "neither")
     folder = Path(os.fspath(store)) if store is not None else Path(os.fspath(root or "")) / STORE
     opened = open_store(folder, name, store_key)
-    chosen = opened.cuts[0] if cut is None else cut
-    if chosen not in opened.cuts:
-        raise DataError.expected("cut", f"one of {', '.join(opened.cuts)}", repr(chosen), path=opened.folder)
-    if chosen == "unsplit":
+    chosen = opened.partitions[0] if partition is None else partition
+    if chosen not in opened.partitions:
+        raise DataError.expected(
+            "partition", f"one of {', '.join(opened.partitions)}", repr(chosen), path=opened.folder
+        )
+    if chosen == UNSPLIT:
         hint = "give it train/ and test/ folders, or prepare it with --test-share"
-        raise DataError.expected("cut", "a dataset with a split", "one without", path=opened.folder, hint=hint)
+        raise DataError.expected("partition", "a dataset with a split", "one without", path=opened.folder, hint=hint)
     members = opened.members(chosen, split)
     if not len(members):
         raise DataError.expected("split", f"a part of {name} ({chosen}) with clips", split, path=opened.folder)
@@ -55,9 +57,9 @@ def load_dataset(
 class EventDataset:
     """Recordings and labels by index. Files are memory-mapped on first use, in each process."""
 
-    def __init__(self, store: EventStore, cut: str, split: str, members: NDArray[np.int64]) -> None:
+    def __init__(self, store: EventStore, partition: str, split: str, members: NDArray[np.int64]) -> None:
         self.store = store
-        self.cut = cut
+        self.partition = partition
         self.split = split
         self.members = members
         self._shards: dict[int, NDArray[np.void]] = {}
@@ -103,18 +105,18 @@ class BinnedDataset:
     def __init__(
         self,
         events: EventDataset,
-        steps: int,
+        time_steps: int,
         *,
         by: BinBy = "time",
         grid: int | tuple[int, int] | None = None,
         binary: bool = False,
     ) -> None:
         self.events = events
-        self.steps, self.by, self.grid, self.binary = steps, by, grid, binary
+        self.time_steps, self.by, self.grid, self.binary = time_steps, by, grid, binary
 
     def __len__(self) -> int:
         return len(self.events)
 
     def __getitem__(self, number: int) -> "tuple[Tensor, int]":
         recording, label = self.events[number]
-        return bin_events(recording, self.steps, by=self.by, grid=self.grid, binary=self.binary), label
+        return bin_events(recording, self.time_steps, by=self.by, grid=self.grid, binary=self.binary), label

@@ -47,9 +47,9 @@ class DownloadInfo:
     license: str
     citation: str
     home: str  # where a person reads about it and gets it
-    archives: tuple[Archive, ...]  # what `download` can fetch; together they make the dataset
-    by_hand: tuple[Archive, ...]  # what a person fetches, without addresses
-    instructions: str  # what a person does where no program can
+    archives: tuple[Archive, ...] = ()  # what `download` can fetch; together they make the dataset
+    by_hand: tuple[Archive, ...] = ()  # what a person fetches, without addresses
+    instructions: str = ""  # what a person does where no program can
 
 
 def figshare_archive(name: str, number: int, md5: str, folder: str, *more: str) -> Archive:

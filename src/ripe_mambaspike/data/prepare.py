@@ -18,12 +18,12 @@ from ripe_mambaspike.data.building import (
     ShardNote,
     build_store,
     describe_listing,
-    describe_splits,
+    describe_partitions,
     locked_dataset_folder,
     make_current,
     write_shard,
 )
-from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, without_files
+from ripe_mambaspike.data.listing import UNSPLIT, Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
 from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
 from ripe_mambaspike.data.store_index import key_of
@@ -35,7 +35,6 @@ from ripe_mambaspike.events.region import Crop, check_crop, crop_events
 
 SHARD_BYTES = 64 << 20  # of source files in a shard, about
 SHARD_FILES = 512
-UNSPLIT = "unsplit"  # the cut of a set that has no parts
 
 
 @dataclass(frozen=True)
@@ -82,18 +81,18 @@ def prepare(
 
 def check_split(listing: Listing, root: Path, home: Path, unsplit: bool) -> None:
     """Refuse to replace a dataset that has splits by one without, unless `unsplit`."""
-    if list(listing.cuts) != [UNSPLIT]:
+    if list(listing.partitions) != [UNSPLIT]:
         if unsplit:
-            raise ConfigError.expected("unsplit", "a dataset without splits", ", ".join(listing.cuts))
+            raise ConfigError.expected("unsplit", "a dataset without splits", ", ".join(listing.partitions))
         return
     try:
         current = open_store(home.parent, home.name)
     except DataError:  # there is no current store, or it cannot be read
         return
-    if not unsplit and current.cuts != (UNSPLIT,):
+    if not unsplit and current.partitions != (UNSPLIT,):
         raise DataError.expected(
             "test_share",
-            f"a split, since the current store {current.key} has one ({', '.join(current.cuts)})",
+            f"a split, since the current store {current.key} has one ({', '.join(current.partitions)})",
             "none",
             path=root,
             hint="--test-share SHARE makes one, --unsplit goes on without",
@@ -137,7 +136,7 @@ def make_key(listing: Listing, checksums: Sequence[str], skip_unreadable: bool =
             [source.path, checksum, [list(asdict(clip).values()) for clip in source.clips]]
             for source, checksum in zip(listing.sources, checksums, strict=True)
         ],
-        "cuts": describe_splits(listing),
+        "cuts": describe_partitions(listing),
         "notes": listing.notes,
         **({} if listing.crop is None else {"crop": listing.crop}),
     }

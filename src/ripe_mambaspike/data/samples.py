@@ -27,7 +27,7 @@ def sample_clips(settings: DataSettings, count: int = 4) -> list[Sample] | None:
 def held_out(settings: DataSettings, count: int) -> list[HeldOut]:
     """The same clips as recordings."""
     data = open_data(settings)
-    events = EventDataset(data.store, data.cut, TEST, data.members[TEST])
+    events = EventDataset(data.store, data.partition, TEST, data.members[TEST])
     found = []
     for index in spread_over_classes(events.labels.tolist(), count):
         recording, label = events[index]

@@ -13,7 +13,12 @@ from ripe_mambaspike.yaml_text import parse_yaml
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-RENAMED_FIELDS = {"set": "dataset", "steps": "time_steps", "workers": "num_workers"}  # in recipes of earlier versions
+RENAMED_FIELDS = {  # earlier name → today's, in saved recipes
+    "set": "dataset",
+    "cut": "partition",
+    "steps": "time_steps",
+    "workers": "num_workers",
+}
 MAX_RECIPE_BYTES = 64 * 1024  # of a recipe file; a complete one has a tenth of it
 GRID_SIDES = (8, 64)  # smallest and largest side of a grid derived from the sensor
 
@@ -24,7 +29,7 @@ class DataSettings:
 
     dataset: str = "synthgesture"  # name of a dataset (see ripe data sets)
     root: str | None = None  # its folder; data/DATASET when not given
-    cut: str | None = None  # how it is split, where there are several ways; the first when not given
+    partition: str | None = None  # how it is split, where there are several ways; the first when not given
     store: str | None = None  # key of one of its preparations (see ripe data list); the current one when not given
     time_steps: Positive = 16  # T, time bins of a clip
     grid: tuple[int, int] | None = (64, 64)  # height and width of the bins; null for the sensor's, at most 64 a side
@@ -50,11 +55,9 @@ def read_data_settings(recipe: Path) -> DataSettings:
         text = read_regular(recipe, MAX_RECIPE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{recipe}: expected a recipe in YAML, got {error}", path=recipe) from error
-    values = parse_yaml(text, str(recipe))
+    values = parse_yaml(text, recipe)
     section = values.get("data", {}) if isinstance(values, dict) else values
-    if isinstance(section, dict):
-        section = {RENAMED_FIELDS.get(str(name), name): value for name, value in section.items()}
-    return convert(section, DataSettings, origin=recipe, field="data", error=ConfigError)
+    return convert(section, DataSettings, origin=recipe, field="data", error=ConfigError, renamed=RENAMED_FIELDS)
 
 
 def grid_for(sensor_size: tuple[int, int]) -> tuple[int, int]:

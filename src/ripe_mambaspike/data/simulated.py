@@ -21,7 +21,7 @@ from ripe_mambaspike.data.building import (
     ShardNote,
     build_store,
     describe_listing,
-    describe_splits,
+    describe_partitions,
     locked_dataset_folder,
     make_current,
     write_shard,
@@ -148,7 +148,10 @@ def simulate_dataset(
             report("reading the pictures", done, len(groups))
         description = _describe(recipe, digest.hexdigest() if source else None)
         key = recipe_key(
-            description, listing.classes, [(clip.name, clip.label) for clip in listing.clips], describe_splits(listing)
+            description,
+            listing.classes,
+            [(clip.name, clip.label) for clip in listing.clips],
+            describe_partitions(listing),
         )
         with locked_dataset_folder(Path(out) / STORE, name) as home:
             build_store(
@@ -188,13 +191,13 @@ def plan_simulated_shards(
 ) -> list[SimulatedShardTask]:
     """Shards of about the same size."""
     clips = planned.listing.clips
-    (cut,) = planned.listing.cuts.values()
+    (partition,) = planned.listing.partitions.values()
     each = recipe.group(SHARD_PIXELS)
     tasks = []
     for number, start in enumerate(range(0, len(clips), each)):
         span = slice(start, start + each)
         shown = planned.pictures[span]
-        tasks.append(SimulatedShardTask(number, folder, recipe, clips[span], cut.parts[span], source, shown))
+        tasks.append(SimulatedShardTask(number, folder, recipe, clips[span], partition.parts[span], source, shown))
     return tasks
 
 

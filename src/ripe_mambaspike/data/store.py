@@ -82,8 +82,8 @@ class EventStore:
         return tuple(self.index.classes)
 
     @property
-    def cuts(self) -> tuple[str, ...]:
-        return tuple(self.index.cuts)
+    def partitions(self) -> tuple[str, ...]:
+        return tuple(self.index.partitions)
 
     @property
     def sensor_size(self) -> tuple[int, int]:
@@ -120,9 +120,9 @@ class EventStore:
     def __len__(self) -> int:
         return len(self.index.clips.name)
 
-    def members(self, cut: str, part: str) -> NDArray[np.int64]:
+    def members(self, partition: str, part: str) -> NDArray[np.int64]:
         """The clips of one part."""
-        letters = np.frombuffer(self.index.cuts[cut].parts.encode(), "S1")
+        letters = np.frombuffer(self.index.partitions[partition].parts.encode(), "S1")
         return np.flatnonzero(letters == PART_LETTERS[part].encode())
 
     def clip(self, number: int, shards: dict[int, NDArray[np.void]] | None = None) -> Recording:

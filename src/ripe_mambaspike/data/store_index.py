@@ -47,7 +47,7 @@ class ClipTable(Document, frozen=True):
 COLUMNS = ClipTable.__struct_fields__
 
 
-class SplitEntry(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One way the clips are split."""
 
     parts: str  # a letter for each clip, see `PART_LETTERS`
@@ -56,7 +56,7 @@ class SplitEntry(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int]
 
 
-class StoreIndex(msgspec.Struct, frozen=True, kw_only=True):
+class StoreIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"partitions": "cuts"}):
     set: str
     sha256: str  # of all the rest
     classes: Annotated[list[str], Meta(min_length=1)]
@@ -67,7 +67,7 @@ class StoreIndex(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str]  # checksums of the files
     clips: ClipTable
     shards: Annotated[list[ShardEntry], Meta(min_length=1)]
-    cuts: Annotated[dict[str, SplitEntry], Meta(min_length=1)]
+    partitions: Annotated[dict[str, PartitionEntry], Meta(min_length=1)]
     crop: tuple[Count, Count, Side, Side] | None = None  # (x, y, width, height) of the sensor that was kept
     whole_size: Size | None = None  # of the sensor before the crop
     unreadable: dict[str, str] = msgspec.field(default_factory=dict)  # files that were left out, and why
@@ -119,13 +119,16 @@ def check_index(index: StoreIndex, path: Path) -> None:
     valid = isinstance(version, int) and not isinstance(version, bool) and 0 <= version <= MAX_TIME
     require(valid or not index.simulated, "recipe", "an object with a version", index.recipe)
     _check_clips(index, require)
-    for name, cut in index.cuts.items():
-        lettered = len(cut.parts) == len(index.clips.name) and set(cut.parts) <= {*PART_LETTERS.values(), "-"}
+    for name, partition in index.partitions.items():
+        lettered = len(partition.parts) == len(index.clips.name) and set(partition.parts) <= {
+            *PART_LETTERS.values(),
+            "-",
+        }
         wanted = f"a letter of rvt- for each of the {len(index.clips.name)} clips"
-        require(lettered, f"cuts.{name}.parts", wanted, repr(cut.parts[:60]))
-        counted = Counter(cut.parts)
+        require(lettered, f"cuts.{name}.parts", wanted, repr(partition.parts[:60]))
+        counted = Counter(partition.parts)
         sizes = {part: counted[letter] for part, letter in PART_LETTERS.items()}
-        require(cut.sizes == sizes, f"cuts.{name}.sizes", str(sizes), cut.sizes)
+        require(partition.sizes == sizes, f"cuts.{name}.sizes", str(sizes), partition.sizes)
 
 
 def _check_clips(index: StoreIndex, require: Any) -> None:

@@ -33,9 +33,9 @@ class TrainingData:
     """The splits of a dataset. The test split is opened on first use, not before."""
 
     def __init__(
-        self, data: DataSettings, root: Path, store: EventStore, cut: str, members: dict[str, Indices]
+        self, data: DataSettings, root: Path, store: EventStore, partition: str, members: dict[str, Indices]
     ) -> None:
-        self.settings, self.root, self.store, self.cut = data, root, store, cut
+        self.settings, self.root, self.store, self.partition = data, root, store, partition
         self.members = members
         self.classes = store.classes
         self.extra = tuple(_open_extra(text, self) for text in data.extra)
@@ -67,7 +67,7 @@ class TrainingData:
         return Clips([events], [events.labels], self.settings)
 
     def _events(self, part: str) -> EventDataset:
-        return EventDataset(self.store, self.cut, part, self.members[part])
+        return EventDataset(self.store, self.partition, part, self.members[part])
 
     @cached_property
     def duration_us(self) -> int:
@@ -94,7 +94,7 @@ class TrainingData:
             {
                 "dataset": extra.events.name,
                 "root": str(extra.root),
-                "cut": extra.events.cut,
+                "partition": extra.events.partition,
                 "store": extra.events.store.key,
                 "clips": len(extra.events),
                 "left_out": extra.left_out,
@@ -107,7 +107,7 @@ class TrainingData:
             "root": str(self.root),
             "store": self.store.key,
             "simulated": dataset_info(self.store.name).simulated,
-            "cut": self.cut,
+            "partition": self.partition,
             "sensor_size": list(self.store.sensor_size),
             "classes": len(self.classes),
             "train": len(self.members[TRAIN]) + sum(len(one.events) for one in self.extra),
@@ -124,25 +124,25 @@ def open_data(data: DataSettings) -> TrainingData:
     _check_prepared(data.dataset, root)
     if data.folds:
         store = open_store(root / STORE, data.dataset, data.store)
-        cut = store.cuts[0] if data.cut is None else data.cut
-        members = folds_of(store, cut, data.folds, data.fold)
+        partition = store.partitions[0] if data.partition is None else data.partition
+        members = folds_of(store, partition, data.folds, data.fold)
     elif data.fold:
         raise ConfigError(f"data.fold: expected 0 without data.folds, got {data.fold}", field="data.fold")
     else:
-        train = load_dataset(data.dataset, root, TRAIN, cut=data.cut, store_key=data.store)
-        store, cut = train.store, train.cut
-        members = {part: store.members(cut, part) for part in PARTS}
+        train = load_dataset(data.dataset, root, TRAIN, partition=data.partition, store_key=data.store)
+        store, partition = train.store, train.partition
+        members = {part: store.members(partition, part) for part in PARTS}
     if not data.validation:
         members[TRAIN] = np.sort(np.concatenate((members[TRAIN], members[VALIDATION])))
         members[VALIDATION] = members[VALIDATION][:0]
     for part in (TRAIN, TEST):  # fail now rather than after training
         if not len(members[part]):
             raise DataError(
-                f"{store.folder}: {part}: expected clips of {data.dataset} ({cut}), got none",
+                f"{store.folder}: {part}: expected clips of {data.dataset} ({partition}), got none",
                 field=part,
                 path=store.folder,
             )
-    return TrainingData(with_grid(data, store.sensor_size), root, store, cut, members)
+    return TrainingData(with_grid(data, store.sensor_size), root, store, partition, members)
 
 
 def _sensor(store: EventStore) -> str:
@@ -191,13 +191,13 @@ def _open_extra(text: str, data: TrainingData) -> ExtraDataset:
         expected = f"the {len(data.classes)} classes of {data.store.name}"
         raise refuse(DataError, expected, f"{len(events.classes)} of {text!r} ({only_one!r} is in only one of them)")
     if not data.settings.validation:
-        parts = [events.store.members(events.cut, part) for part in (TRAIN, VALIDATION)]
-        events = EventDataset(events.store, events.cut, TRAIN, np.sort(np.concatenate(parts)))
+        parts = [events.store.members(events.partition, part) for part in (TRAIN, VALIDATION)]
+        events = EventDataset(events.store, events.partition, TRAIN, np.sort(np.concatenate(parts)))
     members = events.members
     if "folder" not in (name, data.store.name):
         names = data.store.index.clips.name
         held = {names[member] for part in (VALIDATION, TEST) for member in data.members[part]}
         members = members[[clip not in held for clip in events.names]]
-    kept = EventDataset(events.store, events.cut, TRAIN, members)
+    kept = EventDataset(events.store, events.partition, TRAIN, members)
     renumbered = np.array([data.classes.index(each) for each in events.classes], np.int64)
     return ExtraDataset(root, kept, renumbered[kept.labels], len(events) - len(members))

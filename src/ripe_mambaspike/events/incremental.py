@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.binning import CHUNK_EVENTS, _cells, as_grid
+from ripe_mambaspike.events.binning import CHUNK_EVENTS, as_grid, cell_table
 from ripe_mambaspike.events.recording import LIMITS, Events, Recording, check_inside
 
 KINDS = {"x": "iu", "y": "iu", "t": "iu", "p": "iub"}  # of numpy's types
@@ -42,12 +42,12 @@ class Timeline(Protocol):
 
 
 class RegularBins:
-    """Endless bins, `steps` of them in every `span_us`, rounded as `bin_events` divides such a span."""
+    """Endless bins, `time_steps` of them in every `span_us`, rounded as `bin_events` divides such a span."""
 
-    def __init__(self, span_us: int, steps: int) -> None:
-        if not 1 <= steps <= span_us:
-            raise InputError.expected("steps", f"from 1 to the span of {span_us} µs", steps)
-        self.span_us, self.steps = span_us, steps
+    def __init__(self, span_us: int, time_steps: int) -> None:
+        if not 1 <= time_steps <= span_us:
+            raise InputError.expected("time_steps", f"from 1 to the span of {span_us} µs", time_steps)
+        self.span_us, self.time_steps = span_us, time_steps
         self._start = self._index = 0
 
     def begin(self, first_us: int) -> None:
@@ -55,15 +55,15 @@ class RegularBins:
 
     def next_edge(self) -> int:
         self._index += 1
-        return edge_of(self._start, self.span_us, self.steps, self._index)
+        return edge_of(self._start, self.span_us, self.time_steps, self._index)
 
     def leap(self, to_us: int) -> int | None:
         return None
 
 
-def edge_of(start_us: int, span_us: int, steps: int, index: int) -> int:
+def edge_of(start_us: int, span_us: int, time_steps: int, index: int) -> int:
     """The start of step `index` of [start, start + span), as `bin_events` divides it; also beyond the span."""
-    return start_us + -(-index * span_us // steps)
+    return start_us + -(-index * span_us // time_steps)
 
 
 def check_types(events: object) -> None:
@@ -89,10 +89,9 @@ class CellCounter:
 
     def __init__(self, sensor_size: tuple[int, int], grid: int | tuple[int, int] | None = None) -> None:
         self.grid = as_grid(grid, sensor_size)
-        height, width = self.grid
         self.events = 0
-        self._columns, self._rows = _cells(sensor_size[0], width), _cells(sensor_size[1], height) * width
-        self._plane = height * width
+        self._columns, self._rows = cell_table(sensor_size, self.grid)
+        self._plane = self.grid[0] * self.grid[1]
         self._totals = np.zeros(2 * self._plane, np.int64)
         self._waiting: list[NDArray[np.int64]] = []  # many small packets are counted together
         self._held = 0

@@ -17,7 +17,7 @@ from ripe_mambaspike.models.cuda_graphs import no_recording, record
 from ripe_mambaspike.models.fused import kernels_cover, plan_network, run_fused
 from ripe_mambaspike.models.input_checks import check_finite
 from ripe_mambaspike.models.memory import explain_model_memory
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 MAX_SHAPES = 8  # graphs that `CapturedShapes` keeps; each holds the memory of one forward pass
 
@@ -34,7 +34,7 @@ class Captured:
         self.dtype = dtype or example.dtype
         self._want_rates = want_rates
         self._graph: torch.cuda.CUDAGraph | None = None
-        with torch.inference_mode(), evaluation(model), self._precision(), explain_model_memory(model, example):
+        with torch.inference_mode(), eval_mode(model), self._precision(), explain_model_memory(model, example):
             with no_recording():
                 model(example)  # raises if the input does not fit
             covered = isinstance(model.config, RipeConfig) and kernels_cover(model, example)
@@ -70,7 +70,7 @@ class Captured:
         with explain_model_memory(self.model, x, dtype=self.dtype):
             if self._plan is not None:
                 return run_fused(self._plan, x, want_rates=self._want_rates)
-            with evaluation(self.model), self._precision():
+            with eval_mode(self.model), self._precision():
                 if self._want_rates:
                     return self.model.run(x)  # type: ignore[operator]
                 logits = self.model(x)

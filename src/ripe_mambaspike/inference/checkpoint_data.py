@@ -20,7 +20,7 @@ def data_settings_of(
     *,
     dataset: str | None = None,
     root: str | Path | None = None,
-    cut: str | None = None,
+    partition: str | None = None,
     store: str | None = None,
 ) -> DataSettings:
     """The given dataset, binned as for training; without one, as in the run's recipe.
@@ -36,17 +36,17 @@ def data_settings_of(
             field="--dataset",
             path=folder,
         )
-    settings = DataSettings(dataset=known, cut=labels.cut)
+    settings = DataSettings(dataset=known, partition=labels.partition)
     if recipe is not None and dataset in (None, labels.set):
         settings = recipe
-        if cut is not None:
-            settings = replace(settings, cut=cut, folds=0, fold=0)
+        if partition is not None:
+            settings = replace(settings, partition=partition, folds=0, fold=0)
     if dataset is not None and dataset != settings.dataset:
         settings = DataSettings(dataset=dataset)
     asked = replace(
         settings,
         root=settings.root if root is None else str(root),
-        cut=cut or settings.cut,
+        partition=partition or settings.partition,
         store=store,
         extra=(),
         first=(),

@@ -99,7 +99,7 @@ def load_network(
     that it was trained on.
     """
     from ripe_mambaspike.models.pretrained import from_pretrained
-    from ripe_mambaspike.nn.evaluation import choose_device
+    from ripe_mambaspike.nn.eval_mode import choose_device
 
     folder = find_checkpoint(path)
     model = from_pretrained(folder)

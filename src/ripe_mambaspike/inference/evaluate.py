@@ -19,11 +19,11 @@ from ripe_mambaspike.inference.checkpoint_data import (
     store_note,
     trained_store,
 )
+from ripe_mambaspike.models.accuracy import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.models.pretrained import from_pretrained
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CheckpointEvaluation:
     checkpoint: str
     form: str  # of the network: training or deployed
     set: str
-    cut: str
+    partition: str
     store: str  # key of the prepared dataset
     trained_on_store: str | None
     split: str
@@ -44,7 +44,7 @@ class CheckpointEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """For a JSON document."""
-        kept = ("checkpoint", "form", "set", "cut", "store", "trained_on_store", "split", "shuffled")
+        kept = ("checkpoint", "form", "set", "partition", "store", "trained_on_store", "split", "shuffled")
         return {**{name: getattr(self, name) for name in kept}, **self.scores.to_dict(self.classes)}
 
 
@@ -54,7 +54,7 @@ def evaluate(
     dataset: str | None = None,
     root: str | Path | None = None,
     split: Literal["train", "val", "test"] = "test",
-    cut: str | None = None,
+    partition: str | None = None,
     store: str | None = None,
     shuffle: bool = False,
     device: str | None = "auto",
@@ -62,8 +62,8 @@ def evaluate(
 ) -> CheckpointEvaluation:
     """Evaluate the network of a run, or of a saved folder, on a split of a dataset, binned as for training.
 
-    dataset, root, cut, store: the dataset, its folder, its way of splitting and its preparation (a key or "current");
-        by default those of training
+    dataset, root, partition, store: the dataset, its folder, its way of splitting and its preparation (a key or
+        "current"); by default those of training
     shuffle: put every clip's time steps into a random order, to see what the network knows from time
     device: "auto", "cpu" or "cuda"
     model: evaluate this network instead of the saved one, such as its fused form
@@ -72,7 +72,7 @@ def evaluate(
     target = choose_device(device, "--device")
     model = from_pretrained(folder) if model is None else model
     labels = read_labels(folder)
-    settings = data_settings_of(folder, labels, dataset=dataset, root=root, cut=cut, store=store)
+    settings = data_settings_of(folder, labels, dataset=dataset, root=root, partition=partition, store=store)
     data = open_data_for(folder, labels, settings)
     trained = trained_store(folder, labels)
     batches: Iterable[tuple[Tensor, Tensor]] = EvalBatches(split_of(data, split), EVAL_BATCH, target)
@@ -83,7 +83,7 @@ def evaluate(
     if not math.isfinite(scores.loss):  # a clip without finite logits would count as its first class
         raise WeightsError(f"{folder}: logits: expected finite numbers, got others", field="logits", path=folder)
     return CheckpointEvaluation(
-        str(checkpoint), model.config.form, settings.dataset, data.cut, data.store.key, trained, split, shuffle,
+        str(checkpoint), model.config.form, settings.dataset, data.partition, data.store.key, trained, split, shuffle,
         data.classes, scores, store_note(trained, data),
     )  # fmt: skip
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ripe_mambaspike.errors import WeightsError
-from ripe_mambaspike.files import MAX_JSON_BYTES, atomic_write, read_regular
+from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular, write_file
 from ripe_mambaspike.schema import Document, convert
 
 LOG = logging.getLogger("ripe_mambaspike")
 LABELS_FILE = "labels.json"
 FORMAT = "ripe-labels"
-VERSION = 3  # 2 says `steps` for `time_steps`; 1 also has nothing about the sensor, the clips' duration and the store
+VERSION = 4  # 3 says `cut` for `partition`, 2 also `steps` for `time_steps`; 1 has no sensor, duration and store
 BEST = "best"
 LAST = "last"  # of a run that was stopped before it picked one
 CONFIG_FILE = "config.json"  # as in models.pretrained, which needs torch
@@ -34,7 +34,7 @@ class LabelData(Document, frozen=True):
     """How recordings were binned into clips."""
 
     set: str | None
-    cut: str | None
+    partition: str | None
     store: str | None
     sensor_size: tuple[Side, Side] | None
     crop: tuple[Offset, Offset, Side, Side] | None
@@ -49,7 +49,7 @@ class LabelFile(Document, frozen=True):
     """`labels.json`."""
 
     format: Literal["ripe-labels"]
-    version: Literal[3]
+    version: Literal[4]
     classes: Annotated[tuple[Name, ...], Meta(min_length=1)]
     data: LabelData
     epoch: Annotated[int, Meta(ge=0)] | None
@@ -65,7 +65,7 @@ class Labels:
 
     classes: tuple[str, ...]
     set: str | None
-    cut: str | None
+    partition: str | None
     time_steps: int
     grid: tuple[int, int]  # (height, width)
     by: Literal["time", "count"]
@@ -102,13 +102,7 @@ def packed_labels(labels: Labels, path: Path) -> bytes:
 def save_labels(labels: Labels, folder: str | Path) -> Path:
     """Write `labels.json` into the existing folder; returns the file's path."""
     path = Path(folder) / LABELS_FILE
-    packed = packed_labels(labels, path)
-    try:
-        with atomic_write(path) as file:
-            file.write(packed)
-    except OSError as error:
-        raise WeightsError.expected("folder", "one that can be written", error, path=path) from error
-    return path
+    return write_file(path, packed_labels(labels, path), WeightsError, field="folder")
 
 
 def read_labels(folder: str | Path) -> Labels:
@@ -187,9 +181,10 @@ def parse_labels(document: Any, path: Path) -> Labels:
 def _updated(document: Any) -> Any:
     """Convert a document of an earlier version to the current one."""
     version, data = (document.get(name) if isinstance(document, dict) else None for name in ("version", "data"))
-    if version not in (1, 2) or isinstance(version, bool) or not isinstance(data, dict):
+    if version not in (1, 2, 3) or isinstance(version, bool) or not isinstance(data, dict):
         return document
-    data = {"time_steps" if name == "steps" else name: value for name, value in data.items()}
+    renamed = {"cut": "partition"} if version == 3 else {"cut": "partition", "steps": "time_steps"}
+    data = {renamed.get(name, name): value for name, value in data.items()}
     if version == 1:
         data = {"store": None, "sensor_size": None, "crop": None, "duration_us": None} | data
     return document | {"version": VERSION, "data": data}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 MAX_BATCHES = 50
 
@@ -41,7 +41,7 @@ def recalibrate(
     kept = [(norm.momentum, norm.num_batches_tracked, *_copies(norm)) for norm in norms]
     count = 0
     try:
-        with evaluation(model):
+        with eval_mode(model):
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # the average over all batches

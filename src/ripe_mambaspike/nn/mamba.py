@@ -70,13 +70,27 @@ class Mamba(nn.Module):
 
     def forward(self, x: Tensor, initial_state: MambaState | None = None) -> tuple[Tensor, MambaState]:
         conv, ssm = (None, None) if initial_state is None else initial_state
-        inner, gate = self.in_proj(x).chunk(2, -1)
-        inner, conv = self.conv1d(inner, conv)
-        inner = F.silu(inner)
-        step, b, c = self.x_proj(inner).split((self.rank, STATES, STATES), -1)
-        delta = F.softplus(self.dt_proj(step))
+        (inner, delta, b, c, gate), conv = self._before_scan(x, conv)
         y, ssm = selective_scan(inner, delta, -torch.exp(at_least_float32(self.A_log)), b, c, self.D, ssm)
         return self.out_proj(y * F.silu(gate)), MambaState(conv, ssm)
+
+    def _before_scan(self, x: Tensor, conv_state: Tensor | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+        """(inner, delta [B, L, E], B, C [B, L, N], gate [B, L, E]), and the convolution's state."""
+        inner, gate = self.in_proj(x).chunk(2, -1)
+        inner, conv_state = self.conv1d(inner, conv_state)
+        inner = F.silu(inner)
+        step, b, c = self.x_proj(inner).split((self.rank, STATES, STATES), -1)
+        return (inner, F.softplus(self.dt_proj(step)), b, c, gate), conv_state
+
+    @staticmethod
+    def through_one_scan(directions: "Sequence[Mamba]", inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Each direction over its own input [B, L, d]: with one scan an exported graph has half the nodes."""
+        read = (direction._before_scan(x)[0] for direction, x in zip(directions, inputs, strict=True))
+        inner, delta, b, c, gate = map(torch.stack, zip(*read, strict=True))
+        decay = -torch.exp(at_least_float32(torch.stack([direction.A_log for direction in directions]))).unsqueeze(1)
+        skip = torch.stack([direction.D for direction in directions])[:, None, None]
+        y = selective_scan(inner, delta, decay, b, c, skip)[0] * F.silu(gate)
+        return [direction.out_proj(one) for direction, one in zip(directions, y.unbind(), strict=True)]
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
@@ -130,7 +144,11 @@ class BidirectionalMamba(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(x)
-        forward, backward = self.forward_mamba(x)[0], self.backward_mamba(x.flip(1))[0]
+        if torch.compiler.is_exporting():
+            directions = (self.forward_mamba, self.backward_mamba)
+            forward, backward = Mamba.through_one_scan(directions, (x, x.flip(1)))
+        else:
+            forward, backward = self.forward_mamba(x)[0], self.backward_mamba(x.flip(1))[0]
         merged: Tensor = self.merge(torch.cat((forward, backward.flip(1)), -1))
         return merged
 

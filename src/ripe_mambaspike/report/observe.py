@@ -15,7 +15,7 @@ from ripe_mambaspike.models.base import Model, clip_logits
 from ripe_mambaspike.models.observe import attention_contrast
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.synthetic import synthetic_clip
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 Clip = tuple[Tensor, int, str]  # binned events [T, 2, H, W], label, name
 Floats = NDArray[np.float32]
@@ -45,7 +45,7 @@ class Observed:
 def observe(model: Model, clips: Sequence[Clip]) -> Observed:
     """Run the network over the clips, one by one; a clip that it cannot read leaves a note."""
     samples, notes, rates = [], [], []
-    with torch.no_grad(), evaluation(model):
+    with torch.no_grad(), eval_mode(model):
         for events, label, name in clips:
             x = events.detach().to("cpu", model.dtype)[None]
             try:

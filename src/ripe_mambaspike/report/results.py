@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from ripe_mambaspike.models.evaluate import has_trivial_top5
+from ripe_mambaspike.models.accuracy import has_trivial_top5
 from ripe_mambaspike.report.charts import MAX_NUMBERED_CLASSES, Series, line_chart, matrix
 from ripe_mambaspike.report.formatting import (
     count_text,
@@ -56,7 +56,7 @@ def headline(run: RunData, counted: dict[str, Any]) -> dict[str, Any]:
         "score": "no score" if interval is None else percent_text(share),
         "picked": words,
         "picked_doubt": doubt,
-        "dataset": " · ".join(str(result[key])[:60] for key in ("set", "cut") if result.get(key)),
+        "dataset": " · ".join(str(result[key])[:60] for key in ("set", "partition", "cut") if result.get(key)),
         "tested_on": plural(n, f"{split} clip") if n else f"an unknown number of {split} clips",
         "interval": interval,
         "warnings": [text for text in warnings if isinstance(text, str)][:MAX_WARNINGS]

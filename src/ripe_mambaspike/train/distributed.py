@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 
 from ripe_mambaspike.data.clips import Clips, EvalBatches, share_of
 from ripe_mambaspike.errors import ConfigError, RipeError
+from ripe_mambaspike.models.accuracy import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import EVAL_BATCH, Evaluation, evaluate_batches
 from ripe_mambaspike.models.memory import explain_model_memory
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.sync_stats import sync_batch_stats

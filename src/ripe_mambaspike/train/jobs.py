@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ConfigError, InputError, WeightsError
-from ripe_mambaspike.models.evaluate import RESULT_FILE, TrainingResult, read_result
+from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult, read_result
 
 CLUSTER = "slurm"
 SLURM_DEFAULTS: dict[str, Any] = {"timeout_min": 24 * 60, "gpus_per_node": 1, "cpus_per_task": 4}

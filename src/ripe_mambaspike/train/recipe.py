@@ -93,7 +93,7 @@ class RunSettings:
 class Recipe:
     """One training run."""
 
-    name: Annotated[str, Meta(pattern=r"^\w[\w.+-]{0,99}\Z")] = "recipe"  # of the run, and of its folder in runs/
+    name: str = "recipe"  # of the run, and of its folder in runs/
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -109,14 +109,14 @@ def field_help() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, kind in get_type_hints(Recipe).items():
         if is_dataclass(kind) and isinstance(kind, type):
-            found |= {f"{name}.{one.name}": _comments(kind).get(one.name, "") for one in fields(kind)}
+            found |= {f"{name}.{one.name}": comments_of(kind).get(one.name, "") for one in fields(kind)}
         else:
-            found[name] = _comments(Recipe).get(name, "")
+            found[name] = comments_of(Recipe).get(name, "")
     return found
 
 
 @cache
-def _comments(kind: type) -> dict[str, str]:
+def comments_of(kind: type) -> dict[str, str]:
     """The comment after each field of a dataclass; empty if the source is not available."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))

@@ -1,6 +1,7 @@
 """Recipes: read, checked, changed, compared and written. Every recipe passes `check_recipe`."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass
 from importlib import resources
@@ -14,7 +15,7 @@ from ripe_mambaspike.data.settings import MAX_RECIPE_BYTES
 from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError, short_repr
-from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.files import read_regular, write_file
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.schema import convert
@@ -24,7 +25,8 @@ from ripe_mambaspike.yaml_text import parse_yaml, yaml_value
 ORDER = ("dvsgesture", "cifar10dvs", "ncaltech101", "nmnist", "dailydvs200", "dailydvs200-lite")  # the paper's first
 DATA_FIELDS = {"time_steps": "data.time_steps", "in_size": "data.grid"}  # of a model's config, set by the data
 FROM_DATA = ("num_classes", *DATA_FIELDS, "form")  # fields of a model's config that a recipe cannot set
-TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.cut", "data.store", "model.name")
+NAME = re.compile(r"\w[\w.+-]{0,99}")
+TEXT_FIELDS = ("name", "data.dataset", "data.root", "data.partition", "data.store", "model.name")
 RENAMED_FIELDS = {
     **{f"data.{earlier}": f"data.{name}" for earlier, name in RENAMED_DATA_FIELDS.items()},
     "optimiser": "optimizer",
@@ -50,7 +52,7 @@ def list_recipes() -> list[str]:
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
     """A shipped recipe by its name, or one from a .yaml file."""
-    origin = f"{name_or_path}" if _is_path(name_or_path) else f"recipe '{name_or_path}'"
+    origin = Path(name_or_path) if _is_path(name_or_path) else f"recipe '{name_or_path}'"
     return recipe_from(parse_yaml(_text_of(name_or_path), origin), origin)
 
 
@@ -64,7 +66,7 @@ def describe_recipe(name_or_path: str | Path) -> str:
     return "\n".join(lines)
 
 
-def recipe_from(values: Any, origin: str) -> Recipe:
+def recipe_from(values: Any, origin: str | Path) -> Recipe:
     """A recipe from plain values by field; errors name the origin."""
     try:
         if not isinstance(values, dict):
@@ -76,7 +78,8 @@ def recipe_from(values: Any, origin: str) -> Recipe:
         recipe = convert(values, Recipe, error=ConfigError)
         _check_rules(recipe)
     except ConfigError as error:
-        raise ConfigError(f"{origin}: {error}", field=error.field, path=origin if _is_path(origin) else None) from error
+        path = origin if isinstance(origin, Path) else None
+        raise ConfigError(f"{origin}: {error}", field=error.field, path=path) from error
     return recipe
 
 
@@ -116,7 +119,9 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 def difference(a: Recipe, b: Recipe) -> list[str]:
     """The dotted fields in which two recipes differ, in order."""
     mine, other, missing = dict(_leaves(to_dict(a))), dict(_leaves(to_dict(b))), object()
-    return [path for path in dict.fromkeys([*mine, *other]) if mine.get(path, missing) != other.get(path, missing)]
+    differing = [path for path in {**mine, **other} if mine.get(path, missing) != other.get(path, missing)]
+    order = list(field_help())
+    return sorted(differing, key=lambda path: order.index(path if path in order else "model.fields"))
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
@@ -131,9 +136,9 @@ def to_yaml(recipe: Recipe, comments: bool = False) -> str:
     def line(indent: str, name: str, value: str, help_text: str) -> str:
         return f"{indent}{name}:{' ' if value else ''}{value}{f'  # {help_text}' if comments and help_text else ''}"
 
-    lines = []
+    lines, values = [], to_dict(recipe)
     for name, kind in get_type_hints(Recipe).items():
-        value = to_dict(recipe)[name]
+        value = values[name]
         if not is_dataclass(kind):
             lines.append(line("", name, yaml_value(value), helps.get(name, "")))
             continue
@@ -145,11 +150,7 @@ def to_yaml(recipe: Recipe, comments: bool = False) -> str:
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Write the recipe with all fields; `load_recipe` gives the same one."""
-    try:
-        with atomic_write(Path(path)) as file:
-            file.write(to_yaml(recipe, comments=True).encode())
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a file that can be written, got {error.strerror}", path=path) from error
+    write_file(Path(path), to_yaml(recipe, comments=True).encode(), ConfigError)
 
 
 def _leaves(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -180,7 +181,9 @@ def _unknown_field(path: Any) -> ConfigError:
         expected = f"one of its fields, such as {within[0]}=value"
     else:
         expected = "a field of a recipe"
-    known = [*field_help(), *(f"model.fields.{name}" for name in RipeConfig.field_names() if name not in FROM_DATA)]
+    sections = dict.fromkeys(name.partition(".")[0] for name in field_help())
+    in_model = (f"model.fields.{name}" for name in RipeConfig.field_names() if name not in FROM_DATA)
+    known = [*field_help(), *in_model, *sections]
     return ConfigError(f"{path}: expected {expected}, got {path!r}{_nearest(path, known)}", field=path)
 
 
@@ -208,6 +211,8 @@ def _check_rules(recipe: Recipe) -> None:
     """Checks beyond the types and bounds of single fields."""
     data, optimizer, schedule = recipe.data, recipe.optimizer, recipe.schedule
     known = list(datasets())
+    if not NAME.fullmatch(recipe.name):
+        _refuse("name", "1 to 100 letters, digits and . _ + -, the first a letter, digit or _", recipe.name)
     if data.dataset not in known:
         _refuse("data.dataset", f"one of {', '.join(known)}", data.dataset, _nearest(data.dataset, known))
     if data.store is not None and not KEY.fullmatch(data.store):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ripe_mambaspike.data.settings import describe_grid
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.models.evaluate import TrainingResult, read_result
+from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train.callback import Callback, SilentCallback
 from ripe_mambaspike.train.distributed import SINGLE_PROCESS, Processes
 from ripe_mambaspike.train.recipe import Recipe

@@ -10,7 +10,7 @@ from ripe_mambaspike.data.sets.registry import STORE
 from ripe_mambaspike.data.settings import root_of
 from ripe_mambaspike.data.store import current_key
 from ripe_mambaspike.errors import ConfigError, InputError
-from ripe_mambaspike.models.evaluate import TrainingResult, read_result
+from ripe_mambaspike.models.accuracy import TrainingResult, read_result
 from ripe_mambaspike.train import jobs
 from ripe_mambaspike.train.jobs import Report, RunOutcome, SeedRun
 from ripe_mambaspike.train.recipe import MAX_SEED, RESUMABLE_FIELDS, Recipe

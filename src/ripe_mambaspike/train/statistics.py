@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ripe_mambaspike.models.evaluate import TrainingResult, has_trivial_top5
+from ripe_mambaspike.models.accuracy import TrainingResult, has_trivial_top5
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from msgspec import Meta
@@ -45,11 +45,16 @@ class NotFiniteError(RipeError):
 class TrainState:
     """A point in a run: the next batch of an epoch, and the optimizer steps so far."""
 
-    epoch: Count = 0
-    batch: Count = 0
-    global_step: Count = 0
-    clips: Count = 0  # seen in this epoch
-    seconds: Annotated[float, Meta(ge=0, le=1e15)] = 0.0  # spent in this epoch
+    epoch: Count
+    batch: Count
+    global_step: Count
+    clips: Count  # seen in this epoch
+    seconds: Annotated[float, Meta(ge=0, le=1e15)]  # spent in this epoch
+
+    @classmethod
+    def at_epoch(cls, epoch: int, global_step: int) -> Self:
+        """The beginning of an epoch."""
+        return cls(epoch, 0, global_step, 0, 0.0)
 
 
 @dataclass
@@ -60,7 +65,7 @@ class Trainer:
     model: RipeMambaSpike
     clips: Clips
     device: torch.device
-    state: TrainState = field(default_factory=TrainState)
+    state: TrainState = field(default_factory=lambda: TrainState.at_epoch(0, 0))
     processes: Processes = SINGLE_PROCESS
 
     def __post_init__(self) -> None:
@@ -134,7 +139,7 @@ class Trainer:
         }
         if settings.passes == 1:
             row["relaxed"] = row["consistency"] = None
-        self.state = TrainState(state.epoch + 1, 0, state.global_step)
+        self.state = TrainState.at_epoch(state.epoch + 1, state.global_step)
         self.sums.zero_()
         return row
 

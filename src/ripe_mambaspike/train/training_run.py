@@ -25,12 +25,12 @@ from ripe_mambaspike.data.training_data import TrainingData, open_data
 from ripe_mambaspike.errors import ConfigError, DataError, RipeError, WeightsError
 from ripe_mambaspike.files import commit
 from ripe_mambaspike.folders import atomic_folder
+from ripe_mambaspike.models.accuracy import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import ClassAccuracy, Evaluation, TrainingResult
 from ripe_mambaspike.models.labels import BEST, LAST, Labels
 from ripe_mambaspike.models.pretrained import from_pretrained, save_pretrained
 from ripe_mambaspike.nn.calibrate import recalibrate
-from ripe_mambaspike.nn.evaluation import choose_device
+from ripe_mambaspike.nn.eval_mode import choose_device
 from ripe_mambaspike.train.callback import Callback, SilentCallback, TrainingStopped
 from ripe_mambaspike.train.chance import chance_warning, first_check_epoch, result_warnings
 from ripe_mambaspike.train.checkpoint import (
@@ -234,7 +234,7 @@ class TrainingRun:
     def _labels(self, epoch: int) -> Labels:
         data, store = self.recipe.data, self.data.store
         return Labels(
-            classes=self.data.classes, set=data.dataset, cut=self.data.cut, time_steps=data.time_steps,
+            classes=self.data.classes, set=data.dataset, partition=self.data.partition, time_steps=data.time_steps,
             grid=resolved_grid(data), by=data.by, binary=data.binary, epoch=epoch, protocol=self.recipe.run.protocol,
             store=store.key, sensor_size=store.whole_size, crop=store.crop, duration_us=self.data.duration_us,
         )  # fmt: skip
@@ -257,7 +257,7 @@ class TrainingRun:
             picked_on=picked,  # type: ignore[arg-type]
             epoch=self.best.epoch if self.best else recipe.schedule.epochs,
             set=recipe.data.dataset,
-            cut=self.data.cut,
+            partition=self.data.partition,
             store=self.data.store.key,
             **scores,
             seed=recipe.run.seed,

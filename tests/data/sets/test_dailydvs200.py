@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.dailydvs200 import CLASSES, SIZES, list_dailydvs200
 from ripe_mambaspike.errors import DataError
@@ -51,12 +51,12 @@ def test_the_official_lists(official, lines):
     named = sorted({path for part in lines.values() for path in part})
     random.Random(0).shuffle(named)
     found = list_dailydvs200(ROOT, [f"set/{path}" for path in named], lists=official)
-    cut = found.cuts["official"]
-    assert cut.sizes() == {"train": 14_773, "val": 3_180, "test": 4_093} == SIZES
-    assert cut.published
+    partition = found.partitions["official"]
+    assert partition.sizes() == {"train": 14_773, "val": 3_180, "test": 4_093} == SIZES
+    assert partition.published
     assert found.notes == ("555 recordings stand in val.txt and in test.txt; they are in the test part alone",)
     assert found.classes == CLASSES
-    parts = {clip.name: part for clip, part in zip(found.clips, cut.parts, strict=True)}
+    parts = {clip.name: part for clip, part in zip(found.clips, partition.parts, strict=True)}
     both = set(lines["val"]) & set(lines["test"])
     assert len(both) == 555
     assert {parts[path] for path in both} == {"test"}
@@ -69,19 +69,20 @@ def test_the_official_lists(official, lines):
 
 def test_a_part_of_the_official_set(official, lines):
     named = lines["train"][1:] + lines["val"] + [path for path in lines["test"] if path not in set(lines["val"])]
-    assert refusal(DataError, list_dailydvs200, ROOT, named, lists=official).field == "files"
+    with raises(DataError, "files", ROOT, ("22,046", " 1,", lines["train"][0], "--partial")):
+        list_dailydvs200(ROOT, named, lists=official)
     found = list_dailydvs200(ROOT, named, partial=True, lists=official)
     assert found.notes[1:] == ("22,045 of the 22,046 recordings are there",)
-    assert found.cuts["official"].sizes()["train"] == 14_772
-    assert not found.cuts["official"].published
+    assert found.partitions["official"].sizes()["train"] == 14_772
+    assert not found.partitions["official"].published
 
 
 def test_lists_that_are_not_the_official_ones(lists):
     found = list_dailydvs200(ROOT, NAMES, lists=lists)
-    cut = found.cuts["official"]
-    assert not cut.published
+    partition = found.partitions["official"]
+    assert not partition.published
     assert found.notes == ("1 recordings stand in val.txt and in test.txt; they are in the test part alone", OTHER)
-    parts = {clip.name: part for clip, part in zip(found.clips, cut.parts, strict=True)}
+    parts = {clip.name: part for clip, part in zip(found.clips, partition.parts, strict=True)}
     assert parts == dict(zip(NAMES, ["train", "train", "test", "val", "test"], strict=True))
     assert [clip.label for clip in found.clips] == [0, 0, 1, 199, 5]
     assert found.sensor_size == (320, 240)
@@ -93,7 +94,7 @@ def test_one_changed_byte_makes_the_lists_others(official, lines, tmp_path):
     named = sorted({path for part in lines.values() for path in part})
     found = list_dailydvs200(ROOT, named, lists=tmp_path)
     assert OTHER in found.notes
-    assert not found.cuts["official"].published
+    assert not found.partitions["official"].published
 
 
 @pytest.mark.parametrize("place", ["", "lists/", "deep/er/"])
@@ -103,25 +104,24 @@ def test_the_lists_are_found_in_the_root(tmp_path, place):
         (tmp_path / "events" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "events" / path).write_bytes(b"")
     found = list_dataset("dailydvs200", tmp_path)
-    assert found.cuts["official"].sizes() == {"train": 1, "val": 0, "test": 1}
+    assert found.partitions["official"].sizes() == {"train": 1, "val": 0, "test": 1}
     assert found.sources[0].path == f"events/{name(0, 1)}"
 
 
 def test_no_lists(tmp_path, lists):
-    assert (
-        refusal(DataError, list_dataset, "dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no").field
-        == "lists"
-    )
+    with raises(DataError, "lists", tmp_path / "no" / "train.txt"):
+        list_dataset("dailydvs200", lists.parent / "lists" / "..", lists=tmp_path / "no")
     (lists / "val.txt").unlink()
-    assert refusal(DataError, list_dataset, "dailydvs200", lists).field == "lists"
+    with raises(DataError, "lists", lists, ("train.txt", "val.txt", "test.txt")):
+        list_dataset("dailydvs200", lists)
 
 
 def test_lists_may_be_named_by_a_text(tmp_path, lists):
     (tmp_path / "root").mkdir()
-    assert refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=str(lists)).field == "files"
-    assert (
-        refusal(DataError, list_dataset, "dailydvs200", tmp_path / "root", lists=lists, partial=True).field == "files"
-    )
+    with raises(DataError, "files", tmp_path / "root", ("all but 5", "5 recordings", name(0, 1), "--partial")):
+        list_dataset("dailydvs200", tmp_path / "root", lists=str(lists))
+    with raises(DataError, "files", tmp_path / "root", ("dailydvs200",)):
+        list_dataset("dailydvs200", tmp_path / "root", lists=lists, partial=True)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,20 @@ def test_lists_may_be_named_by_a_text(tmp_path, lists):
 def test_a_line_that_is_none(lists, line):
     path = lists / "test.txt"
     path.write_text(f"{name(7, 9)} 7\n\n{line}\n")
-    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=lists).field == "line 3"
+    with raises(DataError, "line 3", path, (line,)):
+        list_dailydvs200(ROOT, NAMES, lists=lists)
 
 
 def test_a_recording_twice_in_the_lists(tmp_path):
     folder = write_lists(tmp_path / "one", train=[(0, 1), (0, 1)])
-    assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder).field == "line 2"
+    with raises(DataError, "line 2", folder / "train.txt", (name(0, 1),)):
+        list_dailydvs200(ROOT, NAMES, lists=folder)
     for other in ("val", "test"):
         folder = write_lists(tmp_path / other, train=[(0, 1), (1, 1)], **{other: [(0, 1)]})
-        assert refusal(DataError, list_dailydvs200, ROOT, NAMES, lists=folder).field == "lists"
+        with raises(DataError, "lists", folder, (name(0, 1), "0 more", "train.txt")):
+            list_dailydvs200(ROOT, NAMES, lists=folder)
 
 
 def test_a_recording_twice_on_disk(lists):
-    assert refusal(DataError, list_dailydvs200, ROOT, [*NAMES, f"copy/{NAMES[0]}"], lists=lists).field == "files"
+    with raises(DataError, "files", ROOT, (f"'{NAMES[0]}'", f"'copy/{NAMES[0]}'")):
+        list_dailydvs200(ROOT, [*NAMES, f"copy/{NAMES[0]}"], lists=lists)

@@ -1,11 +1,12 @@
-"""DVS-Gesture in both forms: nobody is in two parts, and the cut is named by the clips it has."""
+"""DVS-Gesture in both forms: nobody is in two parts, and the partition is named by the clips it has."""
 
 import random
 from pathlib import Path
 
 import pytest
-from trees import make_recording, refusal, save_trial
+from trees import make_recording, save_trial
 
+from raising import raises
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.dvsgesture import CLASSES, SENSOR, list_dvsgesture, trials
 from ripe_mambaspike.errors import DataError, ReadError, RipeError
@@ -32,9 +33,9 @@ def list_raw(files=RAW, rows=ROWS):
 
 
 def users_by_part(found):
-    (cut,) = found.cuts.values()
+    (partition,) = found.partitions.values()
     users = {"train": set(), "val": set(), "test": set()}
-    for clip, part in zip(found.clips, cut.parts, strict=True):
+    for clip, part in zip(found.clips, partition.parts, strict=True):
         users[part].add(int(clip.name[4:6]))
     return users
 
@@ -47,11 +48,11 @@ def test_the_trials():
 
 def test_as_recorded():
     found = list_raw()
-    cut = found.cuts["1176-288"]
-    sizes = cut.sizes()
+    partition = found.partitions["1176-288"]
+    sizes = partition.sizes()
     assert (sizes["train"] + sizes["val"], sizes["test"]) == (1176, 288)
-    assert list(found.cuts) == ["1176-288"]
-    assert cut.published
+    assert list(found.partitions) == ["1176-288"]
+    assert partition.published
     assert found.notes == ()
     assert (found.classes, found.sensor_size, found.time_unit) == (CLASSES, SENSOR, None)
     assert len(found.sources) == 122
@@ -67,11 +68,11 @@ def test_every_row_of_the_labels_is_a_clip():
 
 def test_as_arrays():
     found = list_dvsgesture(ROOT, array_files())
-    cut = found.cuts["1077-264"]
-    sizes = cut.sizes()
+    partition = found.partitions["1077-264"]
+    sizes = partition.sizes()
     assert (sizes["train"] + sizes["val"], sizes["test"]) == (1077, 264)
-    assert list(found.cuts) == ["1077-264"]
-    assert cut.published
+    assert list(found.partitions) == ["1077-264"]
+    assert partition.published
     assert found.time_unit == "ms"
     assert ABSENT not in {clip.name for clip in found.clips}
     for source in found.sources:
@@ -81,15 +82,15 @@ def test_as_arrays():
 
 
 def test_as_many_clips_are_not_enough():
-    """Neither trials that the set does not have, nor labels that it does not have, make the published cut."""
+    """Neither trials that the set does not have, nor labels that it does not have, make the published partition."""
     same = list_raw(rows=[LabelSpan(1, 1000 * row, 1000 * row + 500) for row in range(12)])
-    assert not same.cuts["1176-288"].published
+    assert not same.partitions["1176-288"].published
     assert "1,176 training and 288 test clips are there" in same.notes[-1]
     moved = [path.replace("user02_lab/10", "user02_lab/0") for path in array_files()]
-    assert not list_dvsgesture(ROOT, moved).cuts["1077-264"].published
+    assert not list_dvsgesture(ROOT, moved).partitions["1077-264"].published
     strange = [path.replace("user02_lab", "user77_moon") for path in array_files()]
     found = list_dvsgesture(ROOT, strange)
-    assert not found.cuts["1077-264"].published
+    assert not found.partitions["1077-264"].published
     assert found.notes[0] == "recordings that are in none of the set's lists of trials were left out: 10"
 
 
@@ -105,7 +106,7 @@ def test_neither_the_place_nor_the_order_of_the_files_matters(form):
     files = RAW if form == "recordings" else array_files()
     make = list_raw if form == "recordings" else lambda given: list_dvsgesture(ROOT, given)
     moved = [f"else/where/{path.split('/', 1)[1]}" for path in random.Random(0).sample(files, len(files))]
-    (one,), (other,) = make(files).cuts.values(), make(moved).cuts.values()
+    (one,), (other,) = make(files).partitions.values(), make(moved).partitions.values()
     assert one.checksum == other.checksum
     assert other.published
 
@@ -114,52 +115,56 @@ def test_trials_that_the_lists_leave_out_are_left_out():
     extra = ["DvsGesture/user03_lab.aedat", "DvsGesture/user03_lab_labels.csv", "DvsGesture/user30_led.aedat"]
     found = list_raw(RAW + extra)
     assert found.notes == ("recordings that are in none of the set's lists of trials were left out: 2",)
-    assert found.cuts["1176-288"].published
+    assert found.partitions["1176-288"].published
 
 
 @pytest.mark.parametrize(
-    ("found", "there", "cut"),
+    ("found", "there", "partition"),
     [
-        (lambda: list_raw(RAW[:4]), "24 training and 0 test", "1176-288 cut has 1176 and 288"),
-        (lambda: list_raw(rows=ROWS[:11]), "1,078 training and 264 test", "1176-288 cut has 1176 and 288"),
+        (lambda: list_raw(RAW[:4]), "24 training and 0 test", "partition 1176-288 has 1176 and 288"),
+        (lambda: list_raw(rows=ROWS[:11]), "1,078 training and 264 test", "partition 1176-288 has 1176 and 288"),
         (
             lambda: list_dvsgesture(ROOT, ["a/user24_led/3.npy"]),
             "0 training and 1 test",
-            "1077-264 cut has 1077 and 264",
+            "partition 1077-264 has 1077 and 264",
         ),
     ],
     ids=["two trials", "a row less", "one array"],
 )
-def test_a_part_of_the_set_is_named_as_such(found, there, cut):
+def test_a_part_of_the_set_is_named_as_such(found, there, partition):
     made = found()
-    assert made.notes == (f"{there} clips are there; the {cut}",)
-    assert not any(cut.published for cut in made.cuts.values())
+    assert made.notes == (f"{there} clips are there; the {partition}",)
+    assert not any(partition.published for partition in made.partitions.values())
 
 
 def test_both_forms():
-    assert refusal(DataError, list_raw, RAW + array_files()).field == "files"
+    with raises(DataError, "files", ROOT, (".aedat", ".npy")):
+        list_raw(RAW + array_files())
 
 
 def test_labels_that_are_not_there():
     files = [path for path in RAW if path != "DvsGesture/user05_lab_labels.csv"]
-    error = refusal(DataError, list_raw, files)
-    assert (error.field, error.path) == ("labels", ROOT / "DvsGesture/user05_lab.aedat")
+    with raises(DataError, "labels", ROOT / "DvsGesture/user05_lab.aedat", ("DvsGesture/user05_lab_labels.csv",)):
+        list_raw(files)
 
 
 @pytest.mark.parametrize("label", [0, 12])
 def test_a_class_out_of_range(label):
-    error = refusal(DataError, list_raw, RAW, [*ROWS, LabelSpan(label, 0, 5)])
-    assert (error.field, error.path) == ("labels", ROOT / "DvsGesture/user01_fluorescent_labels.csv")
+    path = ROOT / "DvsGesture/user01_fluorescent_labels.csv"
+    with raises(DataError, "labels", path, ("1 to 11", f"got {label}")):
+        list_raw(RAW, [*ROWS, LabelSpan(label, 0, 5)])
 
 
 def test_a_class_out_of_range_among_arrays():
     path = "ibmGestureTrain/user01_led/11.npy"
-    assert refusal(DataError, list_dvsgesture, ROOT, [path]).field == "class"
+    with raises(DataError, "class", ROOT / path, ("0 to 10", "got 11")):
+        list_dvsgesture(ROOT, [path])
 
 
 def test_a_clip_twice():
     files = [*array_files(), "copy/user24_led/3.npy"]
-    assert refusal(DataError, list_dvsgesture, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT, ("'user24_led/3' 2 times",)):
+        list_dvsgesture(ROOT, files)
 
 
 def test_labels_are_read_from_the_file_beside(tmp_path):
@@ -173,20 +178,22 @@ def test_labels_are_read_from_the_file_beside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "field", "values"),
     [
-        ("class,startTime_usec,endTime_usec\n1,2\n", "line 2 is '1,2'; class,start,end in whole numbers is wanted"),
-        ("1,5,9\n1,a,9\n", "line 2 is '1,a,9'; class,start,end in whole numbers is wanted"),
-        ("1,9,5\n", "line 1 goes from 9 to 5 µs; a span is wanted"),
-        ("", "names no clip; a row of class, start and end for each is wanted"),
-        ("class,startTime_usec,endTime_usec\n", "names no clip; a row of class, start and end for each is wanted"),
+        ("class,startTime_usec,endTime_usec\n1,2\n", "line 2", ("'1,2'", "class,start,end")),
+        ("1,5,9\n1,a,9\n", "line 2", ("'1,a,9'", "class,start,end")),
+        ("1,9,5\n", "line 1", ("9", "5")),
+        ("", "labels", ("class, start and end",)),
+        ("class,startTime_usec,endTime_usec\n", "labels", ("class, start and end",)),
     ],
     ids=["short", "no number", "backwards", "empty", "header alone"],
 )
-def test_garbled_labels(tmp_path, text, said):
+def test_garbled_labels(tmp_path, text, field, values):
     (tmp_path / "user24_led.aedat").write_bytes(b"")
     path = tmp_path / "user24_led_labels.csv"
     path.write_text(text)
-    assert refusal(RipeError, list_dataset, "dvsgesture", tmp_path).field in ("labels", "line 1", "line 2")
+    with raises(RipeError, field, path, values):
+        list_dataset("dvsgesture", tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
-    assert refusal(ReadError, list_dataset, "dvsgesture", tmp_path).field == "labels"
+    with raises(ReadError, "labels", path):
+        list_dataset("dvsgesture", tmp_path)

@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.sets import list_dataset
 from ripe_mambaspike.data.sets.folder import list_folder
 from ripe_mambaspike.errors import DataError
@@ -17,15 +17,15 @@ SPLIT = [f"{part}/{name}/{number}.bin" for part in ("train", "test") for name in
 
 
 def parts_of(found):
-    (cut,) = found.cuts.values()
-    return {clip.name: part for clip, part in zip(found.clips, cut.parts, strict=True)}
+    (partition,) = found.partitions.values()
+    return {clip.name: part for clip, part in zip(found.clips, partition.parts, strict=True)}
 
 
 def test_without_a_split():
     found = list_folder(ROOT, PLAIN)
-    assert list(found.cuts) == ["unsplit"]
-    assert set(found.cuts["unsplit"].parts) == {""}
-    assert found.cuts["unsplit"].sizes() == {"train": 0, "val": 0, "test": 0}
+    assert list(found.partitions) == ["unsplit"]
+    assert set(found.partitions["unsplit"].parts) == {""}
+    assert found.partitions["unsplit"].sizes() == {"train": 0, "val": 0, "test": 0}
     assert found.notes == ("the set has no split; train/ and test/ folders or --test-share give one",)
     assert found.classes == ("left", "right", "up")
     assert Counter(clip.label for clip in found.clips) == {0: 20, 1: 20, 2: 20}
@@ -34,7 +34,7 @@ def test_without_a_split():
 
 def test_its_own_parts():
     found = list_folder(ROOT, SPLIT)
-    assert found.cuts["folders"].sizes() == {"train": 18, "val": 2, "test": 20}
+    assert found.partitions["folders"].sizes() == {"train": 18, "val": 2, "test": 20}
     assert found.notes == ()
     assert found.classes == ("a", "b")
     for name, part in parts_of(found).items():
@@ -50,21 +50,21 @@ def test_its_own_validation(names):
     found = list_folder(
         ROOT, [f"{train}/a/1.npz", f"{train}/b/1.npz", f"{val}/a/2.npz", f"{test}/b/3.npz", f"{test}/a/3.npz"]
     )
-    assert found.cuts["folders"].sizes() == {"train": 2, "val": 1, "test": 2}
+    assert found.partitions["folders"].sizes() == {"train": 2, "val": 1, "test": 2}
     assert parts_of(found)[f"{val}/a/2.npz"] == "val"
 
 
 @pytest.mark.parametrize(("share", "tested"), [(0.1, 2), (0.25, 5), (0.5, 10), (0.001, 1), (0.999, 19)])
 def test_a_share_of_each_class_is_tested(share, tested):
     found = list_folder(ROOT, PLAIN, test_share=share)
-    cut = found.cuts[f"share-{share:g}"]
+    partition = found.partitions[f"share-{share:g}"]
     trained = 20 - tested
     carved = min(trained - 1, max(1, round(trained / 10)))
-    assert cut.sizes() == {"train": 3 * (trained - carved), "val": 3 * carved, "test": 3 * tested}
+    assert partition.sizes() == {"train": 3 * (trained - carved), "val": 3 * carved, "test": 3 * tested}
     by_class = Counter((name.split("/")[0], part) for name, part in parts_of(found).items())
     assert {by_class[name, "test"] for name in found.classes} == {tested}
     assert found.notes == (() if carved else ("classes without a recording to choose by (val): left, right, up",))
-    assert not cut.published
+    assert not partition.published
 
 
 def test_what_would_spoil_a_result_is_noted():
@@ -116,28 +116,33 @@ def test_settings_are_kept():
     ],
 )
 def test_a_file_in_the_wrong_depth(files, path, wanted):
-    assert refusal(DataError, list_folder, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT / path, (f"expected {wanted},",)):
+        list_folder(ROOT, files)
 
 
 def test_an_empty_class(tmp_path):
     for folder in ("left", "right"):
         (tmp_path / folder).mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    assert refusal(DataError, list_dataset, "folder", tmp_path).field == "files"
+    with raises(DataError, "files", tmp_path / "right"):
+        list_dataset("folder", tmp_path)
     files, folders = ["train/a/1.bin", "test/a/2.bin"], ["train", "test", "train/a", "test/a", "test/b"]
-    assert refusal(DataError, list_folder, ROOT, files, folders).field == "files"
-    assert list_folder(ROOT, files, folders[:-1]).cuts["folders"].sizes()["test"] == 1
+    with raises(DataError, "files", ROOT / "test/b"):
+        list_folder(ROOT, files, folders)
+    assert list_folder(ROOT, files, folders[:-1]).partitions["folders"].sizes()["test"] == 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0, 1.0, -0.5, 2.0, float("nan")])
 def test_a_share_that_is_none(tmp_path, share):
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "1.bin").write_bytes(b"")
-    assert refusal(DataError, list_dataset, "folder", tmp_path, test_share=share).field == "test_share"
+    with raises(DataError, "test_share", mentions=(share, "between 0 and 1")):
+        list_dataset("folder", tmp_path, test_share=share)
 
 
 def test_a_share_of_a_tree_that_has_parts():
-    assert refusal(DataError, list_folder, ROOT, SPLIT, test_share=0.2).field == "test_share"
+    with raises(DataError, "test_share", ROOT):
+        list_folder(ROOT, SPLIT, test_share=0.2)
 
 
 def test_a_single_recording_is_not_divided():

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.sets.ncaltech101 import PUBLISHED, list_ncaltech101
 from ripe_mambaspike.errors import DataError
 
@@ -21,7 +21,7 @@ def files_of(**counts):
 
 
 def parts_of(found):
-    return {clip.name: part for clip, part in zip(found.clips, found.cuts["first-90"].parts, strict=True)}
+    return {clip.name: part for clip, part in zip(found.clips, found.partitions["first-90"].parts, strict=True)}
 
 
 @pytest.mark.parametrize(("count", "tested"), [(1, 0), (9, 0), (10, 1), (11, 1), (19, 1), (20, 2), (31, 3), (435, 43)])
@@ -46,8 +46,8 @@ def test_the_place_of_the_folder_does_not_matter():
     files = files_of(ant=12, bee=31)
     deeper = [f"some/where/{path}" for path in reversed(files)]
     assert (
-        list_ncaltech101(ROOT, files).cuts["first-90"].checksum
-        == list_ncaltech101(ROOT, deeper).cuts["first-90"].checksum
+        list_ncaltech101(ROOT, files).partitions["first-90"].checksum
+        == list_ncaltech101(ROOT, deeper).partitions["first-90"].checksum
     )
 
 
@@ -59,13 +59,14 @@ def test_labels_and_notes():
     assert Counter(clip.label for clip in found.clips) == {0: 1, 1: 3, 2: 2}
     assert found.sources[0].path == "Caltech101/BACKGROUND_Google/image_0001.bin"
     assert found.notes == ("6 recordings of 3 classes are there; the whole set has 8,709 of 101",)
-    assert not found.cuts["first-90"].published
+    assert not found.partitions["first-90"].published
     assert found.sensor_size == (240, 180)
 
 
 def test_a_recording_twice():
     files = [*files_of(ant=3), "copy/ant/image_0002.bin"]
-    assert refusal(DataError, list_ncaltech101, ROOT, files).field == "files"
+    with raises(DataError, "files", ROOT, ("'ant/image_0002' 2 times",)):
+        list_ncaltech101(ROOT, files)
 
 
 def test_the_whole_set(shared):
@@ -75,12 +76,12 @@ def test_the_whole_set(shared):
     files = [f"Caltech101/{name.removesuffix('.jpg')}.bin" for name in names] + files_of(BACKGROUND_Google=467)
     assert len(files) == 8_709
     found = list_ncaltech101(ROOT, files)
-    cut = found.cuts["first-90"]
-    assert cut.sizes() == {"train": 7096, "val": 790, "test": 823}
-    assert cut.published
-    assert cut.checksum == PUBLISHED
+    partition = found.partitions["first-90"]
+    assert partition.sizes() == {"train": 7096, "val": 790, "test": 823}
+    assert partition.published
+    assert partition.checksum == PUBLISHED
     assert len(found.classes) == 101
     assert found.notes == ()
     counted = Counter(clip.label for clip in found.clips)
-    tested = Counter(clip.label for clip, part in zip(found.clips, cut.parts, strict=True) if part == "test")
+    tested = Counter(clip.label for clip, part in zip(found.clips, partition.parts, strict=True) if part == "test")
     assert tested == {label: count // 10 for label, count in counted.items()}

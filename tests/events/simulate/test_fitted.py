@@ -108,10 +108,10 @@ def test_retimed():
 def test_events_and_bins_agree_and_variation_varies(pictures):
     varied = replace(TRUE, variation=Variation(0.2, 0.1, 0.5, 0.05, (2000.0, 3000.0, 1000.0)))
     events = simulate_pictures(pictures[:4], varied, range(4), size=SIZE)
-    bins = simulate_picture_bins(pictures[:4], varied, range(4), steps=6, size=SIZE)
+    bins = simulate_picture_bins(pictures[:4], varied, range(4), time_steps=6, size=SIZE)
     assert torch.equal(count_events(events, SIZE, 300_000, 6), bins)
-    plain = simulate_picture_bins(pictures[:4], varied, range(4), steps=6, size=SIZE, variation=0)
-    assert torch.equal(plain, simulate_picture_bins(pictures[:4], TRUE, range(4), steps=6, size=SIZE))
+    plain = simulate_picture_bins(pictures[:4], varied, range(4), time_steps=6, size=SIZE, variation=0)
+    assert torch.equal(plain, simulate_picture_bins(pictures[:4], TRUE, range(4), time_steps=6, size=SIZE))
     assert not torch.equal(plain, bins)
 
 
@@ -127,9 +127,9 @@ def test_saved_and_loaded(tmp_path):
 
 
 def test_what_does_not_pair(pictures, recordings):
-    with raises(InputError, field="real"):
+    with raises(InputError, field="real", mentions=["48", "47"]):
         calibrate(recordings, pictures[1:], SIZE)
-    with raises(InputError, field="events"):
+    with raises(InputError, field="events", mentions=["10×10 sensor"]):
         calibrate(recordings, pictures, (10, 10))
-    with raises(InputError, field="pictures"):
+    with raises(InputError, field="pictures", mentions=["with 3 seeds"]):
         simulate_pictures(pictures, TRUE, range(3), size=SIZE)

@@ -11,12 +11,12 @@ from pathlib import Path
 from ripe_mambaspike.data.listing import (
     TEST,
     TRAIN,
+    Clip,
     Listing,
-    check_listing,
+    SourceFile,
     hash_rank,
     hold_out_validation,
-    make_split,
-    one_clip_each,
+    make_partition,
 )
 from ripe_mambaspike.data.mirrors import DownloadInfo, figshare_archive
 from ripe_mambaspike.data.sets.registry import register_dataset
@@ -53,65 +53,49 @@ DOWNLOAD = DownloadInfo(
             ("truck", 7712839, "89f3922fd147d9aeff89e76a2b0b70a7"),
         )
     ),
-    by_hand=(),
     instructions="Where figshare turns programs away, a browser gets the ten zip files from the home page.",
 )
 
 
 @register_dataset(
-    "cifar10dvs",
-    title="CIFAR10-DVS",
-    cuts=("first-100", "last-100", "random-100"),
-    sizes="9000/1000",
-    sensor="128×128",
-    files="CLASS/cifar10_CLASS_N.aedat",
-    options=("partial",),
-    download=DOWNLOAD,
-)
+    "cifar10dvs", title="CIFAR10-DVS", partitions=tuple(PUBLISHED), sizes="9000/1000", sensor="128×128",
+    files="CLASS/cifar10_CLASS_N.aedat", options=("partial",), download=DOWNLOAD,
+)  # fmt: skip
 def list_cifar10dvs(root: Path, files: Sequence[str], partial: bool = False) -> Listing:
-    found: dict[tuple[int, int], str] = {}
+    found: dict[tuple[int, int], str] = {}  # (label, number) → path
     for path in files:
         match = FILE.fullmatch(path)
         if match and match[1] in CLASSES and int(match[2]) < CLIPS_PER_CLASS:
-            place = (CLASSES.index(match[1]), int(match[2]))
-            if place in found:
-                raise DataError.expected("files", "every recording once", f"'{found[place]}' and '{path}'", path=root)
-            found[place] = path
-    notes = []
-    missing = [
-        (label, number) for label in range(10) for number in range(CLIPS_PER_CLASS) if (label, number) not in found
-    ]
-    if missing and found:
-        label, number = missing[0]
-        name = f"cifar10_{CLASSES[label]}_{number}.aedat"
-        if not partial:
-            got = f"all but {len(missing):,}, '{name}' first"
-            raise DataError.expected(
-                "files", "the 10,000 recordings", got, path=root, hint="--partial continues without them"
-            )
-        notes.append(f"{len(found):,} of the 10,000 recordings are there")
-    places = sorted(found)
-    named = ((found[label, number], f"cifar10_{CLASSES[label]}_{number}", label) for label, number in places)
-    sources = one_clip_each(named)
-    clips = [source.clips[0] for source in sources]
-    cuts = {}
-    for name, tested in _test_clips().items():
-        parts = hold_out_validation("cifar10dvs", clips, [TEST if place in tested else TRAIN for place in places])
-        cuts[name] = make_split(name, clips, parts, PUBLISHED[name])
-    return check_listing(Listing("cifar10dvs", CLASSES, sources, cuts, SENSOR, notes=tuple(notes)), str(root))
+            other = found.setdefault((CLASSES.index(match[1]), int(match[2])), path)
+            if other != path:
+                raise DataError.expected("files", "every recording once", f"'{other}' and '{path}'", path=root)
+    every = [(label, number) for label in range(len(CLASSES)) for number in range(CLIPS_PER_CLASS)]
+    missing = [_name(*key) for key in every if key not in found]
+    if missing and found and not partial:
+        got = f"all but {len(missing):,}, '{missing[0]}.aedat' first"
+        hint = "--partial continues without them"
+        raise DataError.expected("files", "the 10,000 recordings", got, path=root, hint=hint)
+    notes = (f"{len(found):,} of the 10,000 recordings are there",) if missing and found else ()
+    keys = sorted(found)
+    clips = [Clip(_name(*key), key[0]) for key in keys]
+    partitions = {}
+    for name, tested in _test_numbers().items():
+        parts = [TEST if number in tested[label] else TRAIN for label, number in keys]
+        partitions[name] = make_partition(name, clips, hold_out_validation("cifar10dvs", clips, parts), PUBLISHED[name])
+    sources = tuple(SourceFile(found[key], (clip,)) for key, clip in zip(keys, clips, strict=True))
+    return Listing("cifar10dvs", CLASSES, sources, partitions, SENSOR, notes=notes)
 
 
-def _test_clips() -> dict[str, set[tuple[int, int]]]:
-    """(label, number) of the test recordings of each split."""
+def _name(label: int, number: int) -> str:
+    return f"cifar10_{CLASSES[label]}_{number}"
+
+
+def _test_numbers() -> dict[str, list[set[int]]]:
+    """The numbers of each class's test recordings, for each partition."""
     numbers = range(CLIPS_PER_CLASS)
+    drawn = (sorted(numbers, key=lambda n: hash_rank("cifar10dvs-random", f"{name}_{n}")) for name in CLASSES)
     return {
-        "first-100": {(label, number) for label in range(10) for number in numbers[:TEST_CLIPS_PER_CLASS]},
-        "last-100": {(label, number) for label in range(10) for number in numbers[-TEST_CLIPS_PER_CLASS:]},
-        "random-100": {
-            (label, number)
-            for label in range(10)
-            for number in sorted(numbers, key=lambda n: hash_rank("cifar10dvs-random", f"{CLASSES[label]}_{n}"))[
-                :TEST_CLIPS_PER_CLASS
-            ]
-        },
+        "first-100": [set(numbers[:TEST_CLIPS_PER_CLASS])] * len(CLASSES),
+        "last-100": [set(numbers[-TEST_CLIPS_PER_CLASS:])] * len(CLASSES),
+        "random-100": [set(order[:TEST_CLIPS_PER_CLASS]) for order in drawn],
     }

@@ -10,16 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ripe_mambaspike.data.listing import (
-    PARTS,
-    TEST,
-    VALIDATION,
-    ClipSplit,
-    Listing,
-    check_listing,
-    make_split,
-    one_clip_each,
-)
+from ripe_mambaspike.data.listing import PARTS, TEST, VALIDATION, Listing, make_listing
 from ripe_mambaspike.data.mirrors import DownloadInfo
 from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
@@ -39,8 +30,6 @@ DOWNLOAD = DownloadInfo(
     citation="Q. Wang et al., DailyDVS-200: A Comprehensive Benchmark Dataset for Event-Based Action Recognition, "
     "ECCV 2024",
     home="https://github.com/QiWang233/DailyDVS-200",
-    archives=(),
-    by_hand=(),
     instructions=(
         "The recordings lie on a share that only a person can open and have no published checksums: follow the "
         "link on the home page and unpack them so that action_1/…aedat4 to action_200/…aedat4 stand in the folder "
@@ -50,15 +39,9 @@ DOWNLOAD = DownloadInfo(
 
 
 @register_dataset(
-    "dailydvs200",
-    title="DailyDVS-200",
-    cuts=("official",),
-    sizes="14773+3180/4093",
-    sensor="320×240",
-    files="action_K/….aedat4 + train.txt, val.txt, test.txt",
-    options=("partial", "lists"),
-    download=DOWNLOAD,
-)
+    "dailydvs200", title="DailyDVS-200", partitions=("official",), sizes="14773+3180/4093", sensor="320×240",
+    files="action_K/….aedat4 + train.txt, val.txt, test.txt", options=("partial", "lists"), download=DOWNLOAD,
+)  # fmt: skip
 def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, lists: Path | None = None) -> Listing:
     """`lists` is the folder of the three lists; the root, or a folder in it, when none is given."""
     folder = _find_lists(root, files) if lists is None else Path(lists)
@@ -75,13 +58,13 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
     if not official:
         notes.append("the lists are not the official ones (by their checksums)")
 
-    places: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for path in files:
         name = "/".join(path.split("/")[-2:])
-        if path.endswith(".aedat4") and places.setdefault(name, path) != path:
-            raise DataError.expected("files", "every recording once", f"'{places[name]}' and '{path}'", path=root)
+        if path.endswith(".aedat4") and paths.setdefault(name, path) != path:
+            raise DataError.expected("files", "every recording once", f"'{paths[name]}' and '{path}'", path=root)
     wanted = sorted((name, label, part) for part in PARTS for name, label in named[part].items())
-    missing = [name for name, _, _ in wanted if name not in places]
+    missing = [name for name, _, _ in wanted if name not in paths]
     if missing and not partial:
         got = f"all but {len(missing):,}, '{missing[0]}' first"
         raise DataError.expected(
@@ -89,12 +72,10 @@ def list_dailydvs200(root: Path, files: Sequence[str], partial: bool = False, li
         )
     if missing:
         notes.append(f"{len(wanted) - len(missing):,} of the {len(wanted):,} recordings are there")
-    kept = [item for item in wanted if item[0] in places]
-    sources = one_clip_each((places[name], name, label) for name, label, _ in kept)
-    cut = make_split("official", [source.clips[0] for source in sources], [part for _, _, part in kept])
-    cut = ClipSplit(cut.name, cut.parts, cut.checksum, official and not missing)
-    return check_listing(
-        Listing("dailydvs200", CLASSES, sources, {cut.name: cut}, SENSOR, notes=tuple(notes)), str(root)
+    rows = [(paths[name], name, label, part) for name, label, part in wanted if name in paths]
+    published = official and not missing
+    return make_listing(
+        "dailydvs200", CLASSES, rows, "official", published=published, sensor_size=SENSOR, notes=tuple(notes)
     )
 
 

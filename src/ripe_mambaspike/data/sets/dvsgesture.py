@@ -2,8 +2,8 @@
 
 * As recorded: `userNN_<light>.aedat` (AEDAT 3.1) with `userNN_<light>_labels.csv`. Every row of the csv is a clip,
   twelve a trial, since arm roll stands there twice: 1176 and 288 clips.
-* Cut into `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial,
-  one of which does not exist: 1077 and 264 clips.
+* As `.npy`: `ibmGestureTrain/userNN_<light>/<label>.npy`, columns x, y, p, t in ms; one file a class and trial, one of
+  which does not exist: 1077 and 264 clips.
 
 Validation takes whole users out of the training part, so that no person is in two parts.
 """
@@ -17,11 +17,9 @@ from ripe_mambaspike.data.listing import (
     TRAIN,
     VALIDATION,
     Clip,
-    ClipSplit,
     Listing,
     SourceFile,
-    check_listing,
-    make_split,
+    make_partition,
 )
 from ripe_mambaspike.data.mirrors import Archive, DownloadInfo, figshare_archive
 from ripe_mambaspike.data.sets.registry import register_dataset
@@ -33,7 +31,7 @@ SENSOR = (128, 128)
 LAST_TRAINING_USER = 23
 VALIDATION_USERS = (21, 22, 23)
 MISSING_FILE = "user02_lab/0"  # of the .npy copy
-RAW, ARRAYS = "1176-288", "1077-264"
+RAW, ARRAYS = "1176-288", "1077-264"  # the partitions, by their numbers of training and test clips
 RAW_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)\.aedat")
 ARRAY_FILE = re.compile(r"(?:.*/)?user(\d+)_([a-z_]+)/(\d+)\.npy")
 LIGHTS = {"f": "fluorescent", "F": "fluorescent_led", "b": "lab", "l": "led", "n": "natural"}
@@ -48,23 +46,14 @@ DOWNLOAD = DownloadInfo(
     license="CC BY 4.0",
     citation="A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, CVPR 2017",
     home="https://research.ibm.com/interactive/dvsgesture/",
-    archives=(  # the cut of one file a gesture: 1077 for training, 264 for testing
-        figshare_archive(
-            "ibmGestureTrain.tar.gz",
-            38022171,
-            "3a8f0d4120a166bac7591f77409cb105",
-            "ibmGestureTrain",
-            ZENODO.format("ibmGestureTrain.tar.gz"),
-        ),
-        figshare_archive(
-            "ibmGestureTest.tar.gz",
-            38020584,
-            "56070e45dadaa85fff82e0fbfbc06de5",
-            "ibmGestureTest",
-            ZENODO.format("ibmGestureTest.tar.gz"),
-        ),
+    archives=tuple(  # one file a gesture: 1077 for training, 264 for testing
+        figshare_archive(f"{name}.tar.gz", number, md5, name, ZENODO.format(f"{name}.tar.gz"))
+        for name, number, md5 in (
+            ("ibmGestureTrain", 38022171, "3a8f0d4120a166bac7591f77409cb105"),
+            ("ibmGestureTest", 38020584, "56070e45dadaa85fff82e0fbfbc06de5"),
+        )
     ),
-    by_hand=(  # the original recordings, from which the cut of 1176 and 288 is made
+    by_hand=(  # the original recordings, from which 1176 and 288 clips are made
         Archive("DvsGesture.tar.gz", (), None, "md5:8a5c71fb11e24e5ca5b11866ca6c00a1", "DvsGesture"),
     ),
     instructions=(
@@ -76,14 +65,9 @@ DOWNLOAD = DownloadInfo(
 
 
 @register_dataset(
-    "dvsgesture",
-    title="DVS-Gesture",
-    cuts=("1176-288", "1077-264"),
-    sizes="1176/288 or 1077/264",
-    sensor="128×128",
-    files="userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy",
-    download=DOWNLOAD,
-)
+    "dvsgesture", title="DVS-Gesture", partitions=(RAW, ARRAYS), sizes="1176/288 or 1077/264", sensor="128×128",
+    files="userNN_LIGHT.aedat + _labels.csv, or userNN_LIGHT/K.npy", download=DOWNLOAD,
+)  # fmt: skip
 def list_dvsgesture(
     root: Path, files: Sequence[str], labels: Callable[[Path], list[LabelSpan]] = read_label_spans
 ) -> Listing:
@@ -130,7 +114,7 @@ def _from_recordings(
         sources.append(SourceFile(path, tuple(clips)))
         users += [int(match[1])] * len(clips)
     whole = all({clip.label for clip in source.clips} == set(range(len(CLASSES))) for source in sources)
-    return _finish(root, RAW, (1176, 288), sources, users, unlisted, whole and len(sources) == len(known), None)
+    return _finish(RAW, sources, users, unlisted, whole and len(sources) == len(known))
 
 
 def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
@@ -147,33 +131,25 @@ def _from_arrays(root: Path, found: list[tuple[re.Match[str], str]]) -> Listing:
         users.append(int(match[1]))
     wanted = {f"{trial}/{label}" for trial in known for label in range(len(CLASSES))} - {MISSING_FILE}
     whole = {source.clips[0].name for source in sources} == wanted
-    return _finish(root, ARRAYS, (1077, 264), sources, users, unlisted, whole, "ms")
+    return _finish(ARRAYS, sources, users, unlisted, whole, "ms")
 
 
 def _finish(
-    root: Path,
-    cut_name: str,
-    sizes: tuple[int, int],
+    partition: str,
     sources: list[SourceFile],
     users: list[int],
     unlisted: int,
     whole: bool,
-    time_unit: str | None,
+    time_unit: str | None = None,
 ) -> Listing:
     """`whole`: every trial that the set's lists name is there, with all its classes."""
     clips = [clip for source in sources for clip in source.clips]
     parts = [part_of_user(user) for user in users]
-    made = make_split(cut_name, clips, parts)
     trained, tested = len(parts) - parts.count(TEST), parts.count(TEST)
+    published = whole and f"{trained}-{tested}" == partition
     notes = [f"recordings that are in none of the set's lists of trials were left out: {unlisted}"] if unlisted else []
-    if whole and (trained, tested) == sizes:
-        made = ClipSplit(made.name, made.parts, made.checksum, published=True)
-    else:
-        notes.append(
-            f"{trained:,} training and {tested:,} test clips are there; "
-            f"the {cut_name} cut has {sizes[0]} and {sizes[1]}"
-        )
-    cuts = {made.name: made}
-    return check_listing(
-        Listing("dvsgesture", CLASSES, tuple(sources), cuts, SENSOR, time_unit, tuple(notes)), str(root)
-    )
+    if not published:
+        there = f"{trained:,} training and {tested:,} test clips are there"
+        notes.append(f"{there}; the partition {partition} has {partition.replace('-', ' and ')}")
+    partitions = {partition: make_partition(partition, clips, parts, published)}
+    return Listing("dvsgesture", CLASSES, tuple(sources), partitions, SENSOR, time_unit, tuple(notes))

@@ -1,20 +1,19 @@
 """Any tree of `class/recording`, or of `train/class/recording`, `test/…` (and `val/…`), in any format."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ripe_mambaspike.data.listing import (
     NONE,
     TEST,
     TRAIN,
+    UNSPLIT,
     VALIDATION,
     Clip,
-    ClipSplit,
     Listing,
-    check_listing,
     hold_out_validation,
-    make_split,
-    one_clip_each,
+    make_listing,
 )
 from ripe_mambaspike.data.sets.registry import register_dataset
 from ripe_mambaspike.errors import DataError
@@ -34,14 +33,10 @@ DESCRIPTION_NAMES = ("readme", "license", "licence", "copying", "citation", "cha
 
 
 @register_dataset(
-    "folder",
-    title="your own",
-    cuts=("folders", "share-…"),
-    sizes="any",
-    sensor="any",
+    "folder", title="your own", partitions=("folders", "share-…"), sizes="any", sensor="any",
     files="CLASS/RECORDING, or train/CLASS/RECORDING …",
     options=("test_share", "sensor_size", "time_unit", "crop", "folders"),
-)
+)  # fmt: skip
 def list_folder(
     root: Path,
     files: Sequence[str],
@@ -75,28 +70,25 @@ def list_folder(
             raise DataError.expected("files", "at least one recording a class", "none", path=root / folder)
     classes = tuple(sorted({path.split("/")[-2] for path in recordings}))
     recordings.sort()
-    sources = one_clip_each((path, path, classes.index(path.split("/")[-2])) for path in recordings)
-    clips = [source.clips[0] for source in sources]
+    labels = [classes.index(path.split("/")[-2]) for path in recordings]
     if split:
         if test_share is not None:
             raise DataError.expected("test_share", "none with train and test folders", test_share, path=root)
-        parts = [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
-        if VALIDATION not in parts:
-            parts = hold_out_validation("folder", clips, parts)
-        cut = make_split("folders", clips, parts)
+        partition, parts = "folders", [PART_NAMES[path.split("/")[0].lower()] for path in recordings]
     elif test_share is not None:
         if not 0 < test_share < 1:
             raise DataError.expected("test_share", "a number between 0 and 1", test_share)
         # Chosen like the validation split, by names only.
+        clips = [Clip(*named) for named in zip(recordings, labels, strict=True)]
         held_out = hold_out_validation("folder-test", clips, [TRAIN] * len(clips), test_share)
-        parts = [TEST if part == VALIDATION else TRAIN for part in held_out]
-        cut = make_split(f"share-{test_share:g}", clips, hold_out_validation("folder", clips, parts))
+        partition, parts = f"share-{test_share:g}", [TEST if part == VALIDATION else TRAIN for part in held_out]
     else:
-        cut = make_split("unsplit", clips, [NONE] * len(clips))
-    cuts: dict[str, ClipSplit] = {cut.name: cut}
-    notes = _notes(cut, clips, classes)
-    made = Listing("folder", classes, sources, cuts, sensor_size, time_unit, notes, passed_over=strays, crop=part)
-    return check_listing(made, str(root))
+        partition, parts = UNSPLIT, [NONE] * len(recordings)
+    made = make_listing(
+        "folder", classes, zip(recordings, recordings, labels, parts, strict=True), partition,
+        hold_out=VALIDATION not in parts, sensor_size=sensor_size, time_unit=time_unit, passed_over=strays, crop=part,
+    )  # fmt: skip
+    return replace(made, notes=_notes(made))
 
 
 def _is_stray(path: str) -> bool:
@@ -108,14 +100,15 @@ def _is_stray(path: str) -> bool:
     return not above and (stem or ending) in DESCRIPTION_NAMES
 
 
-def _notes(cut: ClipSplit, clips: Sequence[Clip], classes: Sequence[str]) -> tuple[str, ...]:
+def _notes(listing: Listing) -> tuple[str, ...]:
     """Problems of the split that would distort results."""
-    if cut.name == "unsplit":
+    (partition,) = listing.partitions.values()
+    if partition.name == UNSPLIT:
         return ("the set has no split; train/ and test/ folders or --test-share give one",)
     notes = []
     for part, meaning in ((TRAIN, "to learn from"), (VALIDATION, "to choose by"), (TEST, "to report on")):
-        there = {clip.label for clip, place in zip(clips, cut.parts, strict=True) if place == part}
-        if missing := [name for label, name in enumerate(classes) if label not in there]:
+        there = {clip.label for clip, own in zip(listing.clips, partition.parts, strict=True) if own == part}
+        if missing := [name for label, name in enumerate(listing.classes) if label not in there]:
             shown = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
             notes.append(f"classes without a recording {meaning} ({part}): {shown}")
     return tuple(notes)

@@ -1,20 +1,22 @@
 """Datasets by name. A dataset is one module in `data/sets/`, which is discovered automatically.
 
-    @register_dataset("toy", title="Toy", cuts=("folders",), sizes="2/2", sensor="34×34", files="CLASS/N.bin")
+    @register_dataset("toy", title="Toy", partitions=("folders",), sizes="2/2", sensor="34×34", files="CLASS/N.bin")
     def list_toy(root: Path, files: Sequence[str]) -> Listing: ...
 
-The function lists clips, labels and splits from the names of the files only.
+The function lists clips, labels and splits from the names of the files only; that there are clips, each once, is
+checked after it.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from ripe_mambaspike.data.listing import Listing
+from ripe_mambaspike.data.listing import Listing, check_listing
 from ripe_mambaspike.data.mirrors import DownloadInfo
 from ripe_mambaspike.errors import ConfigError, DataError
 from ripe_mambaspike.schema import suggest
@@ -29,7 +31,7 @@ class DatasetInfo:
 
     name: str
     title: str
-    cuts: tuple[str, ...]  # ways it is split; the first is the default
+    partitions: tuple[str, ...]  # ways it is split; the first is the default
     sizes: str  # train + validation / test
     sensor: str
     files: str  # for a simulated dataset, the pictures that it needs
@@ -49,7 +51,7 @@ def register_dataset(
     name: str,
     *,
     title: str,
-    cuts: tuple[str, ...],
+    partitions: tuple[str, ...],
     sizes: str,
     sensor: str,
     files: str,
@@ -59,15 +61,21 @@ def register_dataset(
     """Register the function that lists a dataset's files; the arguments are the fields of `DatasetInfo`."""
 
     def register(list_files: Lister) -> Lister:
-        _DATASETS[name] = DatasetInfo(name, title, cuts, sizes, sensor, files, list_files, options, download)
-        return list_files
+        @wraps(list_files)
+        def list_checked(root: Path, files: Sequence[str], *given: Any, **chosen: Any) -> Listing:
+            return check_listing(list_files(root, files, *given, **chosen), root)
+
+        _DATASETS[name] = DatasetInfo(name, title, partitions, sizes, sensor, files, list_checked, options, download)
+        return list_checked
 
     return register
 
 
-def register_simulated(name: str, *, title: str, cuts: tuple[str, ...], sizes: str, sensor: str, files: str) -> None:
+def register_simulated(
+    name: str, *, title: str, partitions: tuple[str, ...], sizes: str, sensor: str, files: str
+) -> None:
     """Register a dataset that `simulate_dataset` makes."""
-    _DATASETS[name] = DatasetInfo(name, title, cuts, sizes, sensor, files)
+    _DATASETS[name] = DatasetInfo(name, title, partitions, sizes, sensor, files)
 
 
 def datasets() -> dict[str, DatasetInfo]:

@@ -15,8 +15,7 @@ from ripe_mambaspike.data.listing import (
     Clip,
     Listing,
     hold_out_validation,
-    make_split,
-    one_clip_each,
+    make_listing,
 )
 from ripe_mambaspike.data.pictures import Picture, Pictures
 from ripe_mambaspike.data.sets import cifar10dvs, nmnist
@@ -25,19 +24,19 @@ from ripe_mambaspike.data.store_index import key_of
 from ripe_mambaspike.errors import ConfigError, DataError
 
 register_simulated(
-    "synthgesture", title="simulated gestures (default)", cuts=("people",), sizes="1320/440", sensor="64×64",
+    "synthgesture", title="simulated gestures (default)", partitions=("people",), sizes="1320/440", sensor="64×64",
     files="no pictures",
 )  # fmt: skip
 register_simulated(
-    "sim-nmnist", title="simulated stand-in of N-MNIST", cuts=("folders",), sizes="60000/10000", sensor="34×34",
+    "sim-nmnist", title="simulated stand-in of N-MNIST", partitions=("folders",), sizes="60000/10000", sensor="34×34",
     files="MNIST's IDX files",
 )  # fmt: skip
 register_simulated(
-    "sim-cifar10", title="simulated stand-in of CIFAR10-DVS", cuts=("first-100",), sizes="9000/1000", sensor="128×128",
-    files="train/CLASS/N.jpg, test/CLASS/N.jpg",
+    "sim-cifar10", title="simulated stand-in of CIFAR10-DVS", partitions=("first-100",), sizes="9000/1000",
+    sensor="128×128", files="train/CLASS/N.jpg, test/CLASS/N.jpg",
 )  # fmt: skip
 register_simulated(
-    "sim-caltech101", title="simulated stand-in of N-Caltech101", cuts=("first-90",), sizes="7857/820",
+    "sim-caltech101", title="simulated stand-in of N-Caltech101", partitions=("first-90",), sizes="7857/820",
     sensor="128×128", files="CLASS/image_NNNN.jpg",
 )  # fmt: skip
 VERSION = 1  # increased when the same recipe gives different recordings
@@ -94,15 +93,15 @@ def plan_cifar(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
             rest = [picture for picture in own if picture.part != TEST][:trained]
         else:
             own = own[: cifar10dvs.CLIPS_PER_CLASS]
-            cut = -(-len(own) // 10)
-            first, rest = own[:cut], own[cut:]
+            tenth = -(-len(own) // 10)
+            first, rest = own[:tenth], own[tenth:]
         whole = whole and (len(first), len(rest)) == (tested, trained)
         for number, picture in enumerate([*first, *rest]):
             clips.append(Clip(f"cifar10_{name}_{number}", label))
             parts.append(TEST if number < len(first) else TRAIN)
             shown.append(picture)
-    cut_name = "first-100" if whole else "folders" if split else "first-tenth"
-    return found.classes, cut_name, _with_validation("cifar10dvs", clips, parts, shown)
+    partition_name = "first-100" if whole else "folders" if split else "first-tenth"
+    return found.classes, partition_name, _with_validation("cifar10dvs", clips, parts, shown)
 
 
 def plan_caltech(found: Pictures) -> tuple[tuple[str, ...], str, Rows]:
@@ -126,7 +125,7 @@ FULL_SIZES = {"sim-nmnist": 70_000, "sim-cifar10": 10_000, "sim-caltech101": 8_6
 
 def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) -> SimulationPlan:
     """The clips of a dataset of pictures; `counts` limits the clips of each split, alternating between classes."""
-    classes, cut_name, rows = PLANS[name](found)
+    classes, partition_name, rows = PLANS[name](found)
     notes = (
         [f"{len(rows):,} pictures are there; the whole set has {FULL_SIZES[name]:,}"]
         if len(rows) != FULL_SIZES[name]
@@ -139,7 +138,7 @@ def plan_pictures(name: str, found: Pictures, counts: Mapping[str, int | None]) 
             if wanted < there[part]:
                 notes.append(f"{wanted:,} of the {there[part]:,} {part} clips were made")
     kept = _keep(rows, counts)
-    listing = _listing(name, classes, cut_name, [(clip, part) for clip, part, _ in kept], notes)
+    listing = _listing(name, classes, partition_name, [(clip, part) for clip, part, _ in kept], notes)
     _check_names(listing, str(found.source))
     return SimulationPlan(listing, tuple(picture for _, _, picture in kept))
 
@@ -180,14 +179,14 @@ def _keep(rows: Rows, counts: Mapping[str, int | None]) -> Rows:
 
 
 def _listing(
-    name: str, classes: tuple[str, ...], cut_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
+    name: str, classes: tuple[str, ...], partition_name: str, rows: Sequence[tuple[Clip, str]], notes: Sequence[str]
 ) -> Listing:
-    clips, parts = [clip for clip, _ in rows], [part for _, part in rows]
-    if missing := [part for part in PARTS if part not in parts]:
+    if missing := [part for part in PARTS if part not in {part for _, part in rows}]:
         raise DataError.expected("images", f"pictures for {missing[0]} clips of {name}", "too few")
-    sources = one_clip_each((clip.name, clip.name, clip.label) for clip in clips)
-    all_notes = ("every recording of this set is simulated", *notes)
-    return Listing(name, classes, sources, {cut_name: make_split(cut_name, clips, parts)}, notes=all_notes)
+    named = ((clip.name, clip.name, clip.label, part) for clip, part in rows)
+    return make_listing(
+        name, classes, named, partition_name, notes=("every recording of this set is simulated", *notes)
+    )
 
 
 def _check_names(listing: Listing, source: str) -> None:
@@ -207,7 +206,7 @@ def recipe_key(
     recipe: Mapping[str, Any],
     classes: Sequence[str],
     clips: Sequence[tuple[str, int]],
-    cuts: Mapping[str, Sequence[Any]],
+    partitions: Mapping[str, Sequence[Any]],
 ) -> str:
     """The key of a recipe's store, a hash of values that are all in the store's index."""
-    return key_of({"recipe": recipe, "classes": list(classes), "clips": clips, "cuts": cuts})
+    return key_of({"recipe": recipe, "classes": list(classes), "clips": clips, "cuts": partitions})

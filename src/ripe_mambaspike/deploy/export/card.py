@@ -189,8 +189,8 @@ def _training(facts: CardFacts) -> Iterator[str]:
     if labels is None and result is None:
         yield "Unknown: the network was exported without the files of a training run."
         return
-    name, cut = (result.set, result.cut) if result else (labels.set, labels.cut)  # type: ignore[union-attr]
-    split = f", split {safe(cut)}" if cut else ""
+    name, partition = (result.set, result.partition) if result else (labels.set, labels.partition)  # type: ignore[union-attr]
+    split = f", split {safe(partition)}" if partition else ""
     if result and result.folds:
         split = f", fold {result.fold} of {result.folds} held out as the test part"
     if name is None:

@@ -18,8 +18,8 @@ from ripe_mambaspike.deploy.export.write import check_output_folder, to_deployed
 from ripe_mambaspike.deploy.quantize.convert import AccuracyChange, apply_stored, compare_accuracy, to_float16, to_int8
 from ripe_mambaspike.errors import DataError, InputError, WeightsError
 from ripe_mambaspike.inference.classifier import Classifier, load_network, make_classifier
+from ripe_mambaspike.models.accuracy import EVAL_BATCH
 from ripe_mambaspike.models.base import Model
-from ripe_mambaspike.models.evaluate import EVAL_BATCH
 from ripe_mambaspike.models.flops import count_flops
 from ripe_mambaspike.models.labels import Labels, find_checkpoint
 from ripe_mambaspike.models.ripe import RipeMambaSpike

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from ripe_mambaspike.errors import DataError, RipeError
 from ripe_mambaspike.inference.checkpoint_data import run_data_settings
+from ripe_mambaspike.models.accuracy import EARLIER_FIELDS
 from ripe_mambaspike.models.labels import find_checkpoint, read_labels
 from ripe_mambaspike.schema import read_json
 
@@ -25,7 +26,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, rename={"recipe": "na
 
     recipe: str
     set: str
-    cut: str | None
+    partition: str | None
     picked_on: Literal["val", "test", "last epoch"]
     epoch: int
     top1: Annotated[float, Meta(ge=0, le=1)]
@@ -41,7 +42,8 @@ def read_run_result(checkpoint: str | Path) -> RunResult | None:
     path = folder.parent / RESULT_FILE
     if folder.name not in NETWORK_FOLDERS or not path.is_file():
         return None
-    result = read_json(path, RunResult, error=DataError, hint="pass a run written by ripe train")
+    hint = "pass a run written by ripe train"
+    result = read_json(path, RunResult, error=DataError, hint=hint, renamed=EARLIER_FIELDS)
     try:
         labels = read_labels(folder)
         settings = run_data_settings(folder)

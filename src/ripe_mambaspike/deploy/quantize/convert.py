@@ -25,7 +25,7 @@ from ripe_mambaspike.models.labels import LABELS_FILE, Labels, packed_labels
 from ripe_mambaspike.models.pretrained import save_pretrained
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.models.stored import Stored, check_stored, restore, scale_shape
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 
 Rounding = Literal["plain", "searched", "compensated"]
 MIN_CLIPS = 8
@@ -163,7 +163,7 @@ def compare_accuracy(
     """Compare the float32 network with its stored weights on batches of clips [B, T, 2, H, W] and labels [B]."""
     ours, theirs = deepcopy(_check_model(model, "compare_accuracy")).float(), apply_stored(model, stored)
     clips = correct = correct_stored = agreeing = 0
-    with evaluation(ours):
+    with eval_mode(ours):
         for x, y in batches:
             first, second = ours.predict(x.float()), theirs.predict(x.float())
             clips += len(y)

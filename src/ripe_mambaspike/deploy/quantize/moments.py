@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.nn.bridge import FoldedMixture
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 from ripe_mambaspike.ops.backend import kernels
 
 PATCH_ELEMENTS = 2**24  # of patches unfolded at a time
@@ -31,7 +31,7 @@ def input_moments(model: RipeMambaSpike, clips: Iterable[Tensor]) -> dict[str, T
     mixture = model.bridge.mixture
     handle = mixture.register_forward_pre_hook(recorder.record_mixture)
     try:
-        with evaluation(model), kernels("off"):  # the reference path, which uses plain PyTorch calls
+        with eval_mode(model), kernels("off"):  # the reference path, which uses plain PyTorch calls
             for batch in clips:
                 with recorder:
                     model.run(batch)

@@ -60,10 +60,10 @@ def calibrate(
 _FIRST, _LAST = slice(None, BORDER_PIXELS), slice(-BORDER_PIXELS, None)
 
 
-def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int, steps: int) -> Tensor:
+def count_events(real: Sequence[Events], size: tuple[int, int], duration_us: int, time_steps: int) -> Tensor:
     """Counts [N, T, 2, H, W] over equal parts of the duration; later events are left out."""
     recordings = (Recording(events[events["t"] < duration_us], size) for events in real)
-    return torch.stack([bin_events(each, steps, start_us=0, stop_us=duration_us) for each in recordings])
+    return torch.stack([bin_events(each, time_steps, start_us=0, stop_us=duration_us) for each in recordings])
 
 
 def match_thresholds(
@@ -102,14 +102,14 @@ def retimed(saccades: Saccades, late: Sequence[float]) -> Saccades:
 def measure_delays(made: CameraCalibration, pictures: Tensor, counts: Tensor, size: tuple[int, int]) -> Tensor:
     """How much later than its twin's each saccade of each recording is [N, saccades], in µs."""
     twins = _simulate(made, pictures, size, variation=0.0)
-    steps = torch.arange(counts.shape[1]) * KNOT_US + KNOT_US / 2
-    which = torch.bucketize(steps, torch.tensor(made.saccades.rests_us))
+    times = torch.arange(counts.shape[1]) * KNOT_US + KNOT_US / 2
+    which = torch.bucketize(times, torch.tensor(made.saccades.rests_us))
     late = []
     for saccade in range(len(made.saccades.rests_us) + 1):
         # A saccade's time is the mean time of its events.
         there = which == saccade
         real, twin = (
-            (part.sum((2, 3, 4))[:, there] @ steps[there]) / part[:, there].sum((1, 2, 3, 4))
+            (part.sum((2, 3, 4))[:, there] @ times[there]) / part[:, there].sum((1, 2, 3, 4))
             for part in (counts, twins)
         )
         late.append(real - twin)
@@ -137,13 +137,12 @@ def _spread(values: Tensor) -> float:
 
 
 def _simulate(made: CameraCalibration, pictures: Tensor, size: tuple[int, int], variation: float = 1.0) -> Tensor:
-    steps = made.saccades.duration_us // KNOT_US
     parts = [
         simulate_picture_bins(
             pictures[first : first + 64],
             made,
             range(first, min(first + 64, len(pictures))),
-            steps=steps,
+            time_steps=made.saccades.duration_us // KNOT_US,
             size=size,
             variation=variation,
         )

@@ -78,16 +78,16 @@ def simulate_picture_bins(
     calibration: CameraCalibration,
     seeds: Sequence[int],
     *,
-    steps: int,
+    time_steps: int,
     size: tuple[int, int] = SENSOR,
     variation: float = 1.0,
     device: Any = None,
 ) -> Tensor:
-    """The same as counts [B, steps, 2, H, W]."""
+    """The same as counts [B, T, 2, H, W]."""
     scene, factors = _varied(pictures, calibration, seeds, size, variation, device)
     duration = calibration.saccades.duration_us
     common: dict[str, Any] = {"step_us": STEP_US, "factors": factors, "device": device}
-    return simulate_bins(scene, calibration.pixel, size, duration, seeds, steps=steps, **common)
+    return simulate_bins(scene, calibration.pixel, size, duration, seeds, time_steps=time_steps, **common)
 
 
 def _varied(

@@ -98,21 +98,21 @@ def simulate_bins(
     duration_us: int,
     seeds: Sequence[int],
     *,
-    steps: int,
+    time_steps: int,
     step_us: int = 1000,
     factors: Tensor | None = None,
     frames: int = FRAMES,
     warm_us: int = 0,
     device: Any = None,
 ) -> Tensor:
-    """Counts [B, steps, 2, H, W] over equal parts of the duration, without building the events."""
+    """Counts [B, T, 2, H, W] over equal parts of the duration, without building the events."""
     width, height = size
-    counts = torch.zeros(len(seeds) * steps * 2 * height * width, device=device)
+    counts = torch.zeros(len(seeds) * time_steps * 2 * height * width, device=device)
     for part in _run(scene, pixel, size, duration_us, seeds, step_us, factors, frames, warm_us, device):
-        step = part.time * steps // duration_us
-        cell = ((part.recording * steps + step) * 2 + part.polarity) * (height * width) + part.pixel
+        step = part.time * time_steps // duration_us
+        cell = ((part.recording * time_steps + step) * 2 + part.polarity) * (height * width) + part.pixel
         counts.scatter_add_(0, cell, torch.ones((), device=counts.device).expand(len(cell)))
-    return counts.view(len(seeds), steps, 2, height, width)
+    return counts.view(len(seeds), time_steps, 2, height, width)
 
 
 def _run(

@@ -69,12 +69,12 @@ class CausalStream(RegularBins):
 
     def leap(self, to_us: int) -> int | None:
         """Skip a silence after which nothing before it matters, by whole windows: bins keep their edges."""
-        opened = edge_of(self._start, self.span_us, self.steps, self._index - 1)
+        opened = edge_of(self._start, self.span_us, self.time_steps, self._index - 1)
         windows = (to_us - self._start) // self.span_us
         later = self._start + windows * self.span_us
         if not self._silent_at(opened) or later <= opened:
             return None
-        self._skip(windows * self.steps - (self._index - 1))
+        self._skip(windows * self.time_steps - (self._index - 1))
         self._start, self._index = later, 0
         return later
 
@@ -93,7 +93,7 @@ class CausalStream(RegularBins):
         rates = tuple(run.rates[1::2].tolist())
         self._recent.append(CausalStep(part.start_us, part.events, run.logits[:, 0].cpu(), rates))
         self._steps += 1
-        if self._steps % self._hop_bins or not (self.early or len(self._recent) == self.steps):
+        if self._steps % self._hop_bins or not (self.early or len(self._recent) == self.time_steps):
             return []
         if not any(step.events for step in self._recent):
             self.silent += 1

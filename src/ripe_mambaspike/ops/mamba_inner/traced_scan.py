@@ -5,7 +5,8 @@ Here K is fixed and the number of chunks M may be a symbol; if it is one, there 
 sequence needs (those beyond log₂ M change nothing). Every exponent is at most zero and no quotient is formed: nothing
 can overflow.
 
-Glossary: L tokens, D channels, N states a channel; inside, tensors are [K, M, B, D, N] or parts of it.
+Glossary: L tokens, D channels, N states a channel; inside, tensors are [K, M, …, D, N] or parts of it, where … are the
+batch and whatever is before it.
 """
 
 import torch
@@ -24,10 +25,10 @@ def traced_scan(
 ) -> tuple[Tensor, Tensor]:
     """`h_l = exp(Δ_l A) h_{l−1} + Δ_l B_l x_l`, `y_l = C_l h_l`.
 
-    x, delta [B, L, D] (delta ≥ 0); decay A [D, N] (negative); input_weight B and output_weight C [B, L, N]; state
-    [B, D, N]. Returns (y [B, L, D], final state).
+    x, delta [.., L, D] (delta ≥ 0); decay A [D, N] (negative), or one for each sequence [.., D, N]; input_weight B and
+    output_weight C [.., L, N]; state [.., D, N]. Returns (y [.., L, D], final state).
     """
-    length = x.shape[1]
+    length = x.shape[-2]
     x, delta, into, out_of = (_split_chunks(part) for part in (x, delta, input_weight, output_weight))
     inputs = (delta * x).unsqueeze(-1) * into.unsqueeze(-2)
     shape = inputs.shape
@@ -43,15 +44,16 @@ def traced_scan(
     starts = _combine_chunks(leaves, reach[-1].flatten(1), begin.flatten(1)).reshape(shape[1:])
     states = torch.cat(local).reshape(shape) + reach * starts
     y = (states @ out_of.unsqueeze(-1)).squeeze(-1)
-    return y.permute(2, 1, 0, 3).flatten(1, 2)[:, :length], states[-1, -1]
+    y = y.permute(*range(2, y.ndim - 1), 1, 0, -1).flatten(-3, -2)
+    return y[..., :length, :], states[-1, -1]
 
 
 def _split_chunks(x: Tensor) -> Tensor:
-    """[B, L, F] → [K, M, B, F]; positions past the end are zero, which leaves every state as it is."""
-    batch, length, features = x.shape
+    """[.., L, F] → [K, M, .., F]; positions past the end are zero, which leaves every state as it is."""
+    *others, length, features = x.shape
     count = (length + CHUNK - 1) // CHUNK  # an expression where the length is a symbol
-    padded = F.pad(x, (0, 0, 0, count * CHUNK - length))
-    return packed(padded.reshape(batch, count, CHUNK, features).permute(2, 1, 0, 3))
+    padded = F.pad(x, (0, 0, 0, count * CHUNK - length)).reshape(*others, count, CHUNK, features)
+    return packed(padded.permute(-2, -3, *range(len(others)), -1))
 
 
 def _combine_chunks(leaves: Tensor, total: Tensor, begin: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ripe_mambaspike.errors import ConfigError
 
 
 @contextmanager
-def evaluation(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Inside, `model.eval()`; afterwards, also after an error, each module's mode is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

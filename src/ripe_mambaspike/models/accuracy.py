@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ripe_mambaspike.errors import DataError, WeightsError
 from ripe_mambaspike.models.base import Model, Output, clip_logits
-from ripe_mambaspike.nn.evaluation import evaluation
+from ripe_mambaspike.nn.eval_mode import eval_mode
 from ripe_mambaspike.schema import read_json
 
 EVAL_BATCH = 32  # fixed: another batch size may round differently
@@ -88,7 +88,7 @@ def evaluate_batches(
     among_five, loss = 0, 0.0
     rates: Tensor | None = None
     compute: Any = run or model.run
-    with evaluation(model), torch.autocast(next(model.parameters()).device.type, enabled=False):
+    with eval_mode(model), torch.autocast(next(model.parameters()).device.type, enabled=False):
         for x, y in batches:
             if not len(y):
                 continue
@@ -114,6 +114,9 @@ class ClassAccuracy(msgspec.Struct, frozen=True):
     correct: Annotated[int, Meta(ge=0)]
 
 
+EARLIER_FIELDS = {"cut": "partition"}  # of a result that an earlier version wrote
+
+
 class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a training run: the selected network on the test clips."""
 
@@ -124,7 +127,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     picked_on: Literal["val", "test", "last epoch"]
     epoch: Positive
     set: str
-    cut: str | None
+    partition: str | None
     store: str | None = None  # None for a run of an earlier version
     split: str = "test"
     top1: Share
@@ -156,4 +159,5 @@ def read_result(folder: Path) -> TrainingResult | None:
         return None
     except OSError as error:
         raise WeightsError(f"{path}: expected a readable file, got {error.strerror}", path=path) from error
-    return read_json(path, TrainingResult, error=WeightsError, hint="without the file, the run is tested again")
+    hint = "without the file, the run is tested again"
+    return read_json(path, TrainingResult, error=WeightsError, hint=hint, renamed=EARLIER_FIELDS)

@@ -1,0 +1,112 @@
+"""One step: gradients of several batches, clipping, and which weights decay."""
+
+import pytest
+import torch
+
+from ripe_mambaspike.models.registry import create_model
+from ripe_mambaspike.train.step import StepSettings, accumulated_step, add_gradient, make_optimizer, split_by_decay
+
+FIELDS = {"stage_channels": (4, 8, 8), "embed_dims": (4, 8, 8), "time_steps": 4, "in_size": 16}
+
+
+@pytest.fixture
+def network():
+    return create_model("dvsgesture", seed=0, num_classes=11, drop_path_rate=0.0, **FIELDS)
+
+
+def clips(count, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    x = torch.poisson(torch.full((count, 4, 2, 16, 16), 0.5), generator=random)
+    return x, torch.randint(0, 11, (count,), generator=random)
+
+
+def gradients(model):
+    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_gradients_are_added_up_by_clips(network):
+    network.double()  # so that rounding does not hide a wrong share
+    five, three = ((x.double(), y) for x, y in (clips(5), clips(3, seed=1)))
+    settings = StepSettings(clip_grad_norm=1e30)
+    found, parts = [], []
+    for batch in (five, three):
+        network.zero_grad(set_to_none=True)
+        parts.append(add_gradient(network, *batch, settings))
+        found.append(gradients(network))
+    optimizer = make_optimizer(network, 1e-3, 0.05)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    together = accumulated_step(network, optimizer, [five, three], settings)
+    added = gradients(network)
+    assert before.keys() - added.keys() == {"tokens.activity", "tokens.earliness"}  # which are not learned
+    for name, gradient in added.items():
+        wanted = (5 * found[0][name] + 3 * found[1][name]) / 8
+        assert torch.allclose(gradient, wanted, rtol=1e-9, atol=1e-11 + 1e-9 * float(wanted.abs().max())), name
+    for name in ("loss", "hard", "relaxed", "consistency", "rate", "rates", "right"):
+        one, two = (getattr(part, name).double() for part in parts)
+        assert torch.allclose(getattr(together, name).double(), (5 * one + 3 * two) / 8, rtol=1e-6), name
+    norm = torch.stack([gradient.norm() for gradient in added.values()]).norm()
+    assert torch.allclose(together.norm, norm, rtol=1e-5)
+    assert all(int(state["step"]) == 1 for state in optimizer.state.values())  # one step for both
+    assert any(not torch.equal(before[name], p) for name, p in network.named_parameters())
+
+
+def test_the_gradient_is_clipped(network):
+    settings = StepSettings(clip_grad_norm=0.01)
+    parts = accumulated_step(network, make_optimizer(network, 1e-3, 0.05), [clips(4)], settings)
+    assert parts.norm > 0.01
+    left = torch.stack([gradient.norm() for gradient in gradients(network).values()]).norm()
+    assert float(left) == pytest.approx(0.01, rel=1e-4)
+
+
+BRANCHES = [f"branches.{branch}.convs.0.weight" for branch in range(5)] + ["branches.4.convs.1.weight"]
+STAGE = [f"{conv}.{name}" for conv in ("first_conv", "second_conv") for name in BRANCHES] + [
+    "attention.query.0",
+    "attention.key.0",
+    "attention.value.0",
+]
+MAMBA = [
+    f"hierarchy.blocks.{block}.{way}.{name}.weight"
+    for block in range(3)
+    for way in ("forward_mamba", "backward_mamba")
+    for name in ("in_proj", "conv1d", "x_proj", "dt_proj", "out_proj")
+]
+OTHERS = [
+    *(f"bridge.mixture.scales.{scale}.conv.weight" for scale in range(3)),
+    "bridge.attention.weight",
+    "hierarchy.transitions.1.widen.weight",
+    "hierarchy.transitions.2.widen.weight",
+    *(f"hierarchy.blocks.{block}.merge.weight" for block in range(3)),
+    "head.weight",
+]
+KERNELS = [*(f"stages.{stage}.{name}" for stage in range(3) for name in STAGE), *OTHERS]
+DECAYED = {
+    "kernels": [*KERNELS, *MAMBA],
+    "release": [*KERNELS, *(f"stages.{stage}.attention.gain" for stage in range(3))],
+}
+
+
+@pytest.mark.parametrize("rule", list(DECAYED))
+def test_what_decays(network, rule):
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    decayed, kept = ([names[id(p)] for p in group] for group in split_by_decay(network, rule))
+    assert sorted(decayed) == sorted(DECAYED[rule])
+    learned = [name for name in names.values() if not name.startswith("tokens.")]
+    assert sorted([*decayed, *kept]) == sorted(learned)
+    groups = make_optimizer(network, 1e-3, 0.05, rule).param_groups
+    assert [[names[id(p)] for p in group["params"]] for group in groups] == [decayed, kept]
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
+
+
+@pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
+def test_temporal_filters_can_learn_at_a_rate_of_their_own(network, lr):
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    groups = make_optimizer(network, lr, 0.05, tdm_lr_scale=50.0).param_groups
+    decayed, kept = split_by_decay(network)
+    coefficients = [f"stages.{stage}.{conv}_conv.coefficient" for stage in range(3) for conv in ("first", "second")]
+    assert [[names[id(p)] for p in group["params"]] for group in groups] == [
+        [names[id(p)] for p in decayed],
+        coefficients,
+        [names[id(p)] for p in kept if names[id(p)] not in coefficients],
+    ]
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0, 0.0]
+    assert [float(group["lr"]) for group in groups] == pytest.approx([1e-3, 50e-3, 1e-3])
