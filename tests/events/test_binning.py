@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import EVENT, Recording, bin_events, make_events
-from ripe_mambaspike.events.batches import _count, bin_batch
+from ripe_mambaspike.events.binning import bin_batch, count_on_device
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 GRIDS = [(180, 240), (90, 120), (128, 128), (7, 5), (1, 1), (181, 239), (400, 300), (180, 120)]
@@ -221,7 +221,7 @@ def test_what_a_device_does_is_the_same(by, grid):
     for name in "xytp":
         other[name] = recordings[1][name]
     recordings.append(Recording(other, (240, 180)))
-    given = _count(recordings, 7, by, grid, torch.device("cpu"))
+    given = count_on_device(recordings, 7, by, grid, torch.device("cpu"))
     assert torch.equal(given, torch.stack([bin_events(one, 7, by=by, grid=grid) for one in recordings]))
 
 
