@@ -8,12 +8,12 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ripe_mambaspike.errors import DataError
+from ripe_mambaspike.errors import DataError, InputError, RipeError
 
 fcntl: Any = None
 if sys.platform != "win32":
@@ -53,6 +53,18 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         _finish(file, temporary)
         temporary.replace(path)
     sync_folder(path.parent)
+
+
+def write_file(
+    path: Path, data: bytes | Iterable[bytes], error: type[RipeError] = InputError, field: str = "path"
+) -> Path:
+    """Write a file atomically and return its path; raises `error` if it cannot be written."""
+    try:
+        with atomic_write(path) as file:
+            file.writelines([data] if isinstance(data, bytes) else data)
+    except OSError as cause:
+        raise error.expected(field, "a file that can be written", cause, path=path) from cause
+    return path
 
 
 def write_together(folder: Path, files: Mapping[str, bytes], stale: Sequence[str] = ()) -> None:

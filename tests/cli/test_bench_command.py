@@ -68,6 +68,7 @@ def printed(ripe, monkeypatch):
 
 def test_infer(printed):
     document = bench_infer(INFER)
+    assert document["machine"]["device"] == "cpu"
     rows = [("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2)]
     assert [(row["precision"], row["batch"]) for row in document["rows"]] == rows
     assert document["machine"]["matrix_flops_per_second"].keys() == {"float32", "bfloat16"}
@@ -110,6 +111,7 @@ def test_train(printed):
     assert document["ours"].keys() == MEASURED
     code, text = printed(document)
     assert code == 0
+    assert document["speedup"] > 0
     assert all(word in text for word in ("nmnist", "both passes", f"{document['speedup']:.2f} ×"))
     one = bench_train(replace(TRAIN, passes=1, reference=False))
     assert one["passes"] == 1
@@ -150,6 +152,7 @@ def test_no_speed_up_of_a_wrong_result(printed, wrong, bench, options):
     code, text = printed(document)
     assert code == 1
     assert "does not agree" in text
+    assert " ×" not in text  # no speed-up
 
 
 def test_a_wrong_result_in_a_sweep(printed, wrong):
@@ -168,6 +171,7 @@ def test_a_wrong_result_in_a_sweep(printed, wrong):
         (("bench", "infer", "--model", "mamba-spike"), ["--model", "mamba-spike"]),
         (("bench", "infer", "--baseline", "nmnist"), ["--baseline", "nmnist"]),
         (("bench", "infer", "--side", "4"), ["--side", "4", "8"]),
+        (("bench", "infer", "--side", "0"), ["--side", "0", "8"]),
         (("bench", "infer", "--time-steps", "0"), ["--time-steps", "0"]),
         (("bench", "infer", "--batches", "0"), ["--batch", "0"]),
         (("bench", "infer", "--batches", "1", "-3"), ["-3"]),

@@ -135,7 +135,7 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
     refused(("account", quick, "--recordings", small), small, "grid: ", "12×12", "16×16")
     bright = Recording(make_recording().events[make_recording().events["p"] == 1], (20, 20))
     one_polarity = write(bright, tmp_path / "bright.npz")
-    refused(("account", quick, "--recordings", one_polarity), one_polarity, "polarit")
+    refused(("account", quick, "--recordings", one_polarity), one_polarity, "both polarities")
     refused(("account", tmp_path / "none", *on), "none")
     refused(("account", "nmnist", *on), "--recordings", "nmnist")
     refused(("account", quick, *on, "--sweep", "steps"), "--recordings", "--sweep")
@@ -143,7 +143,7 @@ def test_what_is_refused(refused, quick, clips, tmp_path):
     refused(("account", quick, *on, "--set", "num_tokens=3"), "--set", "--recordings")
     refused(("account", quick, *on, "--limit", "0"), "--limit", "0")
     refused(("account", quick, "--limit", "3"), "--limit", "3", "--recordings")
-    refused(("account", quick, *on, "--time-steps", "9"), "steps", "9", "5")
+    refused(("account", quick, *on, "--time-steps", "9"), "--time-steps", "9", "1 to 5")
     refused(("account", quick, "--recordings"), "--recordings")
     fields = {"channels": (4, 5, 6), "embed_dim": 16, "depth": 1, "time_steps": 3, "in_size": 16}
     baseline = create_model("mamba-spike", seed=0, **fields).save_pretrained(tmp_path / "baseline")

@@ -58,19 +58,19 @@ def test_the_ten_classes():
 
 
 @pytest.mark.parametrize(
-    ("values", "field"),
+    ("values", "field", "got"),
     [
-        (("a/b", (), None, MD5, "x"), "name"),
-        (("..", (), None, MD5, "x"), "name"),
-        (("", (), None, MD5, "x"), "name"),
-        (("a", (), None, MD5, "../x"), "extract_to"),
-        (("a", (), None, "md5:123", "x"), "checksum"),
-        (("a", (), None, MD5.replace("md5", "crc"), "x"), "checksum"),
-        (("a", (), None, MD5.replace("0", "G"), "x"), "checksum"),
-        (("a", (), -1, MD5, "x"), "size"),
-        (("a", ("ftp://host/a",), None, MD5, "x"), "urls"),
+        (("a/b", (), None, MD5, "x"), "name", "'a/b'"),
+        (("..", (), None, MD5, "x"), "name", "'..'"),
+        (("", (), None, MD5, "x"), "name", "''"),
+        (("a", (), None, MD5, "../x"), "extract_to", "'../x'"),
+        (("a", (), None, "md5:123", "x"), "checksum", "'md5:123'"),
+        (("a", (), None, MD5.replace("md5", "crc"), "x"), "checksum", "crc"),
+        (("a", (), None, MD5.replace("0", "G"), "x"), "checksum", "GGG"),
+        (("a", (), -1, MD5, "x"), "size", "-1"),
+        (("a", ("ftp://host/a",), None, MD5, "x"), "urls", "'ftp://host/a'"),
     ],
 )
-def test_a_malformed_archive_is_refused(values, field):
-    with raises(DataError, field=field):
+def test_a_malformed_archive_is_refused(values, field, got):
+    with raises(DataError, field, mentions=got):
         Archive(*values)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from shown import cifar_names, digits, idx, packed, png, save_mnist, save_tree
-from trees import refusal
 
+from raising import raises
 from ripe_mambaspike.data.pictures import find_pictures, picture_checksums, read_idx, read_pictures
 from ripe_mambaspike.errors import DataError
 
@@ -89,77 +89,71 @@ def test_any_size_aspect_and_depth(tmp_path):
 
 
 def test_none(tmp_path):
-    missing = tmp_path / "missing"
-    assert refusal(DataError, find_pictures, missing).field == "images"
+    kinds = ("IDX files", "class/picture.jpg or .png", "zip file")
+    with raises(DataError, "images", tmp_path / "missing", ("nothing", *kinds)):
+        find_pictures(tmp_path / "missing")
     (tmp_path / "notes.md").write_text("none")
     (tmp_path / ".hidden").mkdir()
     save_tree(tmp_path / ".hidden", ["a/1.png"])
-    assert refusal(DataError, find_pictures, tmp_path).field == "images"
-    file = tmp_path / "notes.md"
-    assert refusal(DataError, find_pictures, file).field == "images"
+    with raises(DataError, "images", tmp_path, ("no pictures", *kinds)):
+        find_pictures(tmp_path)
+    with raises(DataError, "images", tmp_path / "notes.md", "no zip file"):
+        find_pictures(tmp_path / "notes.md")
     save_mnist(tmp_path / "empty", 0, 0)
-    assert refusal(DataError, find_pictures, tmp_path / "empty").field == "images"
+    with raises(DataError, "images", tmp_path / "empty", "no pictures"):
+        find_pictures(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("names", [["1.png"], ["a/1.png", "b/c/2.png"], ["x/train/a/1.png", "y/train/a/2.png"]])
 def test_a_picture_that_is_not_in_its_class(tmp_path, names):
     save_tree(tmp_path, names)
-    assert refusal(DataError, find_pictures, tmp_path).field == "images"
+    with raises(DataError, "images", mentions="class/picture or train/class/picture") as caught:
+        find_pictures(tmp_path)
+    assert caught.value.path in [tmp_path / name for name in names]
+
+
+LABELS, IMAGES = "train-labels-idx1-ubyte.gz", "train-images-idx3-ubyte.gz"
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "named", "mentions"),
     [
-        ("train-labels-idx1-ubyte.gz", None, "has no train-labels beside it; both are wanted"),
-        ("train-images-idx3-ubyte.gz", None, "has no train-images beside it; both are wanted"),
-        (
-            "train-labels-idx1-ubyte.gz",
-            gzip.compress(idx(np.zeros(11, np.uint8)), mtime=0),
-            "11 labels; one label for each",
-        ),
-        (
-            "train-labels-idx1-ubyte.gz",
-            gzip.compress(idx(digits(12)), mtime=0),
-            "have 3 and 3 axes; 3 and 1 are wanted",
-        ),
-        (
-            "train-images-idx3-ubyte.gz",
-            gzip.compress(idx(digits(12)), mtime=0)[:-20],
-            "is no IDX file or a damaged one",
-        ),
-        (
-            "train-images-idx3-ubyte.gz",
-            gzip.compress(idx(digits(12))[:-1], mtime=0),
-            "9,407 bytes of 12×28×28; a whole file",
-        ),
-        ("train-images-idx3-ubyte.gz", idx(digits(12)[0]), "begins with 00000802; an IDX file of bytes"),
-        ("train-images-idx3-ubyte.gz", b"none of it", "is no IDX file or a damaged one"),
-        ("train-images-idx3-ubyte.gz", b"", "is no IDX file or a damaged one"),
+        (LABELS, None, IMAGES, ("train-labels",)),
+        (IMAGES, None, LABELS, ("train-images",)),
+        (LABELS, gzip.compress(idx(np.zeros(11, np.uint8)), mtime=0), IMAGES, ("11 labels", "12 pictures")),
+        (LABELS, gzip.compress(idx(digits(12)), mtime=0), IMAGES, ("3 axes, and 1", "3 and 3")),
+        (IMAGES, gzip.compress(idx(digits(12)), mtime=0)[:-20], IMAGES, ("an IDX file",)),
+        (IMAGES, gzip.compress(idx(digits(12))[:-1], mtime=0), IMAGES, ("12×28×28 bytes", "9,407")),
+        (IMAGES, idx(digits(12)[0]), IMAGES, ("begins with 00000802", "one or three axes")),
+        (IMAGES, b"none of it", IMAGES, ("an IDX file",)),
+        (IMAGES, b"", IMAGES, ("an IDX file",)),
     ],
 )
-def test_idx_files_that_do_not_pair_or_are_damaged(tmp_path, name, data, said):
+def test_idx_files_that_do_not_pair_or_are_damaged(tmp_path, name, data, named, mentions):
     save_mnist(tmp_path, 12, 5)
     (tmp_path / name).unlink() if data is None else (tmp_path / name).write_bytes(data)
-    assert refusal(DataError, find_pictures, tmp_path).field == "images"
+    with raises(DataError, "images", tmp_path / named, mentions):
+        find_pictures(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "mentions"),
     [
-        (png(0, (7, 30)), "is 7×30; sides from 8 to 4096 pixels are wanted"),
-        (png(0, (4097, 8)), "is 4097×8; sides from 8 to 4096 pixels are wanted"),
-        (png(0)[:200], "is no picture or a damaged one"),
-        (b"text", "is no picture or a damaged one"),
-        (b"", "is no picture or a damaged one"),
+        (png(0, (7, 30)), ("7×30", "from 8 to 4096")),
+        (png(0, (4097, 8)), ("4097×8", "from 8 to 4096")),
+        (png(0)[:200], ("JPEG or PNG",)),
+        (b"text", ("JPEG or PNG",)),
+        (b"", ("JPEG or PNG",)),
     ],
 )
 @pytest.mark.parametrize("zipped", [True, False])
-def test_odd_and_damaged_pictures(tmp_path, data, said, zipped):
+def test_odd_and_damaged_pictures(tmp_path, data, mentions, zipped):
     tree = save_tree(tmp_path / "tree", ["a/1.png"])
     (tree / "a" / "1.png").write_bytes(data)
     found = find_pictures(packed(tree, tmp_path / "x.zip") if zipped else tree)
     for call in (read_pictures, picture_checksums):
-        assert refusal(DataError, call, found.source, found.listed).field == "picture"
+        with raises(DataError, "picture", found.source / "a" / "1.png", mentions):
+            call(found.source, found.listed)
 
 
 def test_a_damaged_zip(tmp_path):
@@ -169,9 +163,11 @@ def test_a_damaged_zip(tmp_path):
     found = find_pictures(archive)
     data[60] ^= 255
     archive.write_bytes(data)
-    assert refusal(DataError, read_pictures, found.source, found.listed).field == "picture"
+    with raises(DataError, "picture", archive / "a" / "1.png"):
+        read_pictures(found.source, found.listed)
     archive.write_bytes(data[:100])
-    assert refusal(DataError, find_pictures, archive).field == "images"
+    with raises(DataError, "images", archive, "no zip file"):
+        find_pictures(archive)
 
 
 def test_the_shared_pictures(shared):

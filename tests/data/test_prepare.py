@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trees import aedat3, contents, make_recording, refusal, save, save_classes, save_digits, save_trial
+from trees import aedat3, contents, make_recording, save, save_classes, save_digits, save_trial
 
+from raising import raises
 from ripe_mambaspike.data import building
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.listing import Clip, Listing, SourceFile, make_partition
@@ -25,8 +26,8 @@ from ripe_mambaspike.files import locked
 
 
 def make(name, root, folder=None, **options):
-    told = {key: options.pop(key) for key in ("workers", "strict", "progress") if key in options}
-    return prepare(list_dataset(name, root, **options), root, folder or root / ".ripe", **told)
+    how = {key: options.pop(key) for key in ("workers", "strict", "progress") if key in options}
+    return prepare(list_dataset(name, root, **options), root, folder or root / ".ripe", **how)
 
 
 @pytest.fixture
@@ -91,8 +92,8 @@ def test_clips_are_cut_by_their_spans(tmp_path):
 
 def test_a_span_without_events(tmp_path):
     save_trial(tmp_path, "user24_led", make_events([1], [1], [100], [1]), [(1, 100, 200), (3, 5000, 6000)])
-    tmp_path / "user24_led.aedat"
-    assert refusal(DataError, make, "dvsgesture", tmp_path).field == "user24_led/01"
+    with raises(DataError, "user24_led/01", tmp_path / "user24_led.aedat", "from 5000 to 6000 µs"):
+        make("dvsgesture", tmp_path)
     assert not (tmp_path / ".ripe" / "dvsgesture" / "current").exists()
 
 
@@ -146,11 +147,11 @@ def test_the_number_of_workers_changes_no_byte(classes, tmp_path, monkeypatch):
     }
 
 
-def test_progress_is_told(classes, monkeypatch):
+def test_progress_is_reported(classes, monkeypatch):
     monkeypatch.setattr(module, "SHARD_FILES", 4)
-    told = []
-    make("folder", classes, progress=lambda *words: told.append(words))
-    assert told == [("reading the source", n, 10) for n in (4, 8, 10)] + [("decoding", n, 3) for n in range(4)]
+    reports = []
+    make("folder", classes, progress=lambda *report: reports.append(report))
+    assert reports == [("reading the source", n, 10) for n in (4, 8, 10)] + [("decoding", n, 3) for n in range(4)]
 
 
 @pytest.fixture
@@ -244,22 +245,25 @@ def test_a_damaged_recording(digits, monkeypatch, workers):
     monkeypatch.setattr(module, "SHARD_FILES", 3)
     path = digits / "Train" / "0" / "00008.bin"
     path.write_bytes(path.read_bytes()[:-2])
-    assert refusal(ReadError, make, "nmnist-600", digits, workers=workers).field == "size"
+    with raises(ReadError, "size", path):
+        make("nmnist-600", digits, workers=workers)
     home = digits / ".ripe" / "nmnist-600"
     assert not (home / "current").exists()
     assert not (home / "lock").exists()
-    f"{digits / '.ripe'} holds no prepared nmnist-600; run `ripe data prepare nmnist-600` first"
-    assert refusal(DataError, open_store, digits / ".ripe", "nmnist-600").field == "store"
+    with raises(DataError, "store", home, "`ripe data prepare nmnist-600`"):
+        open_store(digits / ".ripe", "nmnist-600")
 
 
 def test_strict(tmp_path):
     events = make_events([1, 2, 3], [1, 2, 3], [5, 9, 7], [0, 1, 0])
     path = save(tmp_path / "a" / "1.npz", Recording(events, (40, 30)))
-    assert refusal(ReadError, make, "folder", tmp_path, strict=True).field == "strict"
+    with raises(ReadError, "strict", path, "times run backwards at 1 event"):
+        make("folder", tmp_path, strict=True)
     made = make("folder", tmp_path)
     current = made.folder.parent / "current"
     current.unlink()
-    assert refusal(DataError, make, "folder", tmp_path, strict=True).field == "strict"
+    with raises(DataError, "strict", tmp_path, "a/1.npz: times run backwards at 1 event"):
+        make("folder", tmp_path, strict=True)
     assert not current.exists()
     write(Recording(np.sort(events, order="t"), (40, 30)), path)
     assert make("folder", tmp_path, strict=True).index.troubles == []
@@ -271,50 +275,58 @@ def one_clip(path, clip):
 
 def test_clips_that_the_store_cannot_hold(tmp_path):
     long = Recording(make_events([1, 2], [1, 2], [7, 7 + 2**32], [0, 1]), (40, 30))
-    save(tmp_path / "a" / "1.npz", long)
-    assert refusal(DataError, make, "folder", tmp_path).field == "t"
+    path = save(tmp_path / "a" / "1.npz", long)
+    with raises(DataError, "t", path, ("72 minutes", "at most 71")):
+        make("folder", tmp_path)
     # Short itself, but far from where its span begins.
     listed = one_clip("a/1.npz", Clip("a", 0, 8 - 1, None))
-    assert refusal(DataError, prepare, listed, tmp_path, tmp_path / ".ripe").field == "t"
+    with raises(DataError, "t", path, "72 minutes"):
+        prepare(listed, tmp_path, tmp_path / ".ripe")
     listed = one_clip("a/1.npz", Clip("a", 0, 8, None))
     assert prepare(listed, tmp_path, tmp_path / ".ripe").clip(0)["t"].tolist() == [2**32 - 1]
     save(tmp_path / "a" / "1.npz", Recording(make_events([1], [32768], [7], [0]), (65536, 65536)))
-    assert refusal(DataError, make, "folder", tmp_path).field == "y"
+    with raises(DataError, "y", path, ("at most 32767", "32768")):
+        make("folder", tmp_path)
 
 
 def test_two_at_once(digits):
     home = digits / ".ripe" / "nmnist-600"
     home.mkdir(parents=True)
-    with locked(home / "lock", "held"):
-        assert refusal(DataError, make, "nmnist-600", digits).path == home / "lock"
+    with (
+        locked(home / "lock", "held"),
+        raises(DataError, "lock", home / "lock", f"{home} is being prepared by another process"),
+    ):
+        make("nmnist-600", digits)
     assert len(make("nmnist-600", digits)) == 12
 
 
 def test_a_place_where_nothing_can_be_written(digits, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    assert refusal(DataError, make, "nmnist-600", digits, file / "store").field == "store"
-    assert refusal(DataError, make, "nmnist-600", digits, tmp_path / ("x" * 300)).field == "store"
+    for folder, reason in ((file / "store", "Not a directory"), (tmp_path / ("x" * 300), "File name too long")):
+        with raises(DataError, "store", folder / "nmnist-600", reason):
+            make("nmnist-600", digits, folder)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="a superuser may write everywhere")
 def test_a_folder_that_is_read_only(digits):
     digits.chmod(0o555)
-    error = refusal(DataError, make, "nmnist-600", digits)
+    with raises(DataError, "store", digits / ".ripe", "Permission denied"):
+        make("nmnist-600", digits)
     digits.chmod(0o755)
-    assert (error.field, error.path) == ("store", str(digits / ".ripe"))
 
 
 def test_a_file_that_goes_while_it_is_read(digits, monkeypatch):
     listed = list_dataset("nmnist-600", digits)
     path = digits / listed.sources[3].path
     path.unlink()
-    assert refusal(DataError, prepare, listed, digits, digits / ".ripe").field == "file"
+    with raises(DataError, "file", path, "No such file or directory"):
+        prepare(listed, digits, digits / ".ripe")
 
 
 def test_a_killed_worker():
-    with Workers(2) as run:
-        assert refusal(DataError, lambda: list(run.map(os._exit, [3, 3, 3]))).field == "workers"
+    with Workers(2) as run, raises(DataError, "workers", mentions="run the same command again"):
+        list(run.map(os._exit, [3, 3, 3]))
 
 
 def test_a_file_that_cannot_grow(digits, tmp_path):
@@ -327,6 +339,7 @@ def test_a_file_that_cannot_grow(digits, tmp_path):
     done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True)
     assert done.returncode == 2
     assert "store: expected" in done.stderr
+    assert "run the same command again" in done.stderr
     assert not (digits / ".ripe" / "nmnist-600" / "current").exists()
     assert subprocess.run(words, capture_output=True).returncode == 0
 
@@ -345,10 +358,10 @@ def test_a_full_disk(digits, monkeypatch, step):
         return real(path)
 
     monkeypatch.setattr(building, "atomic_write", write_some)
-    error = refusal(DataError, make, "nmnist-600", digits)
     home = digits / ".ripe" / "nmnist-600"
-    assert error.field == "store"
-    assert error.path.is_relative_to(home)
+    with raises(DataError, "store", mentions=("No space left on device", "run the same command again")) as caught:
+        make("nmnist-600", digits)
+    assert caught.value.path.is_relative_to(home)
     assert not (home / "current").exists()
     left = [path for path in home.rglob("*") if path.is_file()]
     assert not [path for path in left if path.name.startswith(".")]

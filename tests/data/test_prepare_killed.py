@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from trees import contents, refusal, save_digits
+from trees import contents, save_digits
 
+from raising import raises
 from ripe_mambaspike.data import prepare as module
 from ripe_mambaspike.data.prepare import prepare
 from ripe_mambaspike.data.sets import list_dataset
@@ -111,7 +112,8 @@ def test_killed(digits, driver, uninterrupted, at, when, noted):
     assert done.returncode == -signal.SIGKILL, done
     home = digits / ".ripe" / "nmnist-600"
     assert not (home / "current").exists()
-    assert refusal(DataError, open_store, digits / ".ripe", "nmnist-600").field == "store"
+    with raises(DataError, "store", digits / ".ripe" / "nmnist-600"):
+        open_store(digits / ".ripe", "nmnist-600")
     kept = shards(home)
     assert len(kept) == noted
     go_on(digits, uninterrupted, kept)
@@ -136,7 +138,8 @@ def test_killed_from_outside_with_workers(digits, driver, uninterrupted):
     home = digits / ".ripe" / "nmnist-600"
     try:
         wait_for(lambda: len(shards(home)) >= 2)
-        assert refusal(DataError, prepare, list_dataset("nmnist-600", digits), digits, digits / ".ripe").field == "lock"
+        with raises(DataError, "lock", digits / ".ripe" / "nmnist-600" / "lock", "being prepared by another process"):
+            prepare(list_dataset("nmnist-600", digits), digits, digits / ".ripe")
         assert not (home / "current").exists()
         os.kill(running.pid, signal.SIGKILL)
         running.wait(20)

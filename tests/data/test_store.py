@@ -6,8 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
-from trees import make_recording, refusal
+from trees import make_recording
 
+from raising import raises
 from ripe_mambaspike.data.store import (
     STORED_EVENT,
     compare_source,
@@ -19,7 +20,7 @@ from ripe_mambaspike.data.store import (
     unpack_events,
     verify_store,
 )
-from ripe_mambaspike.data.store_index import INDEX, LAYOUT_VERSION, index_checksum
+from ripe_mambaspike.data.store_index import HINT, INDEX, LAYOUT_VERSION, index_checksum
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events import make_events, read
 
@@ -71,10 +72,12 @@ def test_a_store_is_mapped_and_not_read(store):
 
 
 def test_no_store(tmp_path, store):
-    assert refusal(DataError, open_store, tmp_path, "nmnist").field == "store"
+    with raises(DataError, "store", tmp_path / "nmnist", "`ripe data prepare nmnist`"):
+        open_store(tmp_path, "nmnist")
     (tmp_path / "nmnist").mkdir()
     (tmp_path / "nmnist" / "current").write_bytes(b"\xff\xfe")
-    assert refusal(DataError, open_store, tmp_path, "nmnist").field == "store"
+    with raises(DataError, "store", tmp_path / "nmnist", "`ripe data prepare nmnist`"):
+        open_store(tmp_path, "nmnist")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00", '"text"', "null"])
@@ -82,16 +85,18 @@ def test_an_index_that_is_none(store, text):
     path = store.folder / INDEX
     path.write_text(text)
     home = store.folder.parent.parent
-    assert refusal(DataError, open_store, home, "nmnist-600").path == path
+    with raises(DataError, path=path, mentions=HINT):
+        open_store(home, "nmnist-600")
     path.unlink()
-    assert refusal(DataError, open_store, home, "nmnist-600").path == path
+    with raises(DataError, path=path, mentions=HINT):
+        open_store(home, "nmnist-600")
 
 
 def test_an_index_of_another_layout(store):
     path = store.folder / INDEX
     path.write_text(json.dumps({**json.loads(path.read_text()), "layout": LAYOUT_VERSION + 1}))
-    error = refusal(DataError, read_store, store.folder)
-    assert (error.field, error.path) == ("layout", path)
+    with raises(DataError, "layout", path, (f"expected {LAYOUT_VERSION}", f"got {LAYOUT_VERSION + 1}", HINT)):
+        read_store(store.folder)
 
 
 def test_any_flipped_byte_of_a_shard_is_noticed(store):
@@ -100,26 +105,29 @@ def test_any_flipped_byte_of_a_shard_is_noticed(store):
     places = [0, 5, 8, 60, 127, 128, 130, len(whole) // 2, len(whole) - 1]
     for place in places:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert refusal(DataError, verify_store, store).field == "sha256"
+        with raises(DataError, "sha256", path, HINT):
+            verify_store(store)
     path.write_bytes(whole)
     assert verify_store(store) == 720
     path.unlink()
-    assert refusal(DataError, verify_store, store).field == "file"
+    with raises(DataError, "file", path, "No such file or directory"):
+        verify_store(store)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 64, 100, -1, -8])
 def test_a_shard_that_is_cut_off_is_not_used(store, keep):
     path = store.folder / "shard-00000.npy"
     path.write_bytes(path.read_bytes()[:keep])
-    assert refusal(DataError, store.clip, 0).field == "shard"
+    with raises(DataError, "shard", path, HINT):
+        store.clip(0)
 
 
 def test_a_shard_of_something_else_is_not_used(store):
     path = store.folder / "shard-00000.npy"
-    np.save(path, np.zeros(720))
-    assert refusal(DataError, store.clip, 0).field == "shard"
-    np.save(path, np.zeros(719, STORED_EVENT))
-    assert refusal(DataError, store.clip, 0).field == "shard"
+    for array in (np.zeros(720), np.zeros(719, STORED_EVENT)):
+        np.save(path, array)
+        with raises(DataError, "shard", path, ("720 events", f"{array.shape} of {array.dtype}")):
+            store.clip(0)
 
 
 def test_any_change_of_the_index_is_noticed(store):
@@ -136,9 +144,8 @@ def test_any_change_of_the_index_is_noticed(store):
         assert text.count(old) >= 1, old
         path.write_text(text.replace(old, new, 1))
         for opening in (read_store, lambda folder: verify_store(store)):
-            with pytest.raises(DataError) as caught:
+            with raises(DataError, "sha256", path):
                 opening(store.folder)
-            assert (caught.value.path, caught.value.field) == (path, "sha256")
     path.write_text(text)
     verify_store(read_store(store.folder))
 
@@ -169,26 +176,27 @@ def drop_the_last(index):
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "field"),
     [
-        (move("at", 3, 1), "has clips that overlap or leave gaps"),
-        (move("at", 3, -1), "has clips that overlap or leave gaps"),
-        (move("events", 3, -1), "has clips that overlap or leave gaps"),
-        (move("events", 3, 1), "has clips that overlap or leave gaps"),
-        (move("events", 11, -1), "does not agree with the shards"),
-        (drop_the_last, "does not agree with the shards"),
+        (move("at", 3, 1), "clips.at"),
+        (move("at", 3, -1), "clips.at"),
+        (move("events", 3, -1), "clips.at"),
+        (move("events", 3, 1), "clips.at"),
+        (move("events", 11, -1), "shards"),
+        (drop_the_last, "shards"),
     ],
     ids=["later", "overlap", "gap", "longer", "short of the end", "clip less"],
 )
-def test_an_index_that_does_not_fit_the_shards(store, edit, said):
+def test_an_index_that_does_not_fit_the_shards(store, edit, field):
     changed = edited(store, edit)
-    assert refusal(DataError, verify_store, changed).field in ("clips.at", "shards")
+    with raises(DataError, field, store.folder / INDEX, HINT):
+        verify_store(changed)
 
 
 def test_a_shard_of_another_length_than_the_index_says(store):
     changed = edited(store, lambda index: index["shards"][0].update(events=721))
-    store.folder / "shard-00000.npy"
-    assert refusal(DataError, verify_store, changed).field == "shard"
+    with raises(DataError, "shard", store.folder / "shard-00000.npy", ("721 events", f"(720,) of {STORED_EVENT}")):
+        verify_store(changed)
 
 
 def put(value, *place):
@@ -255,11 +263,9 @@ HOSTILE = [
 @pytest.mark.parametrize(("edit", "field"), HOSTILE, ids=[f"{n}-{field}" for n, (_, field) in enumerate(HOSTILE)])
 def test_a_hostile_index(store, edit, field):
     """Sealed with a checksum that is right: it is looked at all the same."""
-    path = store.folder / INDEX
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, field, store.folder / INDEX):
         edited(store, edit)
-    assert (caught.value.field, caught.value.path) == (field, path)
-    with pytest.raises(DataError):
+    with raises(DataError):
         open_store(store.folder.parent.parent, "nmnist-600")
 
 
@@ -268,9 +274,8 @@ def test_a_hostile_index(store, edit, field):
 )
 def test_an_index_that_no_reader_likes(store, text):
     (store.folder / INDEX).write_text(text)
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, path=store.folder / INDEX):
         read_store(store.folder)
-    assert caught.value.path == store.folder / INDEX
 
 
 def test_files_that_never_end(store, tmp_path):
@@ -278,19 +283,18 @@ def test_files_that_never_end(store, tmp_path):
     home, shard, path = store.folder.parent, store.folder / "shard-00000.npy", store.folder / INDEX
     shard.unlink()
     os.mkfifo(shard)
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, path=shard):
         store.clip(0)
-    assert caught.value.path == shard
-    with pytest.raises(DataError):
+    with raises(DataError, path=shard):
         file_checksum(shard)
     path.unlink()
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(DataError):
+    with raises(DataError):
         read_store(store.folder)
     (home / "current").unlink()
     os.mkfifo(home / "current")
-    with pytest.raises(DataError):
+    with raises(DataError):
         open_store(home.parent, "nmnist-600")
 
 
@@ -299,21 +303,18 @@ def test_a_pointer_to_no_store(store, text):
     home = store.folder.parent
     (home / "current").write_text(text)
     assert current_key(home) is None
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, path=home):
         open_store(home.parent, "nmnist-600")
-    assert caught.value.path == home
     assert open_store(home.parent, "nmnist-600", store.key).key == store.key
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, "store", home, store.key):
         open_store(home.parent, "nmnist-600", text)
-    assert (caught.value.path, caught.value.field) == (home, "store")
 
 
 def test_a_store_of_another_set(store):
     home = store.folder.parent
     shutil.copytree(home, home.with_name("nmnist"))
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, "set", mentions=("expected nmnist,", "'nmnist-600'")):
         open_store(home.parent, "nmnist")
-    assert caught.value.field == "set"
 
 
 def test_the_source_is_compared(store, digits, tmp_path):
@@ -334,7 +335,8 @@ def test_the_source_is_compared(store, digits, tmp_path):
 
 def test_a_checksum_of_what_cannot_be_read(tmp_path):
     path = tmp_path / "none"
-    assert refusal(DataError, file_checksum, path).field == "file"
+    with raises(DataError, "file", path, "No such file or directory"):
+        file_checksum(path)
     path.write_bytes(b"abc")
     assert file_checksum(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
+from raising import raises
 from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import EVENT, RecordingWarning, make_events, read, read_chunks
 
@@ -35,16 +36,14 @@ def read_or_not(path):
         return None, str(error)
 
 
-def refused(path, **options):
-    """The error; the same one however the file is read."""
+def refused(path, field=None, *values, **options):
+    """Check that a file is refused, read whole and in chunks, with an error that names it, the field and the values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordingWarning)
-        with pytest.raises(ReadError) as caught:
+        with raises(ReadError, field=field, path=path, mentions=values):
             read(path, **options)
-        with pytest.raises(ReadError):
+        with raises(ReadError, field=field, path=path, mentions=values):
             list(read_chunks(path, events=100_000, **options))
-    assert caught.value.path == path
-    return caught.value
 
 
 def atis(x, y, t, p):

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 import slow
-from makers import AEDAT3, as_events, packet, polarity
+from makers import AEDAT3, as_events, packet, polarity, refused
 
 from raising import raises
 from ripe_mambaspike.errors import ReadError
@@ -69,38 +69,36 @@ def test_the_labels_beside_it(saved, first):
 
 
 @pytest.mark.parametrize(
-    ("line", "field"),
+    ("line", "field", "value"),
     [
-        ("1,2", "line 2"),
-        ("a,1,2", "line 2"),
-        ("1,5,5", "line 2"),
-        ("1,-4,5", "line 2"),
-        ("\xff", "labels"),
+        ("1,2", "line 2", "'1,2'"),
+        ("a,1,2", "line 2", "'a,1,2'"),
+        ("1,5,5", "line 2", "5 to 5"),
+        ("1,-4,5", "line 2", "-4 to 5"),
+        ("\xff", "labels", "0xff"),
     ],
 )
-def test_labels_that_are_none(saved, line, field):
-    saved(b"1,100,200\n" + line.encode("latin-1"), "a_labels.csv")
-    with raises(ReadError, field=field):
+def test_invalid_labels(saved, line, field, value):
+    labels = saved(b"1,100,200\n" + line.encode("latin-1"), "a_labels.csv")
+    with raises(ReadError, field=field, path=labels, mentions=[value]):
         read(saved(AEDAT3 + ONE, "a.aedat"))
 
 
 def test_a_header_without_an_end(saved):
-    with raises(ReadError, field="header"):
-        read(saved(AEDAT3[:14] + ONE))
+    refused(saved(AEDAT3[:14] + ONE), "header", "#!END-HEADER", "byte 14")
 
 
 @pytest.mark.parametrize(
-    ("head", "field"),
+    ("head", "field", "value"),
     [
-        ((1, 1, 8, 4, 0, 9, 9, 9), "size"),
-        ((1, 1, 8, 4, 0, 1, 2**31 - 1, 1), "packet"),
-        ((1, 1, 8, 4, 0, -1, -1, -1), "packet"),
-        ((1, 1, -8, 4, 0, 1, 1, 1), "packet"),
-        ((1, 1, 4, 4, 0, 2, 2, 2), "packet"),
-        ((2, 1, 2**31 - 1, 4, 0, 2**31 - 1, 2**31 - 1, 0), "size"),
+        ((1, 1, 8, 4, 0, 9, 9, 9), "size", "9 events of 8 bytes"),
+        ((1, 1, 8, 4, 0, 1, 2**31 - 1, 1), "packet", "2147483647 events"),
+        ((1, 1, 8, 4, 0, -1, -1, -1), "packet", "-1 events"),
+        ((1, 1, -8, 4, 0, 1, 1, 1), "packet", "-8 bytes"),
+        ((1, 1, 4, 4, 0, 2, 2, 2), "packet", "4 bytes"),
+        ((2, 1, 2**31 - 1, 4, 0, 2**31 - 1, 2**31 - 1, 0), "size", "2147483647 bytes"),
     ],
 )
-def test_packets_that_lie(saved, head, field):
+def test_packets_with_wrong_sizes(saved, head, field, value):
     damaged = struct.pack("<hhiiiiii", *head) + bytes(8)
-    with raises(ReadError, field=field):
-        read(saved(AEDAT3 + ONE + damaged, "a.aedat"))
+    refused(saved(AEDAT3 + ONE + damaged, "a.aedat"), field, value, f"at byte {len(AEDAT3 + ONE)}")

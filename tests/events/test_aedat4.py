@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from makers import EVENTS, aedat4, aedat4_events, read_or_not
+from makers import EVENTS, aedat4, aedat4_events, read_or_not, refused
 
 from raising import raises
 from ripe_mambaspike.errors import ReadError
@@ -69,7 +69,7 @@ def test_events_of_the_first_stream_and_counts_of_the_rest(saved, read_with):
 @pytest.mark.parametrize("when", ["opened", "read"])
 def test_errors_and_panics_of_the_package_name_the_file(saved, read_with, error, when):
     path = saved(EMPTY, "a.aedat4")
-    with raises(ReadError, field="packets", path=path):
+    with raises(ReadError, field="packets", path=path, mentions=["range end index 9"]):
         read_with(path, [PACKET, error], error if when == "opened" else STREAMS)
 
 
@@ -79,22 +79,22 @@ def test_a_user_may_still_interrupt(saved, read_with):
 
 
 @pytest.mark.parametrize(
-    ("packets", "streams", "field"),
+    ("packets", "streams", "field", "value"),
     [
-        ([], {1: {"type": "imus"}}, "streams"),
-        ([], STREAMS, "events"),
-        ([PACKET], {0: {"type": "events", "width": 0, "height": 9}}, "sensor_size"),
+        ([], {1: {"type": "imus"}}, "streams", "none"),
+        ([], STREAMS, "events", "none"),
+        ([PACKET], {0: {"type": "events", "width": 0, "height": 9}}, "sensor_size", "0×9"),
     ],
 )
-def test_a_file_without_events(saved, read_with, packets, streams, field):
-    with raises(ReadError, field=field):
-        read_with(saved(EMPTY), packets, streams)
+def test_a_file_without_events(saved, read_with, packets, streams, field, value):
+    path = saved(EMPTY)
+    with raises(ReadError, field=field, path=path, mentions=[value]):
+        read_with(path, packets, streams)
 
 
 def test_without_the_package(saved, monkeypatch, in_process):
     monkeypatch.setitem(sys.modules, "aedat", None)
-    with raises(ReadError, field="format"):
-        read(saved(EMPTY))
+    refused(saved(EMPTY), "format", "package aedat", "ripe-mambaspike[data]")
 
 
 def test_a_file_put_together_by_hand(saved):
@@ -108,20 +108,19 @@ def test_a_file_put_together_by_hand(saved):
 
 
 @pytest.mark.parametrize(
-    ("data", "field"),
+    ("data", "field", "values"),
     [
-        (EMPTY[:14] + b"\xff\xff\xff\xff" + EMPTY[18:], "size"),
-        (EMPTY + b"\0\0\0\0\xff\xff\xff\xff", "size"),
-        (EMPTY + b"\0\0", "size"),
-        (aedat4(table=10**9), "packets"),
-        (aedat4((7, aedat4_events(EVENTS))), "packets"),
+        (EMPTY[:14] + b"\xff\xff\xff\xff" + EMPTY[18:], "size", ["header of 4294967295 bytes"]),
+        (EMPTY + b"\0\0\0\0\xff\xff\xff\xff", "size", ["4294967295 bytes", f"at byte {len(EMPTY)}"]),
+        (EMPTY + b"\0\0", "size", [f"cut off at byte {len(EMPTY) + 2}"]),
+        (aedat4(table=10**9), "packets", []),
+        (aedat4((7, aedat4_events(EVENTS))), "packets", ["unknown stream id"]),
     ],
 )
-def test_lengths_that_lie(saved, data, field):
-    """The package would ask for that much memory, and end the program without it."""
+def test_wrong_lengths(saved, data, field, values):
+    """The package would allocate that much memory, and end the program if there is not enough."""
     pytest.importorskip("aedat")
-    with raises(ReadError, field=field):
-        read(saved(data))
+    refused(saved(data), field, *values)
 
 
 @pytest.fixture
@@ -151,8 +150,7 @@ def test_the_real_file_in_chunks(real):
 
 @pytest.mark.parametrize("length", [14, 15, 100, 2000, 2400, 30_000, 500_000])
 def test_the_real_file_cut_off(real, saved, length):
-    with raises(ReadError, field="size"):
-        read(saved(real.read_bytes()[:length], "a.aedat4"))
+    refused(saved(real.read_bytes()[:length], "a.aedat4"), "size", f"cut off at byte {length}")
 
 
 @pytest.mark.parametrize("seed", range(40))

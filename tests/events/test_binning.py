@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raising import raises
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events import EVENT, Recording, bin_events, make_events
-from ripe_mambaspike.events.batches import _count, bin_batch
+from ripe_mambaspike.events.binning import bin_batch, count_on_device
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 GRIDS = [(180, 240), (90, 120), (128, 128), (7, 5), (1, 1), (181, 239), (400, 300), (180, 120)]
@@ -221,7 +221,7 @@ def test_what_a_device_does_is_the_same(by, grid):
     for name in "xytp":
         other[name] = recordings[1][name]
     recordings.append(Recording(other, (240, 180)))
-    given = _count(recordings, 7, by, grid, torch.device("cpu"))
+    given = count_on_device(recordings, 7, by, grid, torch.device("cpu"))
     assert torch.equal(given, torch.stack([bin_events(one, 7, by=by, grid=grid) for one in recordings]))
 
 
@@ -229,7 +229,7 @@ def test_a_batch_of_several_sensors_wants_a_grid():
     recordings = [recording_of(size=(34, 34)), recording_of(size=(240, 180))]
     batch = bin_batch(recordings, 5, grid=(20, 30))
     assert torch.equal(batch, torch.stack([bin_events(one, 5, grid=(20, 30)) for one in recordings]))
-    with raises(InputError, field="grid"):
+    with raises(InputError, field="grid", mentions=[(34, 34), (240, 180)]):
         bin_batch(recordings, 5)
 
 
@@ -245,49 +245,49 @@ def test_no_events_in_a_span_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
+    ("options", "field", "values"),
     [
-        ({}, "time_steps"),
-        ({"time_steps": 0}, "time_steps"),
-        ({"time_steps": -3}, "time_steps"),
-        ({"time_steps": 2.5}, "time_steps"),
-        ({"time_steps": 2**30}, "time_steps"),
-        ({"time_steps": 4, "by": "luck"}, "by"),
-        ({"time_steps": 4, "window_us": 5}, "window_us"),
-        ({"time_steps": 4, "by": "window"}, "window_us"),
-        ({"by": "window", "window_us": 0}, "window_us"),
-        ({"by": "window", "window_us": 10, "time_steps": 3}, "stop_us"),
-        ({"by": "window", "window_us": 10, "time_steps": 3, "stop_us": 10_000}, "time_steps"),
-        ({"time_steps": 4, "by": "count", "start_us": 0}, "start_us"),
-        ({"time_steps": 4, "start_us": 5000}, "start_us"),
-        ({"time_steps": 4, "stop_us": 5000}, "stop_us"),
-        ({"time_steps": 4, "start_us": 50, "stop_us": 50}, "stop_us"),
-        ({"time_steps": 4, "grid": 0}, "grid"),
-        ({"time_steps": 4, "grid": (3,)}, "grid"),
-        ({"time_steps": 4, "grid": 2.5}, "grid"),
-        ({"time_steps": 4, "grid": (3, 70000)}, "grid"),
+        ({}, "time_steps", ["got None"]),
+        ({"time_steps": 0}, "time_steps", ["from 1 to 1048576", "got 0"]),
+        ({"time_steps": -3}, "time_steps", ["got -3"]),
+        ({"time_steps": 2.5}, "time_steps", ["got 2.5"]),
+        ({"time_steps": 2**30}, "time_steps", [2**30]),
+        ({"time_steps": 4, "by": "luck"}, "by", ["'time', 'count' or 'window'", "'luck'"]),
+        ({"time_steps": 4, "window_us": 5}, "window_us", ["by='time'", "got 5"]),
+        ({"time_steps": 4, "by": "window"}, "window_us", ["by='window'", "got None"]),
+        ({"by": "window", "window_us": 0}, "window_us", ["at least 1", "got 0"]),
+        ({"by": "window", "window_us": 10, "time_steps": 3}, "stop_us", ["0 before and 4"]),
+        ({"by": "window", "window_us": 10, "time_steps": 3, "stop_us": 10_000}, "time_steps", ["of 10 µs", "got 3"]),
+        ({"time_steps": 4, "by": "count", "start_us": 0}, "start_us", ["by='count'", "(0, None)"]),
+        ({"time_steps": 4, "start_us": 5000}, "start_us", ["from 5000 to", "and 0 after"]),
+        ({"time_steps": 4, "stop_us": 5000}, "stop_us", ["to 5000 µs", "got 0 before and"]),
+        ({"time_steps": 4, "start_us": 50, "stop_us": 50}, "stop_us", ["after start_us, 50", "got 50"]),
+        ({"time_steps": 4, "grid": 0}, "grid", ["from 1 to 65536", "got 0"]),
+        ({"time_steps": 4, "grid": (3,)}, "grid", ["(3,)"]),
+        ({"time_steps": 4, "grid": 2.5}, "grid", ["2.5"]),
+        ({"time_steps": 4, "grid": (3, 70000)}, "grid", ["(3, 70000)"]),
     ],
 )
-def test_what_cannot_be_binned(options, field):
-    with raises(InputError, field=field):
+def test_invalid_options(options, field, values):
+    with raises(InputError, field=field, mentions=values):
         bin_events(recording_of(span=10_000), **options)
 
 
 @pytest.mark.parametrize(
-    ("run", "field"),
+    ("run", "field", "values"),
     [
-        (lambda: bin_events(Recording(make_events([], [], [], []), (4, 3)), 5), "events"),
-        (lambda: bin_events(recording_of().events, 5), "sensor_size"),
-        (lambda: bin_events(np.zeros((5, 4)), 5, sensor_size=(4, 3)), "events"),
-        (lambda: bin_events(make_events([4], [0], [0], [0]), 5, sensor_size=(4, 3)), "events"),
-        (lambda: bin_events(make_events([0], [3], [0], [0]), 5, sensor_size=(4, 3)), "events"),
-        (lambda: bin_events(np.array([(0, 0, 0, 2)], EVENT), 5, sensor_size=(4, 3)), "p"),
-        (lambda: bin_batch([], 5), "recordings"),
-        (lambda: bin_batch([recording_of()], 5, by="window"), "by"),
-        (lambda: bin_batch([recording_of()], 0), "time_steps"),
-        (lambda: bin_events(recording_of(span=2**40), by="window", window_us=1), "window_us"),
+        (lambda: bin_events(Recording(make_events([], [], [], []), (4, 3)), 5), "events", ["got none"]),
+        (lambda: bin_events(recording_of().events, 5), "sensor_size", ["got None"]),
+        (lambda: bin_events(np.zeros((5, 4)), 5, sensor_size=(4, 3)), "events", ["fields x, y, t, p", "(5, 4)"]),
+        (lambda: bin_events(make_events([4], [0], [0], [0]), 5, sensor_size=(4, 3)), "events", ["4×3", "(4, 0)"]),
+        (lambda: bin_events(make_events([0], [3], [0], [0]), 5, sensor_size=(4, 3)), "events", ["4×3", "(0, 3)"]),
+        (lambda: bin_events(np.array([(0, 0, 0, 2)], EVENT), 5, sensor_size=(4, 3)), "p", ["2 to 2"]),
+        (lambda: bin_batch([], 5), "recordings", ["at least one"]),
+        (lambda: bin_batch([recording_of()], 5, by="window"), "by", ["'time' or 'count'", "'window'"]),
+        (lambda: bin_batch([recording_of()], 0), "time_steps", ["got 0"]),
+        (lambda: bin_events(recording_of(span=2**40), by="window", window_us=1), "window_us", ["1,048,576"]),
     ],
 )
-def test_what_cannot_be_binned_either(run, field):
-    with raises(InputError, field=field):
+def test_invalid_recordings_and_batches(run, field, values):
+    with raises(InputError, field=field, mentions=values):
         run()

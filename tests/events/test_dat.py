@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 import slow
-from makers import DAT, as_events, dat, words
-
-from raising import raises
-from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events import read
+from makers import DAT, as_events, dat, refused, words
 
 WITHOUT_SIZE = b"% Data file containing Event2D events.\n% Version 2\n"
 
@@ -47,16 +43,15 @@ def test_a_size_the_header_does_not_give(read_bytes, corner, size):
 
 
 @pytest.mark.parametrize(
-    ("pair", "field"),
+    ("pair", "field", "values"),
     [
-        (b"", "size"),
-        (b"\x00", "size"),
-        (b"\x01\x08", "header"),
-        (b"\x00\x10", "header"),
-        (b"\x00\x08", "events"),
-        (b"\x00\x08\x01\x02\x03", "size"),
+        (b"", "size", ["two bytes of type and size", "cut off at byte 51"]),
+        (b"\x00", "size", ["cut off at byte 52"]),
+        (b"\x01\x08", "header", ["type 0 or 12 and 8 bytes", "type 1 and 8 bytes (byte 51)"]),
+        (b"\x00\x10", "header", ["type 0 and 16 bytes"]),
+        (b"\x00\x08", "events", ["none"]),
+        (b"\x00\x08\x01\x02\x03", "size", ["words of 8 bytes from byte 53", "cut off at byte 56"]),
     ],
 )
-def test_what_is_wrong_with_the_two_bytes(saved, pair, field):
-    with raises(ReadError, field=field):
-        read(saved(WITHOUT_SIZE + pair))
+def test_invalid_type_and_size(saved, pair, field, values):
+    refused(saved(WITHOUT_SIZE + pair), field, *values)

@@ -41,9 +41,10 @@ def test_every_word_is_the_slow_decoders(read_bytes, seed):
     )
 
 
-def test_more_words_than_a_block_has(read_bytes):
-    data = random_words(9_000, 1)
-    np.testing.assert_array_equal(read_bytes(HEADER + data, blocks=(1000,)).events, as_events(slow.evt2(data)[0]))
+@pytest.mark.parametrize(("count", "blocks"), [(9_000, (1000,)), pytest.param(70_000, (), marks=pytest.mark.slow)])
+def test_more_words_than_a_block_has(read_bytes, count, blocks):
+    data = random_words(count, 1)
+    np.testing.assert_array_equal(read_bytes(HEADER + data, blocks=blocks).events, as_events(slow.evt2(data)[0]))
 
 
 def test_events_before_the_first_time_are_counted(read_bytes):

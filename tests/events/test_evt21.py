@@ -38,9 +38,10 @@ def test_every_word_is_the_slow_decoders(read_bytes, upper_first, seed):
     assert recording.last_us > 2**34 > recording.first_us
 
 
-def test_more_words_than_a_block_has(read_bytes):
-    data = random_words(9_000, False, 5)
-    np.testing.assert_array_equal(read_bytes(HEADER + data, blocks=(1000,)).events, as_events(slow.evt21(data)[0]))
+@pytest.mark.parametrize(("count", "blocks"), [(9_000, (1000,)), pytest.param(66_000, (), marks=pytest.mark.slow)])
+def test_more_words_than_a_block_has(read_bytes, count, blocks):
+    data = random_words(count, False, 5)
+    np.testing.assert_array_equal(read_bytes(HEADER + data, blocks=blocks).events, as_events(slow.evt21(data)[0]))
 
 
 @BOTH

@@ -4,10 +4,8 @@ import sys
 
 import numpy as np
 import pytest
-from makers import EVENTS, as_events, columns, hdf5, read_or_not
+from makers import EVENTS, as_events, columns, hdf5, read_or_not, refused
 
-from raising import raises
-from ripe_mambaspike.errors import ReadError
 from ripe_mambaspike.events import read
 
 h5py = pytest.importorskip("h5py")
@@ -112,24 +110,23 @@ def table(data):
 
 
 @pytest.mark.parametrize(
-    ("fill", "field"),
+    ("fill", "field", "values"),
     [
-        (never_written(), "/events/x"),
-        (never_written(chunks=(4096,)), "/events/x"),
-        (lambda file: None, "events"),
-        (named(x=[1], y=[2]), "events"),
-        (named(x=[1, 2], y=[2], t=[1], p=[0]), "columns"),
-        (named(x=[[1]], y=[[1]], t=[[1]], p=[[1]]), "columns"),
-        (named(x=[], y=[], t=[], p=[]), "events"),
-        (named(x=["a"], y=[1], t=[1], p=[1]), "/events/x"),
-        (named(x=[70000], y=[1], t=[1], p=[1]), "events"),
-        (table(np.full((3, 4), b"abc")), "events"),
-        (table(np.full((3, 4), 7)), "columns"),
+        (never_written(), "/events/x", ["written", "(100000000,)"]),
+        (never_written(chunks=(4096,)), "/events/x", ["written", "(100000000,)"]),
+        (lambda file: None, "events", ["datasets x, y, t, p", "got nothing"]),
+        (named(x=[1], y=[2]), "events", ["datasets x, y, t, p", "got events"]),
+        (named(x=[1, 2], y=[2], t=[1], p=[0]), "columns", ["'x': (2,)", "'y': (1,)"]),
+        (named(x=[[1]], y=[[1]], t=[[1]], p=[[1]]), "columns", ["'x': (1, 1)"]),
+        (named(x=[], y=[], t=[], p=[]), "events", ["got none"]),
+        (named(x=["a"], y=[1], t=[1], p=[1]), "/events/x", ["numbers"]),
+        (named(x=[70000], y=[1], t=[1], p=[1]), "events", ["1 event that had a coordinate below 0 or above 65535"]),
+        (table(np.full((3, 4), b"abc")), "events", ["datasets x, y, t, p", "got events"]),
+        (table(np.full((3, 4), 7)), "columns", ["order"]),
     ],
 )
-def test_a_file_that_is_no_recording(saved, fill, field):
-    with raises(ReadError, field=field):
-        read(saved(hdf5(fill), "a.h5"))
+def test_a_file_that_is_no_recording(saved, fill, field, values):
+    refused(saved(hdf5(fill), "a.h5"), field, *values)
 
 
 @pytest.mark.parametrize("value", [0, (0, 5), (1e300, 5), "wide", (2, 3, 4), (99999, 5)])
@@ -145,12 +142,10 @@ def test_a_resolution_that_is_none(saved, value):
 
 def test_a_cut_file(saved):
     data = hdf5(dsec)
-    with raises(ReadError, field="file"):
-        read(saved(data[: len(data) // 2], "a.h5"))
+    refused(saved(data[: len(data) // 2], "a.h5"), "file", "HDF5", "damage")
 
 
 def test_without_the_package(saved, monkeypatch, in_process):
     path = saved(hdf5(dsec), "a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with raises(ReadError, field="format"):
-        read(path)
+    refused(path, "format", "package h5py", "ripe-mambaspike[data]")

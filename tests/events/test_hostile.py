@@ -57,11 +57,12 @@ def archive(**members):
 # Archives
 
 
-def memory_to_refuse(path):
-    """(the error, the most bytes that were held on the way to it)."""
+def memory_to_refuse(path, field=None):
+    """The most bytes that were held until the file was refused."""
     tracemalloc.start()
     try:
-        return refused(path), tracemalloc.get_traced_memory()[1]
+        refused(path, field)
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
@@ -69,21 +70,19 @@ def memory_to_refuse(path):
 @pytest.mark.parametrize("name", ["x", "t"])
 def test_a_column_of_huge_items(saved, name):
     path = saved(archive(**{name: (array_header("'|V1000000'", "(64,)"), 64 << 20)}), "a.npz")
-    assert memory_to_refuse(path)[1] < 16 << 20
+    assert memory_to_refuse(path) < 16 << 20
 
 
 def test_fields_of_huge_items(saved):
     descr = "[('x','<u2'),('y','<u2'),('t','<i8'),('p','u1'),('more','|V1000000')]"
     path = saved(array_header(descr, "(1,)") + bytes(1_000_013), "a.npy")
-    assert refused(path).field == "dtype"
+    refused(path, "dtype")
 
 
 @pytest.mark.parametrize("shape", ["(8388608,)", "(2, 4194304)", "()"])
 def test_a_sensor_size_of_many_entries(saved, shape):
     path = saved(archive(sensor_size=(array_header("'<i8'", shape), 64 << 20)), "a.npz")
-    error, memory = memory_to_refuse(path)
-    assert error.field == "sensor_size"
-    assert memory < 16 << 20
+    assert memory_to_refuse(path, "sensor_size") < 16 << 20
 
 
 def test_zeros_packed_into_an_archive(saved):
@@ -92,7 +91,7 @@ def test_zeros_packed_into_an_archive(saved):
     column = (array_header("'|u1'", f"({count},)"), count)
     path = saved(archive(x=column, y=column, t=column, p=column), "a.npz")
     assert path.stat().st_size < 200_000
-    assert refused(path).field == "events"
+    refused(path, "events")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_names_in_an_archive_that_are_no_text(saved):
 
 def test_more_in_a_member_than_its_header_says(saved):
     path = saved(archive(x=npy(EVENTS["x"]) + b"more"), "a.npz")
-    assert refused(path).field == "x.npy"
+    refused(path, "x.npy")
 
 
 # Text
@@ -133,12 +132,12 @@ def test_more_in_a_member_than_its_header_says(saved):
 
 @pytest.mark.parametrize("line", ["34 x,y,t,p", "x y,t,p", "x,y,t p", "x;y t;p", "n x,n y,t,p"])
 def test_names_with_mixed_separators(saved, line):
-    assert refused(saved(f"{line}\n1,2,3,1\n".encode(), "a.txt")).field == "line 1"
+    refused(saved(f"{line}\n1,2,3,1\n".encode(), "a.txt"), "line 1")
 
 
 def test_a_line_without_an_end(saved):
-    assert refused(saved(b"x,y,t,p\n" + b"1,2,3,1," * (1 << 20), "a.txt")).field == "line"
-    assert refused(saved(b"1 " * (1 << 20), "b.txt")).field == "line"
+    refused(saved(b"x,y,t,p\n" + b"1,2,3,1," * (1 << 20), "a.txt"), "line")
+    refused(saved(b"1 " * (1 << 20), "b.txt"), "line")
 
 
 # Headers
@@ -146,12 +145,12 @@ def test_a_line_without_an_end(saved):
 
 @pytest.mark.parametrize("line", [b"#\n", b"# a\r\n"])
 def test_a_header_of_very_many_lines(saved, line):
-    assert refused(saved(b"#!AER-DAT2.0\r\n" + line * 200_000 + bytes(80), "a.aedat")).field == "header"
+    refused(saved(b"#!AER-DAT2.0\r\n" + line * 200_000 + bytes(80), "a.aedat"), "header")
 
 
 def test_a_header_of_very_many_names(saved):
     lines = b"".join(b"%% n%d\n" % number for number in range(20_000))
-    assert refused(saved(b"% evt 3.0\n" + lines + bytes(80), "a.raw")).field == "header"
+    refused(saved(b"% evt 3.0\n" + lines + bytes(80), "a.raw"), "header")
 
 
 # Times
@@ -198,12 +197,12 @@ def test_times_before_zero_are_kept_counted_and_refused_when_strict(saved, kind)
 def test_times_that_leave_no_room_to_subtract(saved, kind, time):
     small(kind)
     name, data = of_times(kind, [0, time, 10])
-    assert refused(saved(data, name)).field == "t"
+    refused(saved(data, name), "t")
 
 
 def test_an_overflow_count_that_leaves_no_room(saved):
     data = AEDAT3 + packet(1, 8, polarity(3, 5, 0, 0), overflow=-(1 << 31))
-    assert refused(saved(data, "a.aedat")).field == "t"
+    refused(saved(data, "a.aedat"), "t")
 
 
 @pytest.mark.parametrize("dtype", ["<u8", "<i8", "<f8", "<f4", "<f2", "<i4"])
@@ -266,7 +265,7 @@ def test_a_file_of_holes(saved, name):
         pytest.skip(f"no such file can be made here ({error})")
     if path.stat().st_blocks * 512 > 1 << 20:
         pytest.skip("this file system fills holes")
-    assert refused(path).field == "size"
+    refused(path, "size")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="holes are made in other ways elsewhere")

@@ -45,14 +45,20 @@ def elsewhere(kind, secret):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["external link", "link to an external link", "external member", "external offset", "external storage", "virtual"],
+    ("kind", "field"),
+    [
+        ("external link", "events"),
+        ("link to an external link", "events"),
+        ("external member", "events/t"),
+        ("external offset", "t_offset"),
+        ("external storage", "/events/x"),
+        ("virtual", "/events/x"),
+    ],
 )
-def test_another_files_contents_are_not_read(saved, kind):
+def test_another_files_contents_are_not_read(saved, kind, field):
     secret = saved(hdf5(put()), "secret.h5")
     assert len(read(secret)) == len(EVENTS)
-    error = refused(saved(hdf5(elsewhere(kind, secret)), "sent.h5"))
-    assert error.field in ("events", "events/t", "t_offset", "/events/x")
+    refused(saved(hdf5(elsewhere(kind, secret)), "sent.h5"), field, "another file")
 
 
 def test_links_within_a_file_are_followed(saved):
@@ -70,7 +76,7 @@ def test_links_in_a_circle(saved):
         file["events"] = h5py.SoftLink("/other")
         file["other"] = h5py.SoftLink("events")
 
-    assert refused(saved(hdf5(fill), "a.h5")).field == "events"
+    refused(saved(hdf5(fill), "a.h5"), "events")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_an_offset_that_is_no_number(saved, how):
         put()(file)
         file.create_dataset("t_offset", **how)
 
-    assert refused(saved(hdf5(fill), "a.h5")).field == "t_offset"
+    refused(saved(hdf5(fill), "a.h5"), "t_offset")
 
 
 def test_a_resolution_of_many_entries_is_not_read(saved):
@@ -112,7 +118,7 @@ def zeros_of(count, chunk):
 def test_zeros_packed_into_chunks(saved):
     path = saved(hdf5(zeros_of(30_000_000, 10_000_000)), "a.h5")
     assert path.stat().st_size < 200_000
-    assert refused(path).field == "events"
+    refused(path, "events")
 
 
 def test_a_chunk_that_is_too_large(saved):
@@ -125,7 +131,7 @@ def test_a_chunk_that_is_too_large(saved):
         size = hdf5_format.MAX_CHUNK_BYTES // 8 + 1
         file.create_dataset("events/t", data=EVENTS["t"], chunks=(size,), maxshape=(None,), compression="gzip")
 
-    assert refused(saved(hdf5(fill), "b.h5")).field == "/events/t"
+    refused(saved(hdf5(fill), "b.h5"), "/events/t")
 
 
 def test_a_chunk_is_unpacked_once(saved, in_process, monkeypatch):
@@ -150,7 +156,7 @@ def test_a_chunk_is_unpacked_once(saved, in_process, monkeypatch):
 @pytest.mark.parametrize("filters", [{"scaleoffset": 8}], ids=["scale and offset"])
 def test_a_filter_that_no_recording_has(saved, filters):
     path = saved(hdf5(put(chunks=(8,), **filters)), "a.h5")
-    assert refused(path).field == "/events/x"
+    refused(path, "/events/x")
 
 
 def test_rows_of_huge_items(saved):
@@ -158,7 +164,7 @@ def test_rows_of_huge_items(saved):
         made = np.zeros(3, [("x", "u2"), ("y", "u2"), ("t", "i8"), ("p", "u1"), ("more", "V100000")])
         file["CD/events"] = made
 
-    assert refused(saved(hdf5(fill), "a.h5")).field == "/CD/events"
+    refused(saved(hdf5(fill), "a.h5"), "/CD/events")
 
 
 def test_a_group_with_very_many_members_is_not_opened_one_by_one(saved):
@@ -167,4 +173,4 @@ def test_a_group_with_very_many_members_is_not_opened_one_by_one(saved):
         for number in range(hdf5_format.MAX_MEMBERS + 1):
             group[f"n{number}"] = group
 
-    assert refused(saved(hdf5(fill), "a.h5")).field == "events"
+    refused(saved(hdf5(fill), "a.h5"), "events")

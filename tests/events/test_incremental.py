@@ -103,19 +103,19 @@ def test_many_events_are_counted_in_pieces():
 
 
 @pytest.mark.parametrize(
-    ("events", "field"),
+    ("events", "values"),
     [
-        (make_events([13], [0], [0], [0]), "events"),
-        (np.zeros(3), "events"),
+        (make_events([13], [0], [0], [0]), ["13×9 sensor", "(13, 0)"]),
+        (np.zeros(3), ["one-dimensional array with the fields x, y, t, p"]),
     ],
     ids=["outside", "plain numbers"],
 )
-def test_what_is_no_event_of_this_sensor_is_refused(events, field):
+def test_what_is_no_event_of_this_sensor_is_refused(events, values):
     binner = IncrementalBinner(SENSOR, RegularBins(10, 1))
-    with raises(InputError, field=field):
+    with raises(InputError, field="events", mentions=values):
         list(binner.push(events))
 
 
 def test_bins_shorter_than_a_microsecond_are_refused():
-    with raises(InputError, field="time_steps"):
+    with raises(InputError, field="time_steps", mentions=["5 µs", "got 6"]):
         RegularBins(5, 6)

@@ -7,11 +7,25 @@ import warnings
 
 import numpy as np
 import pytest
-from makers import BINARY_WORDS, EVENTS, NAMES, SMALL, as_events, atis, dvs128, evt3, npy, prophesee, read_or_not, small
+from makers import (
+    BINARY_WORDS,
+    EVENTS,
+    NAMES,
+    SMALL,
+    as_events,
+    atis,
+    dvs128,
+    evt3,
+    npy,
+    prophesee,
+    read_or_not,
+    refused,
+    small,
+)
 
 from raising import raises
-from ripe_mambaspike.errors import InputError, ReadError
-from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_chunks
+from ripe_mambaspike.errors import InputError
+from ripe_mambaspike.events import RecordingWarning, open_recording, read, read_chunks, registry
 
 FORMATS = {"evt21-swapped": "evt21", "npy-table": "npy", "csv": "text"}
 
@@ -60,7 +74,7 @@ def test_chunks_do_not_share_memory(saved):
 
 @pytest.mark.parametrize("events", [0, -1, 2.5, "all"])
 def test_chunks_of_no_size_are_refused_at_once(saved, events):
-    with raises(InputError, field="events"):
+    with raises(InputError, field="events", mentions=["at least 1", repr(events)]):
         read_chunks(saved(small("npy")[1]), events=events)
 
 
@@ -80,8 +94,7 @@ def test_times_that_run_back_are_counted_and_kept(saved, block_size, block):
         recording = read(path)
     assert recording["t"].tolist() == [5, 9, 7, 8, 6]
     assert recording.warnings == ("times run backwards at 2 events",)
-    with raises(ReadError, field="strict"):
-        read(path, strict=True)
+    refused(path, "strict", "times run backwards at", strict=True)
 
 
 @pytest.mark.parametrize("block", [1, 3, 100])
@@ -92,16 +105,13 @@ def test_events_outside_the_sensor_are_counted_and_left_out(saved, block_size, b
     with pytest.warns(RecordingWarning, match="3 events outside the 10×8 sensor left out"):
         recording = read(path)
     assert recording.events.tolist() == [(0, 0, 3, 0), (3, 7, 5, 0)]
-    with raises(ReadError, field="strict"):
-        read(path, strict=True)
+    refused(path, "strict", "outside the 10×8 sensor left out by event", strict=True)
     assert len(read(path, sensor_size=(11, 10), strict=True)) == 5
 
 
 def test_all_events_outside_are_no_recording(saved):
-    path = saved(small("npy")[1], "a.npy")
-    with raises(ReadError, field="events"):
-        read(saved(npy(EVENTS[1:]), "a.npy"), sensor_size=(1, 1))
-    assert path.exists()
+    path = saved(npy(EVENTS[1:]), "a.npy")
+    refused(path, "events", "23 events outside the 1×1 sensor", sensor_size=(1, 1))
 
 
 def test_a_sensor_size_given_counts_for_more_than_one_guessed(saved):
@@ -111,13 +121,13 @@ def test_a_sensor_size_given_counts_for_more_than_one_guessed(saved):
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5,), (5, 6, 7), (5, 70000), (1.5, 2), "big", 5])
-def test_a_sensor_size_that_is_none(saved, size):
-    with raises(InputError, field="sensor_size"):
+def test_invalid_sensor_sizes(saved, size):
+    with raises(InputError, field="sensor_size", mentions=["1 to 65536", size]):
         read(saved(small("npy")[1]), sensor_size=size)
 
 
-def test_a_time_unit_that_is_none(saved):
-    with raises(InputError, field="time_unit"):
+def test_an_unknown_time_unit(saved):
+    with raises(InputError, field="time_unit", mentions=["one of s, ms, us, ns", "'minutes'"]):
         read(saved(small("npy")[1]), time_unit="minutes")
 
 
@@ -131,34 +141,30 @@ def test_an_opened_recording_tells_what_it_is_before_it_is_read(saved):
 
 
 @pytest.mark.parametrize(
-    ("data", "field"),
+    ("data", "name"),
     [
-        (b"", "size"),
-        (b"\0", "format"),
-        (bytes(range(256)) * 9, "format"),
-        (b"GIF89a" + bytes(50), "format"),
-        (b"#!AER-DAT9.9\r\n" + bytes(64), "format"),
-        (prophesee("4.0") + bytes(64), "format"),
-        (b"Hello, this is a letter.\n", "format"),
-        (b"{}", "format"),
+        (b"\0", "a.xyz"),
+        (bytes(range(256)) * 9, "a.xyz"),
+        (b"GIF89a" + bytes(50), "a.xyz"),
+        (b"#!AER-DAT9.9\r\n" + bytes(64), "a.xyz"),
+        (prophesee("4.0") + bytes(64), "a.xyz"),
+        (b"Hello, this is a letter.\n", "a.xyz"),
+        (b"{}", "a.xyz"),
+        (np.random.default_rng(0).bytes(5000), "a.bin"),
     ],
 )
-def test_no_known_format(saved, data, field):
-    path = saved(data, "a.xyz")
-    with raises(ReadError, field=field) as caught:
-        read(path)
-    assert str(path) in str(caught.value)
+def test_no_known_format(saved, data, name):
+    path = saved(data, name)
+    refused(path, "format", path, data[:8].hex(" "), *(one.title for one in registry.FORMATS.values()))
 
 
-def test_garbage_by_the_name_of_a_recording(saved):
-    with raises(ReadError, field="format"):
-        read(saved(np.random.default_rng(0).bytes(5000), "a.bin"))
+def test_an_empty_file(saved):
+    refused(saved(b"", "a.xyz"), "size", "empty")
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if SMALL[name][1] and name not in ("npy", "npy-table")])
 def test_a_header_alone_holds_no_events(saved, name):
-    with raises(ReadError, field="events"):
-        read(saved(SMALL[name][1], SMALL[name][0]))
+    refused(saved(SMALL[name][1], SMALL[name][0]), "events", "none")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -185,33 +191,27 @@ def test_a_file_cut_off_anywhere(saved, name):
 
 
 def test_a_folder_and_what_is_not_there(tmp_path):
-    with raises(ReadError, field="file"):
-        read(tmp_path)
-    with raises(ReadError, field="file"):
-        read(tmp_path / "none.bin")
-    with raises(ReadError, field="file"):
-        read(tmp_path / ("n" * 5000))
+    refused(tmp_path, "file", "a folder")
+    refused(tmp_path / "none.bin", "file", "none.bin", "No such file or directory")
+    refused(tmp_path / ("n" * 5000), "file", "File name too long")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
 def test_a_fifo_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.bin")
-    with raises(ReadError, field="file"):
-        read(tmp_path / "pipe.bin")
+    refused(tmp_path / "pipe.bin", "file", "no plain file")
 
 
 def test_a_link_to_itself(tmp_path):
     (tmp_path / "loop.bin").symlink_to("loop.bin")
-    with raises(ReadError, field="file"):
-        read(tmp_path / "loop.bin")
+    refused(tmp_path / "loop.bin", "file", "loop.bin")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_one_may_not_read(saved):
     path = saved(small("npy")[1])
     path.chmod(0)
-    with raises(ReadError, field="file"):
-        read(path)
+    refused(path, "file", "Permission denied")
 
 
 # Memory

@@ -10,20 +10,20 @@ from ripe_mambaspike.events import EVENT, Recording, make_events, write
 
 
 @pytest.mark.parametrize(
-    ("columns", "field"),
+    ("columns", "field", "values"),
     [
-        (([-1], [0], [0], [0]), "x"),
-        (([0], [70000], [0], [0]), "y"),
-        (([0], [0], [0.5], [0]), "t"),
-        (([0], [0], [np.nan], [0]), "t"),
-        (([0], [0], [0], [2]), "p"),
-        (([0], [0], [0], ["a"]), "p"),
-        (([0, 1], [0], [0], [0]), "events"),
-        (([[0]], [[0]], [[0]], [[0]]), "events"),
+        (([-1], [0], [0], [0]), "x", ["0 to 65535", "-1 to -1"]),
+        (([0], [70000], [0], [0]), "y", ["0 to 65535", "70000 to 70000"]),
+        (([0], [0], [0.5], [0]), "t", ["integers", "fractions"]),
+        (([0], [0], [np.nan], [0]), "t", ["nan to nan"]),
+        (([0], [0], [0], [2]), "p", ["0 to 1", "2 to 2"]),
+        (([0], [0], [0], ["a"]), "p", ["integers", "<U1"]),
+        (([0, 1], [0], [0], [0]), "events", ["one length", "(2,), (1,)"]),
+        (([[0]], [[0]], [[0]], [[0]]), "events", ["one length", "(1, 1)"]),
     ],
 )
-def test_columns_that_are_no_events(columns, field):
-    with raises(InputError, field=field):
+def test_columns_that_are_no_events(columns, field, values):
+    with raises(InputError, field=field, mentions=values):
         make_events(*columns)
 
 

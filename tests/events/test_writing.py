@@ -107,30 +107,30 @@ def one(x=1, y=1, t=1, p=1):
 
 
 @pytest.mark.parametrize(
-    ("ending", "events", "size", "field"),
+    ("ending", "events", "size", "field", "values"),
     [
-        (".bin", one(x=256), (300, 300), "sensor_size"),
-        (".bin", one(y=240), (300, 300), "sensor_size"),
-        (".bin", one(t=-1), (10, 10), "t"),
-        (".bin", one(t=2 * 10**7) + one(t=5), (10, 10), "t"),
-        (".bin", one(t=1_605_537_493_718_345), (10, 10), "t"),
-        (".raw", one(), (2049, 10), "sensor_size"),
-        (".raw", one(t=-1), (10, 10), "t"),
-        (".raw", one(t=2**24) + one(t=0), (10, 10), "t"),
-        (".raw", one(t=0) + one(t=2**60), (10, 10), "t"),
-        (".aedat", one(), (1025, 10), "sensor_size"),
-        (".aedat", one(), (10, 513), "sensor_size"),
-        (".aedat", one(t=0) + one(t=2**31), (10, 10), "t"),
-        (".aedat", one(t=2**31) + one(t=0), (10, 10), "t"),
-        (".csv", one(t=2**53 + 1), (10, 10), "t"),
-        (".npz", one(x=10), (10, 10), "events"),
-        (".npy", one(p=2), (10, 10), "p"),
-        (".npy", [], (10, 10), "events"),
-        (".mp4", one(), (10, 10), "path"),
+        (".bin", one(x=256), (300, 300), "sensor_size", ["x up to 255 and y up to 239", "x = 256, y = 1"]),
+        (".bin", one(y=240), (300, 300), "sensor_size", ["x up to 255 and y up to 239", "x = 1, y = 240"]),
+        (".bin", one(t=-1), (10, 10), "t", ["from 0 on"]),
+        (".bin", one(t=2 * 10**7) + one(t=5), (10, 10), "t", ["in order"]),
+        (".bin", one(t=1_605_537_493_718_345), (10, 10), "t", ["4,194,304 overflow events", 1_605_537_493_718_345]),
+        (".raw", one(), (2049, 10), "sensor_size", ["2048×2048", "2049×10"]),
+        (".raw", one(t=-1), (10, 10), "t", ["from 0 on", "-1 µs"]),
+        (".raw", one(t=2**24) + one(t=0), (10, 10), "t", ["at most 8 s"]),
+        (".raw", one(t=0) + one(t=2**60), (10, 10), "t", ["1,048,576 time words"]),
+        (".aedat", one(), (1025, 10), "sensor_size", ["1024×512", "1025×10"]),
+        (".aedat", one(), (10, 513), "sensor_size", ["1024×512", "10×513"]),
+        (".aedat", one(t=0) + one(t=2**31), (10, 10), "t", ["35 minutes"]),
+        (".aedat", one(t=2**31) + one(t=0), (10, 10), "t", ["35 minutes"]),
+        (".csv", one(t=2**53 + 1), (10, 10), "t", ["2⁵³", 2**53 + 1]),
+        (".npz", one(x=10), (10, 10), "events", ["10×10 sensor", "(10, 1)"]),
+        (".npy", one(p=2), (10, 10), "p", ["0 and 1", "2 to 2"]),
+        (".npy", [], (10, 10), "events", ["at least one", "none"]),
+        (".mp4", one(), (10, 10), "path", [*ENDINGS, "'.mp4'"]),
     ],
 )
-def test_what_a_format_cannot_hold(tmp_path, ending, events, size, field):
-    with raises(InputError, field=field):
+def test_what_a_format_cannot_hold(tmp_path, ending, events, size, field, values):
+    with raises(InputError, field=field, mentions=values):
         write(Recording(as_events(events), size), tmp_path / f"a{ending}")
     assert list(tmp_path.iterdir()) == []
 
@@ -140,7 +140,7 @@ def test_a_place_one_cannot_write_to(tmp_path, place):
     (tmp_path / "file.npy").write_bytes(b"")
     (tmp_path / "folder.npy").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    with raises(InputError, field="path"):
+    with raises(InputError, field="path", path=tmp_path / place):
         write(Recording(EVENTS, (50, 40)), tmp_path / place)
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -17,9 +17,16 @@ import numpy as np
 
 import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import InputError, ReadError, one_line
-from ripe_mambaspike.events.recording import Events, Recording, RecordingWarning
+from ripe_mambaspike.events.recording import (
+    SIZE_EXPECTED,
+    Events,
+    Recording,
+    RecordingWarning,
+    check_int,
+    is_size,
+)
+from ripe_mambaspike.events.region import SENSOR_SIZES, likely_size
 from ripe_mambaspike.events.registry import FORMATS
-from ripe_mambaspike.events.sensors import SIZES, likely_size
 from ripe_mambaspike.events.source import (
     BASE_EVENT_BYTES,
     MAX_EXPANSION,
@@ -65,10 +72,8 @@ def read_chunks(
     If the format does not store the sensor's size, a chunk has the likely size given the events so far. The last chunk
     has the warnings and the metadata of the whole recording.
     """
-    if not isinstance(events, int | np.integer) or events < 1:
-        raise InputError.expected("events", "an int of at least 1", repr(events))
-    opened = open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict)
-    return _chunks(opened, int(events))
+    size = check_int("events", events, 1)
+    return _chunks(open_recording(path, sensor_size=sensor_size, time_unit=time_unit, strict=strict), size)
 
 
 def _chunks(opened: "OpenRecording", size: int) -> Iterator[Recording]:
@@ -127,9 +132,9 @@ class OpenRecording:
         self.trouble: dict[str, int] = {OUTSIDE: 0, BACKWARDS: 0, NEGATIVE: 0}
         self._source = source
         self._last: int | None = None
-        if self.declared_size and not (min(self.declared_size) > 0 and max(self.declared_size) <= 65536):
+        if self.declared_size and not is_size(self.declared_size):
             width, height = self.declared_size
-            raise ReadError.expected("sensor_size", "sides from 1 to 65536", f"{width}×{height}", path=path)
+            raise ReadError.expected("sensor_size", SIZE_EXPECTED, f"{width}×{height}", path=path)
         self.corner = (0, 0)  # the largest coordinates so far, if the sensor's size is not known
 
     def pieces(self) -> Iterator[Events]:
@@ -159,7 +164,7 @@ class OpenRecording:
     @property
     def sensor_size(self) -> tuple[int, int]:
         """The size stored in the file, else the likely one given the events read so far."""
-        return self.declared_size or likely_size(*self.corner, self._source.likely_sizes or SIZES)
+        return self.declared_size or likely_size(*self.corner, self._source.likely_sizes or SENSOR_SIZES)
 
     @property
     def metadata(self) -> dict[str, Any]:

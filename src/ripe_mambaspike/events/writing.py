@@ -8,7 +8,7 @@ import ripe_mambaspike.events.formats  # noqa: F401  (registers them)
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.events.recording import EVENT, Recording, check_inside, make_events
 from ripe_mambaspike.events.registry import ENCODERS, Encoder
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import write_file
 
 
 def write(recording: Recording, path: str | Path) -> Path:
@@ -20,13 +20,7 @@ def write(recording: Recording, path: str | Path) -> Path:
     check_inside(recording)
     if recording.events.dtype != EVENT:
         recording = replace(recording, events=make_events(*(recording[name] for name in "xytp")))
-    try:
-        with atomic_write(path) as file:
-            for part in encode(recording):
-                file.write(part)
-    except OSError as error:
-        raise InputError.expected("path", "a file that can be written", error, path=path) from error
-    return path
+    return write_file(path, encode(recording))
 
 
 def check_target(path: Path) -> Encoder:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ripe_mambaspike.errors import WeightsError
-from ripe_mambaspike.files import MAX_JSON_BYTES, atomic_write, read_regular
+from ripe_mambaspike.files import MAX_JSON_BYTES, read_regular, write_file
 from ripe_mambaspike.schema import Document, convert
 
 LOG = logging.getLogger("ripe_mambaspike")
@@ -102,13 +102,7 @@ def packed_labels(labels: Labels, path: Path) -> bytes:
 def save_labels(labels: Labels, folder: str | Path) -> Path:
     """Write `labels.json` into the existing folder; returns the file's path."""
     path = Path(folder) / LABELS_FILE
-    packed = packed_labels(labels, path)
-    try:
-        with atomic_write(path) as file:
-            file.write(packed)
-    except OSError as error:
-        raise WeightsError.expected("folder", "one that can be written", error, path=path) from error
-    return path
+    return write_file(path, packed_labels(labels, path), WeightsError, field="folder")
 
 
 def read_labels(folder: str | Path) -> Labels:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -86,6 +86,7 @@ def computing_in(dtype: torch.dtype, x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, dtype, enabled=dtype in (torch.bfloat16, torch.float16))
 
 
+@cache
 def implementation(kind: str, folder: str, name: str) -> Callable[..., Any]:
     """One function of an operator's folder (Triton, C++ or reference), imported on first use."""
     found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{MODULES[kind]}"), name)

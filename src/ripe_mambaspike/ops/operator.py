@@ -6,11 +6,11 @@
 
     Operator("scale", ScaleInputs, ("out",), fake=lambda i: torch.empty_like(i.x), gradients=("x", "weight"))
 
-registers `torch.ops.ripe.scale(x, weight)`. Its implementations are functions of the same name beside it, in
-`reference.py` (plain PyTorch), `cpu.py` (C++) and `triton.py`, that take the NamedTuple: `scale(i)` and, where there
-are gradients, `scale_backward(i, grads)`, which returns one tensor for each name in `gradients` (an empty one where
-that input is None). The reference has no backward: it is differentiated. Where `cpu.py` or `triton.py` is missing, the
-reference computes instead and one line is logged.
+registers `torch.ops.ripe.scale(x, weight)`; calling the `Operator` gives the same result with less overhead. Its
+implementations are functions of the same name beside it, in `reference.py` (plain PyTorch), `cpu.py` (C++) and
+`triton.py`, that take the NamedTuple: `scale(i)` and, where there are gradients, `scale_backward(i, grads)`, which
+returns one tensor for each name in `gradients` (an empty one where that input is None). The reference has no backward:
+it is differentiated. Where `cpu.py` or `triton.py` is missing, the reference computes instead and one line is logged.
 
 Spikes are stored as bytes, which have no gradient. So every spike tensor has a `grad_proxy` beside it: a tensor of the
 same shape that stores nothing (all its strides are 0) and receives the spikes' gradient. An operator that reads spikes
@@ -25,6 +25,7 @@ from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ripe_mambaspike.errors import InputError
 from ripe_mambaspike.ops.backend import MODULES, implementation, kind_for, log_once
@@ -84,6 +85,13 @@ class Operator:
             )
             self.registered.register_autograd(self._gradient, setup_context=self._context)
 
+    def __call__(self, *values: Any) -> Any:
+        """The registered operator; without its dispatch where nothing but the result is asked for."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            return getattr(torch.ops.ripe, self.name)(*values)
+        i = self.inputs(*values)
+        return self.forward(i) if _is_eager(first_tensor(i)) else self.registered(*values)
+
     def reference(self, i: Any) -> Any:
         """The reference's outputs: differentiable, spikes as floats, None for outputs that were not requested."""
         return implementation("plain", self.folder, self.name)(i)
@@ -112,6 +120,7 @@ class Operator:
                 given,
                 grads,
             )
+            found = [grad.contiguous() for grad in found]  # as the kernels return them and the fake one promises
         else:
             found = implementation(kind, self.folder, f"{self.name}_backward")(i, grads, *saved)
         return _unwrap_single(found)
@@ -119,7 +128,8 @@ class Operator:
     def _backward_fake(self, *values: Any) -> Any:
         i, _, _ = self._split_arguments(values)
         given = [getattr(i, field) for field in self.gradients]
-        return _unwrap_single([nothing_like(first_tensor(i)) if x is None else torch.empty_like(x) for x in given])
+        like = first_tensor(i)
+        return _unwrap_single([nothing_like(like) if x is None else x.new_empty(x.shape) for x in given])
 
     def _split_arguments(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
         first, second = len(self.inputs._fields), len(self.inputs._fields) + len(self.outputs)
@@ -142,6 +152,17 @@ class Operator:
         backward = getattr(torch.ops.ripe, f"{self.name}_backward")
         found = dict(zip(self.gradients, _as_tuple(backward(*i, *grads, *kept[count:])), strict=True))
         return tuple(None if getattr(i, field) is None else found.get(field) for field in i._fields)
+
+
+def _is_eager(x: Tensor) -> bool:
+    """Whether no tracer, mode or tensor subclass needs to see the call."""
+    return (
+        type(x) in (Tensor, Parameter)
+        and x.device.type in ("cpu", "cuda")
+        and not torch.jit.is_tracing()
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 def grad_proxy_of(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ripe_mambaspike.errors import DataError
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.files import write_file
 from ripe_mambaspike.models.ripe import RipeMambaSpike
 from ripe_mambaspike.train.objective import LossTerms
 
@@ -60,13 +60,7 @@ def write_log(path: Path, rows: list[Row]) -> None:
     writer.writerow(COLUMNS)
     for row in rows:
         writer.writerow([_cell(row.get(column)) for column in COLUMNS])
-    try:
-        with atomic_write(path) as file:
-            file.write(text.getvalue().encode())
-    except OSError as error:
-        raise DataError(
-            f"{path}: expected a file that can be written, got {error.strerror or error}", path=path
-        ) from error
+    write_file(path, text.getvalue().encode(), DataError)
 
 
 def _cell(value: float | None) -> str:

@@ -15,7 +15,7 @@ from ripe_mambaspike.data.settings import MAX_RECIPE_BYTES
 from ripe_mambaspike.data.settings import RENAMED_FIELDS as RENAMED_DATA_FIELDS
 from ripe_mambaspike.data.store import KEY
 from ripe_mambaspike.errors import ConfigError, short_repr
-from ripe_mambaspike.files import atomic_write, read_regular
+from ripe_mambaspike.files import read_regular, write_file
 from ripe_mambaspike.models.config import RipeConfig
 from ripe_mambaspike.models.registry import list_models, model_config
 from ripe_mambaspike.schema import convert
@@ -150,11 +150,7 @@ def to_yaml(recipe: Recipe, comments: bool = False) -> str:
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
     """Write the recipe with all fields; `load_recipe` gives the same one."""
-    try:
-        with atomic_write(Path(path)) as file:
-            file.write(to_yaml(recipe, comments=True).encode())
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a file that can be written, got {error.strerror}", path=path) from error
+    write_file(Path(path), to_yaml(recipe, comments=True).encode(), ConfigError)
 
 
 def _leaves(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

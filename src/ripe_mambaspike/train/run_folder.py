@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ripe_mambaspike.errors import ConfigError, DataError
-from ripe_mambaspike.files import atomic_write, locked, make_folder, remove_leftovers
+from ripe_mambaspike.files import locked, make_folder, remove_leftovers, write_file
 from ripe_mambaspike.models.accuracy import RESULT_FILE, TrainingResult
 from ripe_mambaspike.train.distributed import Processes
 from ripe_mambaspike.train.recipe import RESUMABLE_FIELDS, Recipe
@@ -79,11 +79,5 @@ def check_same(given: Recipe, saved: Recipe, folder: Path) -> None:
 
 
 def write_result(folder: Path, result: TrainingResult) -> None:
-    path = folder / RESULT_FILE
-    try:
-        with atomic_write(path) as file:
-            file.write((json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise DataError(
-            f"{path}: expected a file that can be written, got {error.strerror or error}", path=path
-        ) from error
+    text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n"
+    write_file(folder / RESULT_FILE, text.encode(), DataError)

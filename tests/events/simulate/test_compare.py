@@ -294,16 +294,16 @@ def test_nothing_one_event_and_constant_images():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
+    ("arguments", "field", "value"),
     [
-        (([one()], [one(), one()], [0], SIZE, DURATION), "real"),
-        (([one()], [one()], [], SIZE, DURATION), "real"),
-        (([], [], [], SIZE, DURATION), "real"),
-        (([one()], [one()], [0], SIZE, 0), "duration_us"),
-        (([one()], [one(x=9)], [0], SIZE, DURATION), "simulated recording 0"),
-        (([one(), one(t=-1)], [one()] * 2, [0, 0], SIZE, DURATION), "real recording 1"),
+        (([one()], [one(), one()], [0], SIZE, DURATION), "real", "1, 2 and 1"),
+        (([one()], [one()], [], SIZE, DURATION), "real", "1, 1 and 0"),
+        (([], [], [], SIZE, DURATION), "real", "at least 1"),
+        (([one()], [one()], [0], SIZE, 0), "duration_us", "got 0"),
+        (([one()], [one(x=9)], [0], SIZE, DURATION), "simulated recording 0", "(9, 0)"),
+        (([one(), one(t=-1)], [one()] * 2, [0, 0], SIZE, DURATION), "real recording 1", "from 0 µs on"),
     ],
 )
-def test_bad_input_is_named(arguments, field):
-    with raises(InputError, field=field):
+def test_invalid_input_is_named(arguments, field, value):
+    with raises(InputError, field=field, mentions=[value]):
         c.compare_recordings(*arguments)

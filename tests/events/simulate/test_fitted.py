@@ -127,9 +127,9 @@ def test_saved_and_loaded(tmp_path):
 
 
 def test_what_does_not_pair(pictures, recordings):
-    with raises(InputError, field="real"):
+    with raises(InputError, field="real", mentions=["48", "47"]):
         calibrate(recordings, pictures[1:], SIZE)
-    with raises(InputError, field="events"):
+    with raises(InputError, field="events", mentions=["10×10 sensor"]):
         calibrate(recordings, pictures, (10, 10))
-    with raises(InputError, field="pictures"):
+    with raises(InputError, field="pictures", mentions=["with 3 seeds"]):
         simulate_pictures(pictures, TRUE, range(3), size=SIZE)

@@ -27,7 +27,9 @@ def bins(clips, pixel=STILL, time_steps=12):
     )
 
 
-@pytest.mark.parametrize("name", ["right_arm_clockwise", "left_arm_counter_clockwise"])
+@pytest.mark.parametrize(
+    "name", ["right_arm_clockwise", pytest.param("left_arm_counter_clockwise", marks=pytest.mark.slow)]
+)
 def test_backwards_is_the_other_way_round(name):
     clips = [replace(draw_clip(CLASSES.index(name), seed, "train"), flicker_depth=0.0) for seed in range(3)]
     there, back = bins(clips), bins([reversed_clip(clip) for clip in clips])

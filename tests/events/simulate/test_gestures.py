@@ -249,36 +249,36 @@ def test_a_clip_is_plain_and_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field"),
+    ("arguments", "field", "values"),
     [
-        ((11, 0, "train"), "label"),
-        ((-1, 0, "train"), "label"),
-        ((True, 0, "train"), "label"),
-        ((1.0, 0, "train"), "label"),
-        ((0, -1, "train"), "seed"),
-        ((0, 0.5, "train"), "seed"),
-        ((0, 2**63, "train"), "seed"),
-        ((0, 0, "validation"), "part"),
-        ((0, 0, None), "part"),
+        ((11, 0, "train"), "label", ["from 0 to 10", "got 11"]),
+        ((-1, 0, "train"), "label", ["got -1"]),
+        ((True, 0, "train"), "label", ["got True"]),
+        ((1.0, 0, "train"), "label", ["got 1.0"]),
+        ((0, -1, "train"), "seed", ["from 0", "got -1"]),
+        ((0, 0.5, "train"), "seed", ["got 0.5"]),
+        ((0, 2**63, "train"), "seed", [2**63]),
+        ((0, 0, "validation"), "part", ["train, val, test", "'validation'"]),
+        ((0, 0, None), "part", ["got None"]),
     ],
 )
-def test_bad_draws_are_refused(arguments, field):
-    with raises(InputError, field=field):
+def test_invalid_draws_are_refused(arguments, field, values):
+    with raises(InputError, field=field, mentions=values):
         draw_clip(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("clips", "times", "size", "field"),
+    ("clips", "times", "size", "field", "values"),
     [
-        ([3], torch.arange(2), (8, 8), "clips"),
-        ([], [0, 1], (8, 8), "times_us"),
-        ([], torch.zeros(2, 2), (8, 8), "times_us"),
-        ([], torch.tensor([0.0, float("nan")]), (8, 8), "times_us"),
-        ([], torch.arange(2), (8, 0), "size"),
-        ([], torch.arange(2), (8.0, 8), "size"),
-        ([], torch.arange(2), 8, "size"),
+        ([3], torch.arange(2), (8, 8), "clips", ["GestureClip", "got 3"]),
+        ([], [0, 1], (8, 8), "times_us", ["shape [n]", "got [0, 1]"]),
+        ([], torch.zeros(2, 2), (8, 8), "times_us", ["shape [n]", "(2, 2)"]),
+        ([], torch.tensor([0.0, float("nan")]), (8, 8), "times_us", ["finite", "NaN"]),
+        ([], torch.arange(2), (8, 0), "size", ["from 1 to 4096", "(8, 0)"]),
+        ([], torch.arange(2), (8.0, 8), "size", ["(8.0, 8)"]),
+        ([], torch.arange(2), 8, "size", ["got 8"]),
     ],
 )
-def test_bad_frames_are_refused(clips, times, size, field):
-    with raises(InputError, field=field):
+def test_invalid_frames_are_refused(clips, times, size, field, values):
+    with raises(InputError, field=field, mentions=values):
         render(clips, times, size)

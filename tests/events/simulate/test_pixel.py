@@ -147,24 +147,24 @@ def test_pixels_differ_by_their_sensor():
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"),
+    ("field", "value", "expected"),
     [
-        ({"threshold_on": 0.0}, "threshold_on"),
-        ({"threshold_off": float("nan")}, "threshold_off"),
-        ({"mismatch": 0.7}, "mismatch"),
-        ({"leak_hz": -1.0}, "leak_hz"),
-        ({"cutoff_hz": "fast"}, "cutoff_hz"),
+        ("threshold_on", 0.0, "at least 1e-06"),
+        ("threshold_off", float("nan"), ""),
+        ("mismatch", 0.7, "at most 0.5"),
+        ("leak_hz", -1.0, "at least 0"),
+        ("cutoff_hz", "fast", ""),
     ],
 )
-def test_pixels_there_cannot_be(fields, field):
-    with raises(InputError, field=field):
-        Pixel(**fields)
+def test_invalid_pixels(field, value, expected):
+    with raises(InputError, field=field, mentions=[expected, repr(value)]):
+        Pixel(**{field: value})
 
 
 def test_scenes_of_another_size():
-    with raises(InputError, field="scene"):
+    with raises(InputError, field="scene", mentions=["shape (2, 1, 6, 5)", "got (2, 1, 5, 6)"]):
         simulate_events(texture(), Pixel(), SIZE[::-1], SECOND, [0, 1])
-    with raises(InputError, field="duration_us"):
+    with raises(InputError, field="duration_us", mentions=["duration_us 0"]):
         simulate_events(texture(), Pixel(), SIZE, 0, [0, 1])
 
 

@@ -115,5 +115,5 @@ def test_delays_add_up():
 
 
 def test_too_many_frames_are_refused(make):
-    with raises(InputError, field="window_us"):
+    with raises(InputError, field="window_us", mentions=["1,000", "7, which makes 14,286"]):
         animation(make(duration=100_000), None, 7, None)

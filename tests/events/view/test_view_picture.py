@@ -93,7 +93,7 @@ def test_a_title_is_never_mathematics(make):
 
 
 def test_too_many_frames_are_refused(make):
-    with raises(InputError, field="frames"):
+    with raises(InputError, field="frames", mentions=["at most 200", "got 201"]):
         picture(make(), 201, None, None)
-    with raises(InputError, field="window_us"):
+    with raises(InputError, field="window_us", mentions=["at most 200", "10, which makes 10,001"]):
         picture(make(duration=100_000), None, 10, None)

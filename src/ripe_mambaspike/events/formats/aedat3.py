@@ -113,12 +113,12 @@ def _packets(path: Path, start: int, source: EventSource) -> Iterator[Events]:
                 raise ReadError.expected(
                     "size", f"{number} events of {width} bytes at byte {at}", f"a file cut off at byte {size}"
                 )
+            if kind == POLARITY_TYPE and width != POLARITY.itemsize:
+                raise ReadError.expected("packet", f"events of 8 bytes at byte {at}", f"{width} bytes")
             at += PACKET.size + length
             if kind != POLARITY_TYPE:
                 source.count("other_events", number)
                 continue
-            if width != POLARITY.itemsize:
-                raise ReadError.expected("packet", f"events of 8 bytes at byte {at - length}", f"{width} bytes")
             yield _polarity(np.frombuffer(file.read(length), POLARITY), overflow, source)
 
 

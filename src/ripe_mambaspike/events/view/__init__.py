@@ -1,17 +1,16 @@
 """View a recording as a picture (`.png`), an animation (`.gif`) or a page with a player (`.html`)."""
 
 import os
+from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-
 from ripe_mambaspike.errors import InputError
-from ripe_mambaspike.events.recording import Recording, check_inside
-from ripe_mambaspike.files import atomic_write
+from ripe_mambaspike.events.recording import Recording, check_inside, check_int
+from ripe_mambaspike.files import write_file
 
 __all__ = ["view"]
 
-SUFFIXES = (".png", ".gif", ".html")
+RENDERERS = {".png": "picture", ".gif": "animation", ".html": "page"}  # module and its function, imported when needed
 
 
 def view(
@@ -31,33 +30,12 @@ def view(
     """
     path = Path(os.fspath(path))
     kind = path.suffix.lower()
-    if kind not in SUFFIXES:
-        raise InputError.expected("path", f"a name that ends in {', '.join(SUFFIXES)}", repr(path.suffix), path=path)
-    for name, value in (("frames", frames), ("window_us", window_us)):
-        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-            raise InputError.expected(name, "an int of at least 1", repr(value))
+    if kind not in RENDERERS:
+        raise InputError.expected("path", f"a name that ends in {', '.join(RENDERERS)}", repr(path.suffix), path=path)
+    frames = None if frames is None else check_int("frames", frames, 1)
+    window_us = None if window_us is None else check_int("window_us", window_us, 1)
     if not len(recording):
         raise InputError.expected("events", "at least one", "none", path=path)
     check_inside(recording)
-    frames, window_us = (None if value is None else int(value) for value in (frames, window_us))
-    data = _render(kind, recording.ordered(), frames, window_us, title)
-    try:
-        with atomic_write(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise InputError.expected("path", "a file that can be written", error, path=path) from error
-    return path
-
-
-def _render(kind: str, recording: Recording, frames: int | None, window_us: int | None, title: str | None) -> bytes:
-    if kind == ".png":
-        from ripe_mambaspike.events.view.picture import picture
-
-        return picture(recording, frames, window_us, title)
-    if kind == ".gif":
-        from ripe_mambaspike.events.view.animation import animation
-
-        return animation(recording, frames, window_us, title)
-    from ripe_mambaspike.events.view.page import page
-
-    return page(recording, frames, window_us, title)
+    render = getattr(import_module(f"{__name__}.{RENDERERS[kind]}"), RENDERERS[kind])
+    return write_file(path, render(recording.ordered(), frames, window_us, title))

@@ -99,11 +99,7 @@ def frame_delays(frames: int, play_us: float) -> list[int]:
 
 def _clock(us: int, whole: int) -> str:
     """The start time of a frame as text of constant width."""
-    if whole >= 10_000_000:
-        return f"{us / 1e6:.1f} s"
-    if whole >= 100_000:
-        return f"{us / 1e3:.0f} ms"
-    return f"{us / 1e3:.2f} ms"
+    return f"{us / 1e6:.1f} s" if whole >= 10_000_000 else f"{us / 1e3:.{0 if whole >= 100_000 else 2}f} ms"
 
 
 def _colors() -> bytes:

@@ -68,7 +68,7 @@ def enter_fire(
     """
     tables = [select_steps(table, first_step, x.shape[1]) for table in (*entry, *affine)]
     given = (None, None, None, None) if initial_state is None else (initial_state.input, *initial_state.neuron)
-    found = torch.ops.ripe.enter_fire(
+    found = ENTER_FIRE(
         x, *tables[:2], filter_coefficient, kernel, *tables[2:], *neuron, coefficient, relaxed, sharpness,
         *given, output_final_state,
     )  # fmt: skip
@@ -95,4 +95,4 @@ def empty_enter_fire(i: EnterFireInputs) -> tuple[Tensor, ...]:
     return spikes, potential, operand, *empty_finals(i, operand)
 
 
-Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_enter_fire)
+ENTER_FIRE = Operator("enter_fire", EnterFireInputs, ("spikes", "potential", "operand", *FINALS), empty_enter_fire)

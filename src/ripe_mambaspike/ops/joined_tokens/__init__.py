@@ -38,7 +38,7 @@ def pooled_spikes(spikes: list[Tensor], like: Tensor, grid: tuple[int, int]) -> 
 
     Cells are those of adaptive average pooling. In the precision of `like`, which is not read.
     """
-    out: Tensor = torch.ops.ripe.pooled_spikes(spikes, like, *grid)
+    out: Tensor = POOLED_SPIKES(spikes, like, *grid)
     return out
 
 
@@ -54,17 +54,17 @@ def joined_tokens(convolved: Tensor, bias: Tensor, norm: Affine, attended: Tenso
 
     convolved: a and b side by side [B, T, P, 2d]; attended [B, T, P, d]; bias and the norms' weights [d], float32.
     """
-    out: Tensor = torch.ops.ripe.joined_tokens(convolved.contiguous(), bias, *norm, attended.contiguous(), *outer)
+    out: Tensor = JOINED_TOKENS(convolved.contiguous(), bias, *norm, attended.contiguous(), *outer)
     return out
 
 
-Operator(
+POOLED_SPIKES = Operator(
     "pooled_spikes",
     PooledSpikesInputs,
     ("pooled",),
     lambda i: i.like.new_empty(*i.spikes[0].shape[:2], i.rows, i.columns, sum(one.shape[-1] for one in i.spikes)),
 )
-Operator(
+JOINED_TOKENS = Operator(
     "joined_tokens",
     JoinedTokensInputs,
     ("tokens",),

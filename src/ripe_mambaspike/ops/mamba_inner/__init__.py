@@ -62,7 +62,7 @@ def mamba_inner(
     if inputs.shape[2] != 1 and (initial_state is not None or output_final_state):
         raise InputError(f"initial_state: expected one direction, got {inputs.shape[2]}", field="initial_state")
     state = initial_state or (None, None)
-    out, ssm = torch.ops.ripe.mamba_inner(inputs, *weights, *state, output_final_state)
+    out, ssm = MAMBA_INNER(inputs, *weights, *state, output_final_state)
     if not output_final_state:
         return out, None
     recent = inputs[:, :, 0, : inputs.shape[3] // 2]
@@ -79,7 +79,7 @@ def empty_mamba_inner(i: MambaInnerInputs) -> tuple[Tensor, Tensor]:
     return i.inputs.new_empty(batch, length, directions, width // 2), ssm
 
 
-Operator(
+MAMBA_INNER = Operator(
     "mamba_inner",
     MambaInnerInputs,
     ("out", "final_ssm"),

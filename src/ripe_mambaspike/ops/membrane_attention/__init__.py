@@ -95,9 +95,7 @@ def attend(
     the values up to rounding, the reference exactly.
     """
     tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
-    out, attention = torch.ops.ripe.attend(
-        potential, spikes, grad_proxy, features, *tables, *weights, keep_attention, initial_state
-    )
+    out, attention = ATTEND(potential, spikes, grad_proxy, features, *tables, *weights, keep_attention, initial_state)
     return (out, attention), spikes[:, -1]
 
 
@@ -121,7 +119,7 @@ def attend_fire(
     """`attend`, then the neuron and the next filter, without a gradient."""
     tables = (select_steps(table, first_step, features.shape[1]) for table in (scale, shift))
     given = (None, None, None, None) if initial_state is None else (initial_state.input_spikes, *initial_state.neuron)
-    found = torch.ops.ripe.attend_fire(
+    found = ATTEND_FIRE(
         potential, spikes, features, *tables, *weights, *neuron, coefficient,
         relaxed, sharpness, keep_attention, *given, output_final_state,
     )  # fmt: skip
@@ -146,7 +144,7 @@ def _empty_modulated(i: AttendInputs) -> tuple[Tensor, Tensor]:
 ATTEND_GRADIENTS = (
     "potential", "grad_proxy", "features", "scale", "shift", "query", "key", "value", "gain"
 )  # fmt: skip
-Operator(
+ATTEND = Operator(
     "attend",
     AttendInputs,
     ("modulated", "attention"),
@@ -154,4 +152,4 @@ Operator(
     gradients=ATTEND_GRADIENTS,
     state=("input_spikes",),
 )
-Operator("attend_fire", AttendFireInputs, ("spikes", "operand", "attention", *FINALS), empty_attend_fire)
+ATTEND_FIRE = Operator("attend_fire", AttendFireInputs, ("spikes", "operand", "attention", *FINALS), empty_attend_fire)

@@ -75,7 +75,7 @@ def norm_fire(
     tables = (select_steps(table, first_step, x.shape[1]) for table in (scale, shift))
     state = initial_state or (None, None, None)
     options = (relaxed, sharpness, keep_potential)
-    found = torch.ops.ripe.norm_fire(x, *tables, *neuron, coefficient, *options, *state, output_final_state)
+    found = NORM_FIRE(x, *tables, *neuron, coefficient, *options, *state, output_final_state)
     out = FireOutput(*found[:4])
     return out, final_state(found[4:], out.spikes, neuron) if output_final_state else None
 
@@ -108,7 +108,7 @@ def empty_norm_fire(i: NormFireInputs) -> tuple[Tensor, ...]:
 FINALS = ("final_membrane", "final_membrane_imag", "final_spikes")
 PARAMETERS = ("scale", "shift", "decay", "rotation", "gain", "threshold", "coefficient")
 STATE = ("membrane", "membrane_imag", "last_spikes", "output_final_state")
-Operator(
+NORM_FIRE = Operator(
     "norm_fire",
     NormFireInputs,
     ("spikes", "grad_proxy", "potential", "operand", *FINALS),

@@ -23,7 +23,7 @@ def patch_moments(x: Tensor, stride: int) -> tuple[Tensor, Tensor]:
     Patches are those of a 3×3 convolution with padding 1 at every output position; a patch is laid out tap by tap in
     raster order, the channels of a tap together.
     """
-    mean, second = torch.ops.ripe.patch_moments(x, stride)
+    mean, second = PATCH_MOMENTS(x, stride)
     return mean, second
 
 
@@ -44,4 +44,4 @@ def _zeros(i: PatchMomentsInputs) -> tuple[Tensor, Tensor]:
     return mean, second
 
 
-Operator("patch_moments", PatchMomentsInputs, ("mean", "second"), _empty, gradients=("x",))
+PATCH_MOMENTS = Operator("patch_moments", PatchMomentsInputs, ("mean", "second"), _empty, gradients=("x",))

@@ -19,11 +19,11 @@ class RowNormInputs(NamedTuple):
 
 def row_norm(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     """LayerNorm over the last dimension: x [..., d], weight and bias [d] float32 → [..., d] in `dtype`."""
-    out: Tensor = torch.ops.ripe.row_norm(x.contiguous(), weight, bias, dtype)
+    out: Tensor = ROW_NORM(x.contiguous(), weight, bias, dtype)
     return out
 
 
-Operator(
+ROW_NORM = Operator(
     "row_norm",
     RowNormInputs,
     ("out",),

@@ -14,7 +14,7 @@ class StepMomentsInputs(NamedTuple):
 
 def step_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance of every step and channel: x [B, T, P, C] → two [T, C], float32."""
-    mean, variance = torch.ops.ripe.step_moments(x)
+    mean, variance = STEP_MOMENTS(x)
     return mean, variance
 
 
@@ -24,4 +24,6 @@ def empty_moments(i: StepMomentsInputs) -> tuple[Tensor, Tensor]:
     return i.x.new_empty(shape, dtype=dtype), i.x.new_empty(shape, dtype=dtype)
 
 
-Operator("step_moments", StepMomentsInputs, ("mean", "variance"), empty_moments, gradients=("x",), saved=("mean",))
+STEP_MOMENTS = Operator(
+    "step_moments", StepMomentsInputs, ("mean", "variance"), empty_moments, gradients=("x",), saved=("mean",)
+)

@@ -32,13 +32,13 @@ def winograd_weights(kernel: Tensor) -> Tensor | None:
     whole = outputs % LANES == 0 and inputs % LANES == 0
     if torch.is_grad_enabled() or not whole or kernel.dtype != torch.float32 or backend(kernel) != "native":
         return None
-    weights: Tensor = torch.ops.ripe.winograd_weights(kernel)
+    weights: Tensor = WINOGRAD_WEIGHTS(kernel)
     return weights
 
 
 def winograd_conv(x: Tensor, weights: Tensor, channels: int, bias: Tensor | None = None) -> Tensor:
     """x [B, H, W, C_in], zeros around it → [B, H, W, C]."""
-    out: Tensor = torch.ops.ripe.winograd_conv(x.contiguous(), weights, channels, bias)
+    out: Tensor = WINOGRAD_CONV(x.contiguous(), weights, channels, bias)
     return out
 
 
@@ -46,5 +46,7 @@ def _empty_weights(i: WinogradWeightsInputs) -> Tensor:
     return i.kernel.new_empty(24, i.kernel.shape[0] * i.kernel.shape[1])
 
 
-Operator("winograd_weights", WinogradWeightsInputs, ("weights",), _empty_weights)
-Operator("winograd_conv", WinogradConvInputs, ("out",), lambda i: i.x.new_empty(*i.x.shape[:3], i.channels))
+WINOGRAD_WEIGHTS = Operator("winograd_weights", WinogradWeightsInputs, ("weights",), _empty_weights)
+WINOGRAD_CONV = Operator(
+    "winograd_conv", WinogradConvInputs, ("out",), lambda i: i.x.new_empty(*i.x.shape[:3], i.channels)
+)
