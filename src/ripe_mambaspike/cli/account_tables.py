@@ -70,11 +70,10 @@ def _show_energy(out: Any, energy: dict[str, Any]) -> None:
         f"addition), leaving out {about['left_out']}:"
     )
     for part, label in (("backbone", "spiking part"), ("network", "network")):
-        dense, event = energy[f"{part}_dense_microjoules"], energy[f"{part}_event_microjoules"]
+        dense, event = (format_number(energy[f"{part}_{kind}_microjoules"]) for kind in ("dense", "event"))
         share = 100 * energy[f"eligible_share_of_{part}"]
         out.print(
-            f"  {label}: {format_number(dense)} µJ dense, {format_number(event)} µJ with additions for the {share:.1f} % of it that "
-            "reads spikes"
+            f"  {label}: {dense} µJ dense, {event} µJ with additions for the {share:.1f} % of it that reads spikes"
         )
 
 
