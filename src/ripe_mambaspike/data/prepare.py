@@ -13,20 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ripe_mambaspike.data.building import (
-    Progress,
-    ShardNote,
-    build_store,
-    describe_listing,
-    describe_partitions,
-    locked_dataset_folder,
-    make_current,
-    write_shard,
-)
+from ripe_mambaspike.data.building import Progress, ShardNote, build_store, locked_folder, make_current, write_shard
 from ripe_mambaspike.data.listing import UNSPLIT, Clip, Listing, SourceFile, without_files
 from ripe_mambaspike.data.sensors_named import SensorsNamed, choose_sensor
 from ripe_mambaspike.data.store import MAX_CLIP_US, EventStore, file_checksum, open_store, pack_events
-from ripe_mambaspike.data.store_index import key_of
+from ripe_mambaspike.data.store_index import describe_listing, describe_partitions, key_of
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import ConfigError, DataError, InputError, ReadError
 from ripe_mambaspike.events.reading import read
@@ -74,7 +65,7 @@ def prepare(
     `if __name__ == "__main__":`.
     """
     report = progress or (lambda what, done, of: None)
-    with locked_dataset_folder(folder, listing.name) as home:
+    with locked_folder(folder, listing.name) as home:
         check_split(listing, root, home, unsplit)
         return _prepare(listing, root, home, workers, strict, skip_unreadable, report)
 

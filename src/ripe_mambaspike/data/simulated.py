@@ -16,16 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ripe_mambaspike.data.building import (
-    Progress,
-    ShardNote,
-    build_store,
-    describe_listing,
-    describe_partitions,
-    locked_dataset_folder,
-    make_current,
-    write_shard,
-)
+from ripe_mambaspike.data.building import Progress, ShardNote, build_store, locked_folder, make_current, write_shard
 from ripe_mambaspike.data.listing import Clip, Listing
 from ripe_mambaspike.data.pictures import Picture, find_pictures, pad_to_square, picture_checksums, read_pictures
 from ripe_mambaspike.data.sets.registry import STORE
@@ -39,6 +30,7 @@ from ripe_mambaspike.data.sets.simulated import (
 )
 from ripe_mambaspike.data.simulated_checks import check_made, duration_us
 from ripe_mambaspike.data.store import EventStore, pack_events
+from ripe_mambaspike.data.store_index import describe_listing, describe_partitions
 from ripe_mambaspike.data.workers import Workers
 from ripe_mambaspike.errors import DataError
 from ripe_mambaspike.events.recording import Events
@@ -153,7 +145,7 @@ def simulate_dataset(
             [(clip.name, clip.label) for clip in listing.clips],
             describe_partitions(listing),
         )
-        with locked_dataset_folder(Path(out) / STORE, name) as home:
+        with locked_folder(Path(out) / STORE, name) as home:
             build_store(
                 home / key,
                 run,

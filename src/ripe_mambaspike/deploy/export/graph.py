@@ -46,7 +46,7 @@ def graph_kinds(config: RipeConfig, graphs: Sequence[str] = ()) -> tuple[str, ..
     """The kinds of graphs to export: those given, or all that the network has."""
     kinds = GRAPH_KINDS[:2] if config.causal else GRAPH_KINDS
     if other := [kind for kind in graphs if kind not in kinds]:
-        raise ConfigError(f"graphs: expected some of {', '.join(kinds)}, got {other[0]}", field="graphs")
+        raise ConfigError.expected("graphs", f"some of {', '.join(kinds)}", other[0])
     return tuple(graphs) or kinds
 
 
@@ -64,14 +64,14 @@ def make_graph(
     `stored` are weights that stay int8 or float16 in the graph and are converted to float32 where they are used.
     """
     if min(height, width) < MIN_SIDE:
-        raise ConfigError(f"in_size: expected at least {MIN_SIDE}×{MIN_SIDE}, got {height}×{width}", field="in_size")
+        raise ConfigError.expected("in_size", f"at least {MIN_SIDE}×{MIN_SIDE}", f"{height}×{width}")
     prepared = prepare_for_export(model, stored)
     config = prepared.config
     graph_kinds(config, (kind,))
     most = config.max_time_steps
     steps = config.time_steps if time_steps is None else time_steps
     if steps < 1 or (most is not None and steps > most):
-        raise ConfigError(f"time_steps: expected an int from 1 to {most}, got {steps}", field="time_steps")
+        raise ConfigError.expected("time_steps", f"an int from 1 to {most}", steps)
     module = {"clip": _Clip, "step": _Step, "tail": _Tail}[kind](prepared, steps).eval()
     module.size = (height, width)
     facts = {"name": model.name, "time_steps": steps, "num_classes": config.num_classes}
@@ -224,12 +224,3 @@ def _state_axes(name: str) -> dict[int, str]:
         return {0: "batch"}
     level = 3 if part == "bridge" else int(rest[0]) + (rest[1:] != ["first_conv", "input"])
     return {0: "batch", 2: f"height{level or ''}", 3: f"width{level or ''}"}
-
-
-def refuse_dynamic(graph: Graph, name: str) -> None:
-    """Raise for a format that does not support dynamic sizes."""
-    if graph.dynamic:
-        sizes = sorted({size for axes in graph.dynamic.values() for size in axes.values()})
-        raise ConfigError(
-            f"static: expected true for {name}, which is for one size, got free {', '.join(sizes)}", field="static"
-        )
