@@ -97,4 +97,4 @@ def test_fewer_positions_than_tokens():
 
 def test_the_baseline_cannot_be_swept():
     with raises(ConfigError, "model", mentions=("Mamba-Spike",)):
-        sweep("steps", model_config("mamba-spike"))
+        sweep("time_steps", model_config("mamba-spike"))
