@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ripe_mambaspike.errors import ReadError
-from ripe_mambaspike.events.columns import NAMES, ColumnConverter, column_order, find_columns
+from ripe_mambaspike.events.columns import NAMES, ColumnConverter, find_columns
 from ripe_mambaspike.events.recording import Events
 from ripe_mambaspike.events.registry import register_format, starts_with
 from ripe_mambaspike.events.source import BLOCK_WORDS, MAX_ROW_BYTES, EventSource, ReadOptions, check_expansion
@@ -49,16 +49,12 @@ def open_hdf5(path: Path, options: ReadOptions) -> EventSource:
 
     def read_events(source: EventSource) -> Iterator[Events]:
         columns = ColumnConverter(source, options.time_unit)
-        order = ""
         # A chunk that does not fit into the cache would be decompressed again for every block of its rows.
         with h5py.File(path, "r", rdcc_nbytes=cache, rdcc_w0=1.0) as file:
             holder = _find(file, h5py)
             for at in range(0, length, BLOCK_WORDS):
                 rows = _read(holder, slice(at, min(at + BLOCK_WORDS, length)))
-                if not isinstance(rows, dict):
-                    order = order or column_order(rows)
-                    rows = {name: rows[:, order.index(name)] for name in "xytp"}
-                yield columns(rows, at)
+                yield columns(rows, at) if isinstance(rows, dict) else columns.convert_rows(rows, at)
 
     return EventSource("hdf5", read_events, size, metadata)
 

@@ -5,6 +5,7 @@ small matrix products.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,8 +54,6 @@ def saccade_scene(
     pictures: Tensor, saccades: Saccades, size: tuple[int, int], moved: SaccadeVariation | None = None
 ) -> Scene:
     """Light of pictures [B, h, w] with values from 0 to 1."""
-    _, rows, columns = pictures.shape
-    width, height = size
     path = torch.tensor(saccades.path, dtype=torch.float64, device=pictures.device)
 
     def scene(times: Tensor) -> Tensor:
@@ -65,9 +64,7 @@ def saccade_scene(
             late = moved.delay_us[:, torch.bucketize(times, rests)]
             middle = interpolate(path, (times - late) / saccades.knot_us)
             middle = middle * moved.stretch[:, None, None] + moved.shift[:, None]
-        across = weights(width, columns, middle[..., 0], saccades.scale[0], saccades.blur)  # [·, n, W, w]
-        down = weights(height, rows, middle[..., 1], saccades.scale[1], saccades.blur)
-        seen = down @ (pictures[:, None] @ across.transpose(-1, -2))
+        seen = seen_pictures(pictures, middle, size, saccades.scale, saccades.blur)
         light = 1 + saccades.contrast * seen.clamp_(0, 1)
         return light.reciprocal_() if saccades.inverted else light
 
@@ -79,6 +76,15 @@ def interpolate(path: Tensor, at: Tensor) -> Tensor:
     at = at.to(path.dtype).clamp(0, len(path) - 1)
     left = at.floor().clamp(max=len(path) - 2).long()
     return torch.lerp(path[left], path[left + 1], (at - left)[..., None])
+
+
+def seen_pictures(
+    pictures: Tensor, middle: Tensor, size: tuple[int, int], scale: Sequence[float] | Tensor, blur: float | Tensor
+) -> Tensor:
+    """Pictures [B, h, w] on the sensor [B, n, H, W], their middles at [·, n, 2]."""
+    across = weights(size[0], pictures.shape[2], middle[..., 0], scale[0], blur)  # [·, n, W, w]
+    down = weights(size[1], pictures.shape[1], middle[..., 1], scale[1], blur)
+    return down @ (pictures[:, None] @ across.transpose(-1, -2))
 
 
 def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur: float | Tensor) -> Tensor:

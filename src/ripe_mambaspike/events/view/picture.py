@@ -2,13 +2,23 @@
 
 import math
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ripe_mambaspike.events.recording import Recording
+from ripe_mambaspike.events.view.figure import (
+    DPI,
+    GRAY,
+    LINE_COLOR,
+    OFF_COLOR,
+    ON_COLOR,
+    TEXT_COLOR,
+    make_figure,
+    to_png,
+    write_text,
+)
 from ripe_mambaspike.events.view.frames import (
     PALETTE,
     Counts,
@@ -25,9 +35,6 @@ FRAMES, MAX_FRAMES = 12, 200
 GRID_PIXELS = (1900, 1200)  # approximate size of the grid in pixels
 MIN_WIDTH = 1000  # pixels; room for the caption and the rate
 LEGEND_WIDTH = 260  # units
-DPI = 100
-ON_COLOR, OFF_COLOR = "#c2570c", "#0b69b3"  # readable on white
-TEXT_COLOR, GRAY, LINE_COLOR = "#16191f", "#6a7180", "#e3e6eb"
 
 
 @dataclass(frozen=True)
@@ -104,29 +111,23 @@ def picture(recording: Recording, frames: int | None, window_us: int | None, tit
     place = layout(len(parts), recording.sensor_size)
     counted = list(event_frames(recording, parts, place.shrink))
     scale = robust_scale(counted)
-    grid = mosaic(counted, scale, place)
+    figure = make_figure(*place.size)
+    figure.figimage(mosaic(counted, scale, place), 0, 0, origin="upper", zorder=-1)
 
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    def write(x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
+        write_text(figure, x * place.unit, y * place.unit, text, pixels * place.unit, color, **style)
 
-    width, height = place.size
-    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    figure.figimage(grid, 0, 0, origin="upper", zorder=-1)
-    pen = _TextWriter(figure, place)
-    left, right = 30, width / place.unit - 30
+    left, right = 30, place.size[0] / place.unit - 30
     letters = int((right - left - LEGEND_WIDTH) / 15.5)  # of 23 pixels, bold
-    pen.write(left, 44, clean(heading(recording, title), letters), 23, TEXT_COLOR, weight="bold")
-    pen.write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GRAY)
-    pen.write(right, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
-    pen.write(right - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
+    write(left, 44, clean(heading(recording, title), letters), 23, TEXT_COLOR, weight="bold")
+    write(left, 74, f"{caption(recording)} · {_key(scale, place.shrink)}", 15, GRAY)
+    write(right, 44, "● OFF darker", 15, OFF_COLOR, ha="right")
+    write(right - 118, 44, "● ON brighter", 15, ON_COLOR, ha="right")
     for index, (start, stop) in enumerate((parts - first).tolist()):
         x, y = place.corner(index)
-        pen.write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
+        write(x / place.unit, y / place.unit - 7, span_text(start, stop, last - first), 13.5, GRAY)
     _draw_rate(figure, recording, parts, place)
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None, "Title": clean(heading(recording, title))})
-    return file.getvalue()
+    return to_png(figure, clean(heading(recording, title)))
 
 
 def mosaic(frames: list[Counts], scale: int, place: GridLayout) -> NDArray[np.uint8]:
@@ -179,16 +180,3 @@ def _draw_rate(figure: Any, recording: Recording, parts: Counts, place: GridLayo
     axes.yaxis.set_major_formatter(lambda value, _: number(abs(value)))
     axes.grid(axis="y", color=LINE_COLOR, linewidth=0.8, zorder=1)
     axes.set_title("events/s, ON above and OFF below", loc="left", fontsize=points, color=GRAY, pad=8 * place.unit)
-
-
-class _TextWriter:
-    """Draws text at pixel coordinates from the top left, in the layout's unit, with mathtext disabled."""
-
-    def __init__(self, figure: Any, place: GridLayout) -> None:
-        self.figure, self.place = figure, place
-
-    def write(self, x: float, y: float, text: str, pixels: float, color: str, **style: Any) -> None:
-        unit, (width, height) = self.place.unit, self.place.size
-        where = (x * unit / width, 1 - y * unit / height)
-        size = pixels * unit * 72 / DPI
-        self.figure.text(*where, text, fontsize=size, color=color, parse_math=False, **style)
