@@ -13,7 +13,7 @@ from ripe_mambaspike.models.ripe import RipeMambaSpike
 
 CUDA = torch.device("cuda")
 SMALL = (
-    "bench infer --model nmnist --device cpu --time-steps 3 --side 16 --batches 2 --repeats 1 --baseline none "
+    "bench infer --model nmnist --device cpu --time-steps 3 --in-size 16 --batches 2 --repeats 1 --baseline none "
     "--precision float32"
 )
 
