@@ -28,10 +28,10 @@ from ripe_mambaspike.nn.calibrate import recalibrate
 SEED = 0  # of the weights of a registered network
 CALIBRATION_SIDE = 34  # small: statistics depend little on the size of the clip
 SWEPT_FIELDS = {
-    "resolution": {"in_size"},
-    "steps": {"time_steps"},
+    "in_size": {"in_size"},
+    "time_steps": {"time_steps"},
     "width": {"stage_channels", "embed_dims"},
-    "tokens": {"num_tokens"},
+    "num_tokens": {"num_tokens"},
 }
 
 
@@ -76,7 +76,9 @@ def account_sweep(
     time_steps: int | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Sweep:
-    """One of the paper's cost tables compared with ours: over resolution, steps, width or tokens."""
+    """One of the paper's cost tables compared with ours: over in_size, time_steps, width or num_tokens."""
+    if name not in SWEPT_FIELDS:
+        raise ConfigError.expected("name", f"one of {', '.join(SWEPT_FIELDS)}", repr(name))
     merged = _merged(fields, in_size, time_steps)
     if swept := sorted(SWEPT_FIELDS[name] & merged.keys()):
         raise ConfigError(f"{swept[0]}: expected none, since the sweep over {name} sets it, got one", field=swept[0])
