@@ -33,7 +33,7 @@ COMMANDS = sorted({line for line in SHELL + IN_TABLE if line.startswith("ripe ")
 
 
 PRINTED = {  # beginning of a command → what it prints
-    "ripe account --sweep resolution": r"105\.",
+    "ripe account --sweep in_size": r"105\.",
     "ripe account --sweep": r"paper",
     "ripe account cifar10dvs --set": r"total .* [\d,]{7}",
     "ripe account cifar10dvs": r"869,593",

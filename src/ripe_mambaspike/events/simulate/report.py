@@ -104,16 +104,16 @@ def _title(axes: Any, text: str, below: str) -> None:
 
 
 def _classes(axes: Any, comparison: Comparison) -> None:
-    both, place = comparison.events, np.arange(len(comparison.classes))
-    axes.bar(place - 0.2, [each.events.real for each in comparison.classes], 0.36, color=REAL)
-    axes.bar(place + 0.2, [each.events.simulated for each in comparison.classes], 0.36, color=SIMULATED)
-    for at, each in zip(place.tolist(), comparison.classes, strict=True):
+    both, position = comparison.events, np.arange(len(comparison.classes))
+    axes.bar(position - 0.2, [each.events.real for each in comparison.classes], 0.36, color=REAL)
+    axes.bar(position + 0.2, [each.events.simulated for each in comparison.classes], 0.36, color=SIMULATED)
+    for at, each in zip(position.tolist(), comparison.classes, strict=True):
         high = max(each.events.real, each.events.simulated)
         text = f"{each.events.ratio:.2f}"
         axes.annotate(
             text, (at, high), (0, 3), textcoords="offset points", ha="center", fontsize=POINTS - 1, color=GRAY
         )
-    axes.set_xticks(place, [str(each.label) for each in comparison.classes])
+    axes.set_xticks(position, [str(each.label) for each in comparison.classes])
     title = f"Mean events: {both.real:,.0f} and {both.simulated:,.0f}, ratio {both.ratio:.3f}"
     _title(axes, title, "class; above it simulated over real")
 
@@ -168,9 +168,9 @@ def _correlations(axes: Any, comparison: Comparison) -> None:
 
 def _draw_separability(axes: Any, comparison: Comparison) -> None:
     apart = [each.apart for each in comparison.features]
-    place = np.arange(len(apart))[::-1]
-    axes.barh(place, apart, 0.7, color=SIMULATED)
-    axes.set_yticks(place, [each.name for each in comparison.features])
+    position = np.arange(len(apart))[::-1]
+    axes.barh(position, apart, 0.7, color=SIMULATED)
+    axes.set_yticks(position, [each.name for each in comparison.features])
     axes.tick_params(axis="y", labelsize=POINTS - 1)
     axes.grid(visible=False)
     axes.grid(axis="x", color=LINE_COLOR, linewidth=0.8)

@@ -89,9 +89,9 @@ def seen_pictures(
 
 def weights(pixels: int, cells: int, middle: Tensor, scale: float | Tensor, blur: float | Tensor) -> Tensor:
     """The weight of each picture cell in each sensor pixel [·, n, pixels, cells], float32."""
-    place = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
+    position = (torch.arange(pixels, device=middle.device) - (pixels - 1) / 2 - middle[..., None]) / scale
     edges = torch.arange(cells + 1, device=middle.device) - cells / 2
-    below = torch.special.erf(((edges - place[..., None]) / (blur * math.sqrt(2))).float())
+    below = torch.special.erf(((edges - position[..., None]) / (blur * math.sqrt(2))).float())
     return below.diff(dim=-1) / 2
 
 
